@@ -1,0 +1,50 @@
+# All that a fresh machine needs is make and Python 3.11 or newer: `make demo` and `make test` do the set-up.
+
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+READY := .venv/.ready
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test lint test-all docs bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+
+setup: $(READY)  ## build .venv from constraints.txt, once
+
+# torch comes first and by exactly this pin: left to itself, the installer picks builds of several gigabytes.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed. Name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup  ## cross entropy against robust losses on digits with 40 % wrong labels (under a minute)
+	$(BIN)/noiseproof demo
+
+test: lint  ## lint, types, tests and doctests (under 10 minutes)
+	$(BIN)/pytest -n $(JOBS)
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+test-all: lint docs  ## the same with the slow tests and the docs
+	$(BIN)/pytest -n $(JOBS) -m ''
+
+.venv/.docs: $(READY)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: .venv/.docs  ## build docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+
+bench: setup  ## time every loss against cross entropy
+	$(BIN)/python benchmarks/losses.py
+
+clean:  ## remove .venv and everything built
+	rm -rf .venv build dist docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,95 @@
+"""Refusals that name what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+
+def check_number(
+    name: str, value: object, interval: str, low: float = -math.inf, high: float = math.inf, remedy: str = ""
+) -> float:
+    """Return ``value`` as a float inside ``interval``, written as in mathematics: ``"(0, 1]"``."""
+    inside = False
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+        above = number >= low if interval.startswith("[") else number > low
+        below = number <= high if interval.endswith("]") else number < high
+        inside = above and below and math.isfinite(number)
+    if not inside:
+        raise ValueError(f"Expected `{name}` in {interval}, got {value!r}.{' ' + remedy if remedy else ''}")
+    return number
+
+
+def check_count(name: str, value: object, at_least: int, remedy: str = "") -> int:
+    """Return ``value`` as an integer of at least ``at_least``."""
+    whole = not isinstance(value, bool) and isinstance(value, Real) and float(value).is_integer()
+    if not whole or float(value) < at_least:  # type: ignore[arg-type]
+        raise ValueError(
+            f"Expected `{name}` to be an integer of at least {at_least}, got {value!r}.{' ' + remedy if remedy else ''}"
+        )
+    return int(float(value))  # type: ignore[arg-type]
+
+
+def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
+    """Refuse shapes and dtypes that no loss can use; reads no values, so it never synchronises a device."""
+    if logits.dim() != 2:
+        raise ValueError(f"Expected logits of shape (B, K), got {tuple(logits.shape)}.")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"Expected logits of at least two classes, got shape {tuple(logits.shape)}. "
+            "For one score per sample, pass logits (B, 2) made of it and zero."
+        )
+    if not logits.is_floating_point():
+        raise TypeError(f"Expected floating-point logits, got {logits.dtype}.")
+    if target.dim() == 1:
+        if target.dtype is not torch.int64:
+            raise TypeError(
+                f"Expected class indices of dtype torch.int64 in a target of shape (B,), got {target.dtype}. "
+                "Use target.long(), or a target of shape (B, K) for real-valued labels."
+            )
+    elif target.dim() == 2:
+        if not target.is_floating_point():
+            raise TypeError(
+                f"Expected a floating-point target of shape (B, K), got {target.dtype}. "
+                "Use target.float(), or class indices of shape (B,)."
+            )
+        if target.shape[1] != logits.shape[1]:
+            raise ValueError(f"Expected a target of shape {tuple(logits.shape)}, got {tuple(target.shape)}.")
+    else:
+        raise ValueError(f"Expected a target of shape (B,) or (B, K), got {tuple(target.shape)}.")
+    if target.shape[0] != logits.shape[0]:
+        raise ValueError(f"Expected {logits.shape[0]} targets, one for each row of logits, got {target.shape[0]}.")
+
+
+def check_labels(target: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
+    """Refuse a label outside 0 … K−1; reads the values, so call it where data is loaded, not inside a step."""
+    wrong = (target < 0) | (target >= num_classes)
+    if ignore_index is not None:
+        wrong &= target != ignore_index
+    if bool(wrong.any()):
+        where = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"Expected labels in 0 … {num_classes - 1}, got {int(target[where])} at position {where}. "
+            "Count the classes of your data, or mark rows to skip with ignore_index."
+        )
+
+
+def check_transition(name: str, matrix: object) -> Tensor:
+    """Return ``matrix`` as a float64 row-stochastic tensor: T[i, j] = P(given j | true i)."""
+    T = torch.as_tensor(matrix, dtype=torch.float64).detach().cpu()
+    if T.dim() != 2 or T.shape[0] != T.shape[1] or T.shape[0] < 2:
+        raise ValueError(f"Expected `{name}` to be a square matrix of at least 2 classes, got shape {tuple(T.shape)}.")
+    if not bool(torch.isfinite(T).all()) or bool((T < 0).any()):
+        raise ValueError(f"Expected `{name}` to hold probabilities, got entries that are negative or not finite.")
+    sums = T.sum(1)
+    worst = int((sums - 1).abs().argmax())
+    if abs(float(sums[worst]) - 1) > 1e-6:
+        raise ValueError(
+            f"Expected the rows of `{name}` to sum to one, row {worst} sums to {float(sums[worst]):.6g}. "
+            f"{name}[i, j] is P(given j | true i): transpose it if its columns sum to one, or divide rows by their sum."
+        )
+    return T

@@ -1,0 +1,164 @@
+"""One registry and one grammar for everything that has a name: losses, noise models, backbones, datasets, methods.
+
+A *call* is ``name:key=value,key=value``; values are numbers, ``true``/``false``/``none``, JSON lists or maps,
+plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each optionally ``number*call``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_SCALED = re.compile(rf"\s*({_NUMBER})\s*\*\s*(.+)", re.DOTALL)
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+
+
+def split_outside_brackets(text: str, separator: str) -> list[str]:
+    """Split at each ``separator`` that stands outside brackets and is not the sign of an exponent (``1e+5``)."""
+    parts, start, closing = [], 0, []
+    for i, char in enumerate(text):
+        if char in _PAIRS:
+            closing.append(_PAIRS[char])
+        elif char in _PAIRS.values():
+            if not closing or closing.pop() != char:
+                raise ValueError(f"Unbalanced {char!r} in {text!r}.")
+        elif char == separator and not closing and not re.search(r"(?:^|[^\w.])[\d.]+[eE]$", text[:i]):
+            parts.append(text[start:i])
+            start = i + 1
+    if closing:
+        raise ValueError(f"Missing {closing[-1]!r} in {text!r}.")
+    return [*parts, text[start:]]
+
+
+def parse_value(text: str) -> Any:
+    """Read one value of the grammar.
+
+    >>> [parse_value(v) for v in ("3", "0.7", "true", "[1, 2]", "(gce:q=0.7)", "cifar10")]
+    [3, 0.7, True, [1, 2], 'gce:q=0.7', 'cifar10']
+    """
+    text = text.strip()
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Expected a JSON list or map, got {text!r}: {error}.") from None
+    if text.startswith("(") and text.endswith(")"):
+        return text[1:-1].strip()
+    if re.fullmatch(_NUMBER, text):
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    return text
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """Read ``name:key=value,…``.
+
+    >>> parse_call("agce:a=0.6,q=0.6")
+    ('agce', {'a': 0.6, 'q': 0.6})
+    """
+    name, *rest = split_outside_brackets(text.strip(), ":")
+    name, params = name.strip(), ":".join(rest)
+    if not name or any(bracket in name for bracket in "()[]{}="):
+        raise ValueError(f"Expected NAME or NAME:key=value,…, got {text!r}.")
+    values: dict[str, Any] = {}
+    for item in split_outside_brackets(params, ",") if rest else []:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip().isidentifier() or not value.strip():
+            raise ValueError(f"Expected key=value after {name!r}, got {item.strip()!r} in {text!r}.")
+        if key.strip() in values:
+            raise ValueError(f"Parameter {key.strip()!r} is given twice in {text!r}.")
+        values[key.strip()] = parse_value(value)
+    return name, values
+
+
+def parse_sum(text: str) -> list[tuple[float, str]]:
+    """Read ``2*a:x=1 + b`` into weighted terms.
+
+    >>> parse_sum("10*nce + 0.1*agce:a=1.8,q=3")
+    [(10.0, 'nce'), (0.1, 'agce:a=1.8,q=3')]
+    """
+    terms = []
+    for part in split_outside_brackets(text, "+"):
+        if not part.strip():
+            raise ValueError(f"Expected a name beside each '+', got {text!r}.")
+        scaled = _SCALED.fullmatch(part)
+        terms.append((float(scaled[1]), scaled[2].strip()) if scaled else (1.0, part.strip()))
+    return terms
+
+
+def format_value(value: Any) -> str:
+    """Write a value so that :func:`parse_value` reads it back."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if hasattr(value, "initial_seed"):  # a torch.Generator
+        value = value.initial_seed()
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value)
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, (int, float)) else str(value)
+    return f"({text})" if re.search(r"[:,+*@= ]", text) and not re.fullmatch(_NUMBER, text) else text
+
+
+def format_call(name: str, params: Mapping[str, Any]) -> str:
+    """Write ``name:key=value,…``, the inverse of :func:`parse_call`."""
+    return ":".join([name, ",".join(f"{k}={format_value(v)}" for k, v in params.items())] if params else [name])
+
+
+class Registry(Generic[T]):
+    """Names to factories, with errors that say what exists."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Callable[..., T]] = {}
+
+    def register(self, name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Class or function decorator that adds a factory under ``name``."""
+
+        def add(factory: Callable[..., T]) -> Callable[..., T]:
+            if name in self._factories:
+                raise ValueError(f"The {self.kind} {name!r} is already registered.")
+            self._factories[name] = factory
+            return factory
+
+        return add
+
+    def __getitem__(self, name: str) -> Callable[..., T]:
+        if name in self._factories:
+            return self._factories[name]
+        near = difflib.get_close_matches(name, self._factories, n=3)
+        hint = f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(sorted(self))}."
+        raise ValueError(f"Unknown {self.kind} {name!r}. {hint}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._factories
+
+    def __len__(self) -> int:
+        return len(self._factories)
+
+    def parameters(self, name: str) -> dict[str, Any]:
+        """The parameters of ``name`` with their defaults (``inspect.Parameter.empty`` where required)."""
+        named = inspect.signature(self[name]).parameters.values()
+        return {p.name: p.default for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+
+    def create(self, name: str, **params: Any) -> T:
+        """Build ``name`` with ``params``, refusing parameters it does not take."""
+        factory = self[name]
+        try:
+            inspect.signature(factory).bind(**params)
+        except TypeError as error:
+            known = ", ".join(self.parameters(name)) or "none"
+            raise TypeError(f"The {self.kind} {name!r} takes the parameters {known}: {error}.") from None
+        return factory(**params)

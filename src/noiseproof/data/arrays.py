@@ -1,0 +1,239 @@
+"""A user's own data as arrays, as a torch ``Dataset``, or as a Hugging Face ``datasets.Dataset``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from noiseproof.data.base import Dataset, Split
+from noiseproof.data.images import Fit, decode, to_pixels
+from noiseproof.data.labels import describe_labels, encode_labels, some
+from noiseproof.data.tables import from_table
+from noiseproof.data.text import from_text
+
+Pair = tuple[Any, Any]
+
+
+def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
+    """Inputs as a tensor: uint8 images (N, C, H, W), everything else float32 (N, …); refuses what is not finite."""
+    if not isinstance(x, Tensor):
+        array = np.asarray(x)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(
+                f"Expected numbers in `{name}`, got dtype {array.dtype} from {type(x).__name__}. "
+                "Use from_table for columns of different kinds, from_text for text, .toarray() for a sparse matrix."
+            )
+        x = torch.from_numpy(np.ascontiguousarray(array))
+    x = x.detach().cpu()
+    if x.dim() < 2 or 0 in x.shape:
+        raise ValueError(f"Expected `{name}` of shape (N, D) or (N, C, H, W), none of them 0, got {tuple(x.shape)}.")
+    if x.dtype is torch.uint8 and x.dim() in (3, 4):
+        return _channels_first(x, name)
+    numbers = x.to(torch.float32)
+    finite = torch.isfinite(numbers).flatten(1)
+    if not bool(finite.all()):
+        rows = (~finite.all(1)).nonzero().flatten().tolist()
+        column = int((~finite[rows[0]]).nonzero()[0])
+        raise ValueError(
+            f"Expected finite numbers in `{name}`, got {x.flatten(1)[rows[0], column].item()} in column {column} of "
+            f"row {rows[0]}; {len(rows)} of {len(x)} rows hold NaN, infinite or too large numbers. "
+            "Drop these rows or fill them in."
+        )
+    return numbers, []
+
+
+def _channels_first(images: Tensor, name: str) -> tuple[Tensor, list[str]]:
+    if images.dim() == 3:
+        return images[:, None], []
+    if images.shape[1] not in (1, 3, 4) and images.shape[3] in (1, 3, 4):
+        note = f"`{name}` of shape {tuple(images.shape)} was read as images with channels last."
+        return images.permute(0, 3, 1, 2).contiguous(), [note]
+    return images, []
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    classes: Sequence[str] | None = None,
+    test: Pair | None = None,
+    trusted: Pair | None = None,
+    name: str = "arrays",
+) -> Dataset:
+    """A dataset of arrays or tensors: inputs (N, …) and one label a row, in words or numbers.
+
+    Whole numbers beside ``classes`` are positions in it. ``test`` and ``trusted`` are further pairs (x, y);
+    ``trusted`` holds a few labels known to be right.
+
+    >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
+    >>> data.classes, data.train.y
+    (('no', 'yes'), tensor([0, 1, 1, 0]))
+    """
+    splits: dict[str, Split] = {}
+    notes: list[str] = []
+    positions = classes is not None
+    for part, pair in (("train", (x, y)), ("test", test), ("trusted", trusted)):
+        if pair is None:
+            continue
+        of = "" if part == "train" else f" of {part}"
+        inputs, more = check_features(pair[0], f"x{of}")
+        labels, names = encode_labels(pair[1], classes, positions=positions, name=f"y{of}")
+        if len(inputs) != len(labels):
+            raise ValueError(f"Expected as many labels as rows, got {len(inputs)} rows of x{of}, {len(labels)} labels.")
+        if part == "train":
+            more, classes, shape = [*more, *describe_labels(labels, names)], names, inputs.shape[1:]
+        elif inputs.shape[1:] != shape:
+            raise ValueError(f"Expected rows of shape {tuple(shape)} in x{of}, got {tuple(inputs.shape[1:])}.")
+        splits[part], notes = Split(inputs, labels), notes + more
+    return Dataset(
+        name,
+        names,
+        splits["train"],
+        test=splits.get("test"),
+        trusted=splits.get("trusted"),
+        notes=tuple(notes),
+    )
+
+
+class DatasetRows:
+    """One field of another dataset's items as rows, read when asked for."""
+
+    def __init__(self, items: Any, field: int | str, index: Tensor, size: int | None = None, fit: Fit = "crop") -> None:
+        self.items, self.field, self.index, self.size, self.fit = items, field, index, size, fit
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return _as_tensor(self.items[int(self.index[i])][self.field], self.size, self.fit)
+
+    def subset(self, index: Tensor) -> DatasetRows:
+        """The rows ``index``, in that order."""
+        return DatasetRows(self.items, self.field, self.index[index], self.size, self.fit)
+
+
+def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
+    if hasattr(value, "convert"):  # a PIL image
+        return to_pixels(value, size, fit)
+    if isinstance(value, Mapping) and value.get("bytes"):  # how Hugging Face stores an image it has not decoded
+        return decode(value["bytes"], size, fit, value.get("path"))
+    return torch.as_tensor(value)
+
+
+def _stack(values: Iterable[Any], size: int | None, fit: Fit) -> Tensor:
+    rows = [_as_tensor(value, size, fit) for value in values]
+    shapes = {tuple(row.shape) for row in rows}
+    if len(shapes) > 1:
+        raise ValueError(f"Expected inputs of one shape, got {some(sorted(shapes))}. Set `size` to scale images to it.")
+    return torch.stack(rows) if rows else torch.empty(0)
+
+
+def from_torch(
+    dataset: Any,
+    *,
+    classes: Sequence[str] | None = None,
+    size: int | None = None,
+    fit: Fit = "crop",
+    lazy: bool = False,
+    test: Any = None,
+    trusted: Any = None,
+    name: str = "torch",
+) -> Dataset:
+    """A dataset of any torch ``Dataset`` of (x, y), read into memory; ``lazy`` reads only its labels now.
+
+    Images may be PIL images, scaled to ``size``. A ``classes`` attribute of the dataset names the classes.
+    """
+    named = getattr(dataset, "classes", None)
+    classes = classes or (list(map(str, named)) if isinstance(named, (list, tuple)) else None)
+    sources = {"train": dataset, "test": test, "trusted": trusted}
+    pairs = {part: _pairs(source, size, fit, lazy) for part, source in sources.items() if source is not None}
+    if not lazy:
+        x, y = pairs["train"]
+        return from_arrays(x, y, classes=classes, test=pairs.get("test"), trusted=pairs.get("trusted"), name=name)
+    return _lazy(name, pairs, classes)
+
+
+def _pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool) -> Pair:
+    """Inputs and labels of all items (x, y)."""
+    count = len(dataset) if hasattr(dataset, "__len__") else None
+    if count is None and lazy:
+        raise TypeError("Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False.")
+    rows = DatasetRows(dataset, 0, torch.arange(count or 0), size, fit)
+    if lazy and (targets := getattr(dataset, "targets", None)) is not None and len(targets) == count:
+        return rows, targets
+    inputs, labels = [], []
+    for item in iter(dataset) if count is None else (dataset[i] for i in range(count)):
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise TypeError(f"Expected items (x, y) in the dataset, got {type(item).__name__}. Make it return pairs.")
+        if not lazy:
+            inputs.append(item[0])
+        labels.append(item[1].item() if isinstance(item[1], Tensor) else item[1])
+    if not labels:
+        raise ValueError("Expected at least one item in the dataset, got none.")
+    return rows if lazy else _stack(inputs, size, fit), labels
+
+
+def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y") -> Dataset:
+    """A dataset of rows that are read when asked for; only the labels are here."""
+    splits, positions = {}, classes is not None
+    for part, (rows, labels) in pairs.items():
+        y, classes = encode_labels(labels, classes, positions=positions, name=f"{label} of {part}")
+        splits[part] = Split(rows, y)
+    names = tuple(classes or ())
+    notes = tuple(describe_labels(splits["train"].y, names, label))
+    test, validation, trusted = (splits.get(part) for part in ("test", "validation", "trusted"))
+    return Dataset(name, names, splits["train"], test, validation, trusted, notes=notes)
+
+
+def from_hf(
+    dataset: Any,
+    *,
+    label: str | None = None,
+    image: str | None = None,
+    text: str | None = None,
+    features: Sequence[str] | None = None,
+    size: int | None = None,
+    fit: Fit = "crop",
+    **options: Any,
+) -> Dataset:
+    """A dataset of a Hugging Face ``Dataset``, or of a ``DatasetDict`` with ``train`` and perhaps other splits.
+
+    The label is the column of class labels; the input is the image column (read row by row where ``size`` is given),
+    else the one text column, else all other columns as a table. ``options`` go to ``from_text`` or ``from_table``.
+    """
+    parts = {"train": dataset}
+    if isinstance(dataset, Mapping):
+        parts = {part: dataset[part] for part in ("train", "test", "validation", "trusted") if part in dataset}
+    train: Any = parts.get("train")
+    if not hasattr(train, "column_names"):
+        raise TypeError(
+            f"Expected a Hugging Face Dataset, or a DatasetDict with a train split, got {type(dataset).__name__}."
+        )
+    columns, kinds = list(train.column_names), train.features
+    named = [c for c in columns if hasattr(kinds[c], "names")]
+    label = label or next(iter(named or [c for c in ("label", "labels") if c in columns]), "label")
+    if label not in columns:
+        raise ValueError(f"Expected a column {label!r} among {some(columns)}. Name the labels with `label`.")
+    names = getattr(kinds[label], "names", None)
+    others = [c for c in columns if c != label]
+    if not (image or text or features):
+        image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)
+        words = [c for c in others if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
+        text = words[0] if image is None and len(words) == 1 else None
+    if image is not None:
+        pairs: dict[str, Pair] = {}
+        for part, data in parts.items():
+            rows = DatasetRows(data, image, torch.arange(len(data)), size, fit)
+            whole = rows if size else _stack((rows[i] for i in range(len(rows))), None, fit)
+            pairs[part] = (whole, list(data[label]))
+        return _lazy("hf", pairs, names, label)
+    wanted = [text] if text else list(features or others)
+    frames = {part: pd.DataFrame({c: list(data[c]) for c in [*wanted, label]}) for part, data in parts.items()}
+    if text is not None:
+        return from_text(frames.pop("train"), text=text, label=label, classes=names, **frames, **options)
+    return from_table(frames.pop("train"), label=label, features=features, classes=names, **frames, **options)

@@ -1,0 +1,640 @@
+"""Augmentation on the device, for the whole batch at once.
+
+Every transformation is a pure function of a batch (B, C, H, W), uint8 or floating point in [0, 1], and of one tensor of
+uniform random numbers (B, columns). ``draw`` makes that tensor and ``apply`` uses it, so a distributed run draws for
+the global batch and gives each process its rows: the images do not depend on the number of processes. A number of ½
+everywhere is the neutral draw: no shift, no flip, no turn, no change of colour.
+
+There is no Python per image, no value of a tensor is read, and no constant travels to the device, so ``apply`` runs
+without synchronisation, inside ``torch.compile(fullgraph=True)`` and inside a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_number
+
+Size = int | tuple[int, int]
+Fill = Literal["zero", "reflect"]
+Interpolation = Literal["bilinear", "nearest"]
+
+
+def check_images(images: Tensor) -> None:
+    """Refuse pixels that are NaN or outside [0, 1]; reads the values: call it where data is loaded, not in a step."""
+    _check_batch(images)
+    if images.is_floating_point() and images.numel():
+        low, high = (float(value) for value in images.aminmax())
+        if not 0 <= low <= high <= 1:
+            raise ValueError(
+                f"Expected floating-point images in [0, 1], got values from {low:.6g} to {high:.6g}. "
+                "Divide by the largest possible value, keep 0 … 255 as uint8, or leave normalised images unaugmented."
+            )
+
+
+def _check_batch(images: Tensor) -> None:
+    if images.dim() != 4:
+        raise ValueError(
+            f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. "
+            "Use images[None] for one image, images[:, None] for grey images without a channel axis."
+        )
+    if images.dtype is not torch.uint8 and not images.is_floating_point():
+        raise TypeError(f"Expected images of dtype uint8 or floating point, got {images.dtype}.")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got {value!r}.")
+
+
+def _pair(name: str, size: Size) -> tuple[int, int]:
+    height, width = (size, size) if isinstance(size, int) else size
+    return check_count(f"{name} (height)", height, 1), check_count(f"{name} (width)", width, 1)
+
+
+class Transform(ABC):
+    """A transformation of a batch of images by ``columns`` uniform random numbers per image."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """How many random numbers one image takes."""
+
+    @abstractmethod
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        """``apply`` without its checks."""
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Uniform numbers in [0, 1) for ``n`` images, (n, columns), on the generator's device."""
+        if not self.columns:
+            return torch.empty(n, 0)
+        if generator is None:
+            raise TypeError(
+                f"Expected a torch.Generator for {type(self).__name__}, got None. The global generator is never used: "
+                "pass torch.Generator().manual_seed(seed)."
+            )
+        return torch.rand(n, self.columns, generator=generator, device=generator.device, dtype=torch.float32)
+
+    def apply(self, images: Tensor, params: Tensor) -> Tensor:
+        """Transform ``images`` by numbers drawn before; row i of ``params`` belongs to image i."""
+        _check_batch(images)
+        if params.shape != (len(images), self.columns):
+            raise ValueError(
+                f"Expected params of shape {(len(images), self.columns)} for {type(self).__name__}, "
+                f"got {tuple(params.shape)}. Use draw(n, generator), then the rows that belong to these images."
+            )
+        if params.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"Expected params of dtype float32 or float64, got {params.dtype}: coarser ones reach 1.")
+        if params.device != images.device:
+            raise ValueError(f"Expected params on {images.device}, got {params.device}. Use params.to(images.device).")
+        return self.transform(images, params)
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        _check_batch(images)
+        params = self.draw(len(images), generator)
+        return self.apply(images, params.to(images.device, non_blocking=True))
+
+
+class Placement(Transform):
+    """A transformation that only moves pixels: each output row and column copies one of the input's, or is zero."""
+
+    @abstractmethod
+    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Source rows (B, h) and columns (B, w), counted from 1; 0 and height + 1 (width + 1) are zero pixels.
+
+        Counting in the image with a border of one zero pixel makes any chain of placements one gather without masks.
+        """
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        return _gather(images, *self.place(params, images.shape[2], images.shape[3]))
+
+
+def _gather(images: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
+    B, C, _, width = images.shape
+    bordered = F.pad(images, (1, 1, 1, 1)).flatten(2)  # (B, C, (H + 2)·(W + 2))
+    index = rows[:, :, None] * (width + 2) + cols[:, None, :]  # (B, h, w)
+    return bordered.gather(2, index.flatten(1)[:, None].expand(B, C, -1)).view(B, C, *index.shape[1:])
+
+
+def _window(start: Tensor, size: int, length: int, fill: Fill) -> Tensor:
+    """Positions of ``size`` pixels from ``start`` (B,) on in a line of ``length`` pixels, counted from 1."""
+    index = start[:, None] + torch.arange(size, device=start.device)  # (B, size)
+    if fill == "reflect":
+        return length - ((length - 1) - index.abs()).abs()
+    return (index + 1).clamp(0, length + 1)
+
+
+@dataclass(frozen=True)
+class PadCrop(Placement):
+    """Pad every side by ``padding`` pixels, then cut a window of ``size`` (the image's own by default) at random.
+
+    All (2·padding + 1)² places of a window of the image's size are equally likely.
+
+    >>> PadCrop(1).apply(torch.arange(1.0, 5.0).view(1, 1, 2, 2), torch.tensor([[0.0, 0.5]]))
+    tensor([[[[0., 0.],
+              [1., 2.]]]])
+    """
+
+    padding: int
+    mode: Fill = "zero"
+    size: Size | None = None
+
+    def __post_init__(self) -> None:
+        check_count("padding", self.padding, 0)
+        _check_choice("mode", self.mode, ("zero", "reflect"))
+        if self.size is not None:
+            _pair("size", self.size)
+
+    @property
+    def columns(self) -> int:
+        return 2
+
+    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        size = (height, width) if self.size is None else _pair("size", self.size)
+        return _random_window(params, (height, width), (self.padding, self.padding), size, self.mode)
+
+
+def _random_window(
+    params: Tensor, lengths: tuple[int, int], paddings: tuple[int, int], sizes: tuple[int, int], fill: Fill
+) -> tuple[Tensor, Tensor]:
+    places = []
+    for u, length, padding, size in zip(params.unbind(1), lengths, paddings, sizes, strict=True):
+        choices = length + 2 * padding - size + 1
+        if choices < 1:
+            raise ValueError(
+                f"Expected a crop no larger than the padded image, got {size} pixels of {length} + 2·{padding}. "
+                "Pad more, or resize first."
+            )
+        if fill == "reflect" and padding >= length:
+            raise ValueError(f"Expected reflected padding below the image's {length} pixels, got {padding}.")
+        start = (u * choices).long()  # below `choices` also after rounding, as every float32 u < 1 is at most 1 − 2⁻²⁴
+        places.append(_window(start - padding, size, length, fill))
+    return places[0], places[1]
+
+
+@dataclass(frozen=True)
+class Shift(Placement):
+    """Move by up to ``max_fraction`` of height and width, in whole pixels, each move equally likely (paper 004).
+
+    ``Shift(0.125)`` of a 32-pixel image is ``PadCrop(4)``, number for number.
+    """
+
+    max_fraction: float
+    mode: Fill = "zero"
+
+    def __post_init__(self) -> None:
+        check_number("max_fraction", self.max_fraction, "[0, 1)", 0, 1)
+        _check_choice("mode", self.mode, ("zero", "reflect"))
+
+    @property
+    def columns(self) -> int:
+        return 2
+
+    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        most = int(self.max_fraction * height + 1e-6), int(self.max_fraction * width + 1e-6)
+        return _random_window(params, (height, width), most, (height, width), self.mode)
+
+
+@dataclass(frozen=True)
+class Flip(Placement):
+    """Mirror left to right with probability ``p``."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_number("p", self.p, "[0, 1]", 0, 1)
+
+    @property
+    def columns(self) -> int:
+        return 1
+
+    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        row = torch.arange(1, height + 1, device=params.device)
+        col = torch.arange(1, width + 1, device=params.device)
+        return row.expand(len(params), height), torch.where(params < self.p, width + 1 - col, col)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Placement):
+    """Cut the central window of ``size``."""
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        _pair("size", self.size)
+
+    @property
+    def columns(self) -> int:
+        return 0
+
+    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+        places = []
+        for length, size in zip((height, width), _pair("size", self.size), strict=True):
+            if size > length:
+                raise ValueError(
+                    f"Expected a crop no larger than the image, got {size} pixels of {length}. Resize first."
+                )
+            start = 1 + round((length - size) / 2)
+            places.append(torch.arange(start, start + size, device=params.device).expand(len(params), size))
+        return places[0], places[1]
+
+
+@dataclass(frozen=True)
+class Resize(Transform):
+    """Resize the shorter side to ``size``, or to (height, width): bilinear and antialiased, as PIL does."""
+
+    size: Size
+
+    def __post_init__(self) -> None:
+        _pair("size", self.size)
+
+    @property
+    def columns(self) -> int:
+        return 0
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        if isinstance(self.size, int):
+            short = min(height, width)
+            size = self.size * height // short, self.size * width // short
+        else:
+            size = self.size
+        if size == (height, width):
+            return images
+        return _restore(F.interpolate(_floating(images), size, mode="bilinear", antialias=True), images)
+
+
+@dataclass(frozen=True)
+class ResizeCrop(Transform):
+    """Resize the shorter side to ``resize``, then cut the centre: the view of a test image (256 and 224, or 227)."""
+
+    resize: Size
+    size: Size
+
+    def __post_init__(self) -> None:
+        _pair("resize", self.resize)
+        _pair("size", self.size)
+
+    @property
+    def columns(self) -> int:
+        return 0
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        return CenterCrop(self.size).transform(Resize(self.resize).transform(images, params), params)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Transform):
+    """Cut a box of random area and shape, resize it to ``size``: bilinear and antialiased, as torchvision with PIL.
+
+    The box has ``scale`` of the image's area and a width : height in ``ratio`` (uniform in its logarithm); the first
+    of ten draws that fits is taken, else the largest central box. The resizing is two batched matrix products with
+    PIL's triangle filter as weights, because a sampling grid would alias where the box is larger than ``size``. Call it
+    outside autocast, which would round the products to 8 bits.
+    """
+
+    size: Size
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    _TRIES = 10  # no annotation: a constant of the class, not a field
+
+    def __post_init__(self) -> None:
+        _pair("size", self.size)
+        check_number("scale[0]", self.scale[0], "(0, 1]", 0, 1)
+        check_number("scale[1]", self.scale[1], f"[{self.scale[0]}, 1]", self.scale[0], 1)
+        check_number("ratio[0]", self.ratio[0], "(0, inf)", 0)
+        check_number("ratio[1]", self.ratio[1], f"[{self.ratio[0]}, inf)", self.ratio[0])
+
+    @property
+    def columns(self) -> int:
+        return 2 * self._TRIES + 2
+
+    def boxes(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Top, left, height and width of each image's box in whole pixels, each (B,)."""
+        area, shape, place = torch.split(params, [self._TRIES, self._TRIES, 2], dim=1)
+        area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * area)
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        shape = (low + (high - low) * shape).exp()
+        w = (area * shape).sqrt().round()  # (B, tries)
+        h = (area / shape).sqrt().round()
+        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+        # One more column for the central box, which always fits.
+        w = F.pad(w, (0, 1), value=min(width, round(height * self.ratio[1])))
+        h = F.pad(h, (0, 1), value=min(height, round(width / self.ratio[0])))
+        first = F.pad(fits.byte(), (0, 1), value=1).argmax(1, keepdim=True)  # (B, 1)
+        w, h = w.gather(1, first), h.gather(1, first)
+        room = torch.cat([height - h, width - w], 1)  # (B, 2)
+        start = torch.where(first == self._TRIES, room / 2, place * (room + 1)).floor()
+        return start[:, 0], start[:, 1], h[:, 0], w[:, 0]
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        size = _pair("size", self.size)
+        top, left, h, w = self.boxes(params, height, width)
+        pixels = _floating(images)
+        rows = _resize_weights(top, h, size[0], height).to(pixels.dtype)
+        cols = _resize_weights(left, w, size[1], width).to(pixels.dtype)
+        wide = (pixels.flatten(1, 2) @ cols.mT).view(*images.shape[:3], size[1])  # (B, C, H, w')
+        return _restore(torch.einsum("bky,bcyx->bckx", rows, wide), images)
+
+
+def _resize_weights(start: Tensor, length: Tensor, size: int, full: int) -> Tensor:
+    """Weights (B, size, full) that resize pixels start … start + length − 1 of a line to ``size`` pixels."""
+    start, scale = start[:, None, None], (length / size)[:, None, None]
+    pixel = torch.arange(full, device=start.device) + 0.5
+    centre = start + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale  # (B, size, 1)
+    weight = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0)
+    weight = weight * ((pixel > start) & (pixel < start + length[:, None, None]))
+    return weight / weight.sum(2, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Rotate(Transform):
+    """Turn about the centre by an angle uniform in ±``degrees``; what comes from outside is zero (paper 002).
+
+    One batched sampling grid. The code that paper 002 cites for CIFAR-100 leaves torchvision's default, the nearest
+    pixel: that is ``interpolation="nearest"`` here.
+    """
+
+    degrees: float = 15.0
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        check_number("degrees", self.degrees, "[0, 180]", 0, 180)
+        _check_choice("interpolation", self.interpolation, ("bilinear", "nearest"))
+
+    @property
+    def columns(self) -> int:
+        return 1
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        pixels = _floating(images)
+        angle = math.radians(self.degrees) * (2 * params.view(-1, 1, 1) - 1)  # counter-clockwise
+        cos, sin = angle.cos(), angle.sin()
+        # Centres of the output's pixels, each axis from −1 to 1, and where they lie in the input.
+        y = (2 * torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None] + 1) / height - 1
+        x = (2 * torch.arange(width, device=images.device, dtype=pixels.dtype) + 1) / width - 1
+        grid = torch.stack([cos * x - sin * (height / width) * y, sin * (width / height) * x + cos * y], dim=3)
+        turned = F.grid_sample(
+            pixels, grid.to(pixels.dtype), self.interpolation, padding_mode="zeros", align_corners=False
+        )
+        return _restore(turned, images)
+
+
+@dataclass(frozen=True)
+class ColorJitter(Transform):
+    """Change brightness, contrast, saturation and hue, each image by its own amounts and in its own random order.
+
+    Brightness, contrast and saturation mix the image with black, its mean grey and its own grey values by a factor
+    uniform in 1 ± the given number, clamped to the valid range after each step; hue turns by a uniform ± ``hue`` of
+    the colour circle. These are torchvision's formulas. Differences: the arithmetic is in floating point with
+    one rounding at the end (torchvision cuts uint8 after each step), and each image of the batch has its own order
+    and amounts, as torchvision gives them to single images. An order per batch would have to be read by the host.
+    Grey images (C = 1) take brightness and contrast only.
+    """
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("brightness", self.brightness, "[0, 1]", 0, 1)
+        check_number("contrast", self.contrast, "[0, 1]", 0, 1)
+        check_number("saturation", self.saturation, "[0, 1]", 0, 1)
+        check_number("hue", self.hue, "[0, 0.5]", 0, 0.5)
+
+    @property
+    def columns(self) -> int:
+        return 8  # four for the order, four for the amounts
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        channels = images.shape[1]
+        if channels not in (1, 3):
+            raise ValueError(f"Expected images of 1 or 3 channels for ColorJitter, got {channels}.")
+        x = _floating(images) if images.is_floating_point() else images / 255
+        swing = 2 * params[:, 4:, None, None, None] - 1  # (B, 4, 1, 1, 1) in ±1
+        limits = self.brightness, self.contrast, self.saturation, 0.0
+        factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1).to(x.dtype)
+        angle = (self.hue * swing[:, 3]).to(x.dtype)
+        steps = 2 if channels == 1 else 4 if self.hue else 3
+        order = params[:, :steps].argsort(dim=1, stable=True)  # (B, steps): what comes first, second, …
+        chosen = order[..., None] == torch.arange(4, device=x.device)
+        chosen = chosen.to(x.dtype)[..., None, None, None]  # (B, steps, 4, 1, 1, 1)
+        for step in range(steps):
+            _, contrast, saturation, hue = chosen[:, step].unbind(1)  # each (B, 1, 1, 1), 1 for its images, else 0
+            factor = (chosen[:, step] * factors).sum(1)
+            grey = _luma(x)  # (B, 1, H, W)
+            target = saturation * grey + contrast * grey.mean((2, 3), keepdim=True)
+            mixed = torch.lerp(target.expand_as(x), x, factor).clamp_(0, 1)
+            x = torch.lerp(mixed, _turn_hue(x, angle), hue.expand_as(x)) if steps == 4 else mixed
+        return _restore(x if images.is_floating_point() else x * 255, images)
+
+
+def _luma(x: Tensor) -> Tensor:
+    if x.shape[1] == 1:
+        return x
+    return 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]  # ITU-R 601, as PIL
+
+
+def _turn_hue(x: Tensor, angle: Tensor) -> Tensor:
+    """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps each pixel's largest and smallest value."""
+    high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+    chroma = high - low
+    r, g, b = torch.split(x, 1, dim=1)
+    scale = 1 / chroma.clamp(min=1e-12)  # the hue of a grey pixel is of no consequence: its chroma is zero
+    sixths = torch.where(high == r, (g - b) * scale, torch.where(high == g, (b - r) * scale + 2, (r - g) * scale + 4))
+    # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two turns more keep the
+    # phase positive, where frac is the remainder (torch's % is far slower on a CPU).
+    about = torch.arange(6, 3, -1, device=x.device, dtype=x.dtype).view(3, 1, 1) / 3
+    height = (
+        (sixths / 6 + angle + about).frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1)
+    )  # in place: memory is slow
+    return low + chroma * height
+
+
+@dataclass(frozen=True)
+class Normalise(Transform):
+    """(x − mean) / std for each channel of x in [0, 1]; uint8 becomes float32 x / 255 first.
+
+    >>> Normalise((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+    tensor([[[[-2.,  2.]]]])
+    """
+
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"Expected as many means as deviations, got {len(self.mean)} and {len(self.std)}.")
+        object.__setattr__(self, "mean", tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean))
+        object.__setattr__(self, "std", tuple(check_number("std", value, "(0, inf)", 0) for value in self.std))
+
+    @property
+    def columns(self) -> int:
+        return 0
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        if images.shape[1] != len(self.mean):
+            raise ValueError(
+                f"Expected images of {len(self.mean)} channels, as many as means, got {images.shape[1]}. "
+                "Check the order of axes: (B, C, H, W)."
+            )
+        out = images.clone() if images.is_floating_point() else images.float().div_(255)
+        # By channel, so that the constants stay numbers: a tensor of them would have to be copied to the device.
+        for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
+            out[:, channel].sub_(mean).div_(std)
+        return out
+
+
+@dataclass(frozen=True)
+class Compose(Transform):
+    """Transformations one after another; neighbours that only move pixels are carried out as one gather.
+
+    >>> augment = Compose([PadCrop(4), Flip(), Normalise((0.5,), (0.5,))])
+    >>> augment(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 1, 8, 8])
+    """
+
+    transforms: Sequence[Transform]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transforms", tuple(_flatten(self.transforms)))
+
+    @property
+    def columns(self) -> int:
+        return sum(transform.columns for transform in self.transforms)
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        place: tuple[Tensor, Tensor] | None = None
+        widths = [transform.columns for transform in self.transforms]
+        for transform, u in zip(self.transforms, torch.split(params, widths, dim=1), strict=True):
+            if isinstance(transform, Placement):
+                if place is None:
+                    place = transform.place(u, images.shape[2], images.shape[3])
+                else:
+                    rows, cols = transform.place(u, place[0].shape[1], place[1].shape[1])
+                    place = F.pad(place[0], (1, 1)).gather(1, rows), F.pad(place[1], (1, 1)).gather(1, cols)
+                continue
+            if place is not None:
+                images, place = _gather(images, *place), None
+            images = transform.transform(images, u)
+        return images if place is None else _gather(images, *place)
+
+
+def _flatten(transforms: Iterable[Transform]) -> Iterable[Transform]:
+    for transform in transforms:
+        if isinstance(transform, Compose):
+            yield from transform.transforms
+        elif isinstance(transform, Transform):
+            yield transform
+        else:
+            raise TypeError(f"Expected transformations of noiseproof.data.augment, got {transform!r}.")
+
+
+def _floating(images: Tensor) -> Tensor:
+    return images if images.dtype in (torch.float32, torch.float64) else images.float()
+
+
+def _restore(values: Tensor, images: Tensor) -> Tensor:
+    return (values if images.is_floating_point() else values.round_().clamp_(0, 255)).to(images.dtype)
+
+
+_IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLOTHING = Normalise((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
+_MNIST = Normalise((0.1307,), (0.3081,))
+_FASHION = Normalise((0.286,), (0.353,))
+# Deviation over all pixels of the training set, and the mean over images of each image's own, which much code uses.
+_CIFAR10 = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_CIFAR10_PER_IMAGE = Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+
+_CROP_FLIP = (PadCrop(4), Flip())
+_CROP_FLIP_224 = (Resize(256), PadCrop(0, size=224), Flip())
+
+# (paper, dataset): random part of training, deterministic part of testing, normalisation of both.
+_RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transform, ...], Normalise]] = {
+    (None, "mnist"): ((), (), _MNIST),
+    (None, "fashion-mnist"): ((), (), _FASHION),
+    (None, "cifar10"): (_CROP_FLIP, (), _CIFAR10),
+    (None, "cifar100"): (_CROP_FLIP, (), _CIFAR100),
+    (None, "animal10n"): ((Flip(),), (), _IMAGENET),
+    (None, "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
+    (None, "webvision"): ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), _IMAGENET),
+    ("000", "mnist"): ((), (), Normalise((0.0,), (1.0,))),
+    ("000", "fashion-mnist"): ((), (), Normalise((0.0,), (1.0,))),
+    ("000", "cifar10"): ((PadCrop(2), Flip()), (), _CIFAR10),
+    ("000", "cifar100"): ((PadCrop(2), Flip()), (), _CIFAR10),
+    ("000", "clothing1m"): (
+        (Resize((256, 256)), PadCrop(0, size=224), Flip()),
+        (ResizeCrop((256, 256), 224),),
+        _CLOTHING,
+    ),
+    ("001", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
+    ("001", "cifar100"): (_CROP_FLIP, (), Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))),
+    ("001", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
+    ("002", "fashion-mnist"): ((Flip(), PadCrop(4)), (), _FASHION),
+    ("002", "cifar10"): ((Flip(), PadCrop(4)), (), _IMAGENET),
+    ("002", "cifar100"): (
+        (PadCrop(4), Flip(), Rotate(15)),
+        (),
+        Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+    ),
+    ("002", "webvision"): ((Resize(256), Flip(), PadCrop(0, size=224)), (ResizeCrop(256, 224),), _IMAGENET),
+    ("003", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
+    ("003", "cifar100"): (_CROP_FLIP, (), Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))),
+    ("003", "animal10n"): ((Flip(),), (), _IMAGENET),
+    ("003", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
+    ("003", "webvision"): ((Resize(256), PadCrop(0, size=227), Flip()), (ResizeCrop(256, 227),), _IMAGENET),
+    ("004", "mnist"): ((), (), _MNIST),
+    ("004", "cifar10"): ((Shift(0.125), Flip()), (), _CIFAR10),
+    ("004", "cifar100"): ((Shift(0.125), Flip()), (), _CIFAR100),
+    ("004", "webvision"): (
+        (RandomResizedCrop(224), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.2)),
+        (ResizeCrop(256, 224),),
+        _IMAGENET,
+    ),
+}
+
+
+def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) -> Compose:
+    """The transformation ``paper`` applies to ``dataset`` in training, or at test with ``train=False``.
+
+    What a paper does not state is filled in:
+
+    - 000 (LN): from its code, as no augmentation is in the text. MNIST is only scaled to [0, 1]; both CIFARs are padded
+      by 2 and normalised with CIFAR-10's constants; Clothing1M is resized to 256 × 256 whatever its shape.
+    - 001, App. B: "per-pixel normalization" is by channel in its code, with the constants given here.
+    - 002, App.: constants as printed (CIFAR-10 with ImageNet's). It does not say how WebVision's images are resized
+      before the crop of 224: the shorter side to 256, the usual. Its MLP1024 only normalises: ``train=False``.
+    - 003, App. B.1: constants from its code, which does not crop ANIMAL-10N (64 × 64), resizes Clothing1M's shorter
+      side to 256 (256 × 256 in the text), and does not resize WebVision before the crop of 227; images of a batch
+      need one size, so here its shorter side becomes 256 first.
+    - 004, App. B: neither constants nor amounts, so those of the code it builds on (Ma et al. 2020, Zhou et al. 2021):
+      moves by up to 4 of 32 pixels; on WebVision a random box resized to 224 and jitter of (0.4, 0.4, 0.4, 0.2).
+    - without a paper: pad 4, crop and flip on CIFAR, the usual view of the large sets, the data's own constants.
+
+    CIFAR-10N and CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
+
+    >>> augmentation("cifar10", "002").transforms[:2]
+    (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
+    """
+    name = {"cifar10n": "cifar10", "cifar100n": "cifar100"}.get(dataset, dataset)
+    if (paper, name) not in _RECIPES:
+        known = ", ".join(f"{d}@{p}" if p else d for p, d in sorted(_RECIPES, key=str))
+        raise ValueError(
+            f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}. There are: {known}. "
+            "For your own images, write Compose([…, Normalise(mean, std)])."
+        )
+    training, testing, normalise = _RECIPES[paper, name]
+    return Compose([*(training if train else testing), normalise])

@@ -1,0 +1,173 @@
+"""What every source of data returns: inputs, labels, the names of the classes, and what there is to say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_labels, check_number
+from noiseproof.noise import NoiseModel, OpenSetLabels, get_noise
+
+
+class Rows(Protocol):
+    """Inputs that are read when they are asked for, so that a set larger than memory can be used like a tensor."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int, /) -> Tensor: ...
+
+    def subset(self, index: Tensor) -> Self: ...
+
+
+class Encoder(Protocol):
+    """Turns new rows of a user's own data into inputs, exactly as the training rows were."""
+
+    def encode(self, rows: Any) -> Tensor: ...
+
+
+Inputs: TypeAlias = Tensor | Rows
+
+
+def take(x: Inputs, index: Tensor) -> Inputs:
+    """The rows ``index`` of ``x``, in that order."""
+    return x[index] if isinstance(x, Tensor) else x.subset(index)
+
+
+def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
+    for name, column in columns.items():
+        if column is not None and len(column) != len(x):
+            raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a dataset: inputs and the labels that came with them."""
+
+    x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)), or rows read when asked for
+    y: Tensor  # (N,) int64
+    clean: Tensor | None = None  # (N,) int64: the true labels where they are known
+    raw: Sequence[str] | None = None  # what a person should see of each row: its text, its file name
+
+    def __post_init__(self) -> None:
+        _check_lengths(self.x, {"label": self.y, "clean label": self.clean, "raw": self.raw})
+        if self.y.dtype is not torch.int64:
+            raise TypeError(f"Expected labels of dtype torch.int64, got {self.y.dtype}. Use y.long().")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor, int]:
+        return self.x[i], self.y[i], i
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named dataset. ``train`` may be noisy; the labels of the other parts are as good as its makers got them."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    test: Split | None = None
+    validation: Split | None = None
+    trusted: Split | None = None  # a small clean set that a method may train on
+    encoder: Encoder | None = None
+    notes: tuple[str, ...] = ()  # what a user should know about their data, one sentence each
+
+    def __post_init__(self) -> None:
+        for split in (self.train, self.test, self.validation, self.trusted):
+            if split is not None:
+                check_labels(split.y, len(self.classes))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyData:
+    """A training set whose labels are given, once and for all; reading a row never shows its clean label."""
+
+    x: Inputs  # (N, …)
+    given: Tensor  # (N,) int64: the labels to train on
+    classes: tuple[str, ...]
+    index: Tensor  # (N,) int64: the row of the source each row came from
+    clean: Tensor | None = None  # (N,) int64: the true labels where known, −1 for an input of no class
+    raw: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_lengths(self.x, {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw})
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor, int]:
+        """Input, given label and row number, for a ``DataLoader``."""
+        return self.x[i], self.given[i], i
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def is_flipped(self) -> Tensor | None:
+        """Where the given label is not the clean one, (N,) bool; None where the truth is not known."""
+        return None if self.clean is None else self.given != self.clean
+
+    @property
+    def rate(self) -> float | None:
+        """The realised noise rate; None where the truth is not known."""
+        return None if self.is_flipped is None else float(self.is_flipped.double().mean())
+
+    def subset(self, index: Tensor) -> NoisyData:
+        """The rows ``index``, which keep their number in the source."""
+        return replace(
+            self,
+            x=take(self.x, index),
+            given=self.given[index],
+            index=self.index[index],
+            clean=None if self.clean is None else self.clean[index],
+            raw=None if self.raw is None else [self.raw[i] for i in index.tolist()],
+        )
+
+    def split(self, validation: float, *, generator: torch.Generator) -> tuple[NoisyData, NoisyData]:
+        """Training part and noisy validation part, at random (paper 000 validates on 10 % of the noisy labels)."""
+        held = round(len(self) * check_number("validation", validation, "(0, 1)", 0, 1))
+        order = torch.rand(len(self), generator=generator, dtype=torch.float64).argsort(stable=True)
+        return self.subset(order[held:].sort().values), self.subset(order[:held].sort().values)
+
+
+def corrupt(
+    data: Dataset,
+    noise: NoiseModel | str | None = None,
+    *,
+    generator: torch.Generator | int | None = None,
+    features: Tensor | None = None,
+    foreign: Tensor | None = None,
+) -> NoisyData:
+    """Give the training set its labels, once: those it came with, or those a noise model makes of them.
+
+    The truth is the source's clean labels where it has any, else the labels that noise was added to. ``features``
+    are what instance-dependent noise looks at (by default x), ``foreign`` the images that open-set noise puts in.
+    """
+    split = data.train
+    if noise is None or str(noise) == "none":
+        return NoisyData(split.x, split.y, data.classes, torch.arange(len(split)), split.clean, split.raw)
+    model = get_noise(noise) if isinstance(noise, str) else noise
+    if features is None and isinstance(split.x, Tensor) and model.needs == "inputs":
+        features = split.x
+    noisy = model.corrupt(split.y, generator=generator, features=features, num_classes=data.num_classes)
+    rows = torch.arange(len(split)) if noisy.index is None else noisy.index  # several annotators repeat a row
+    clean = noisy.clean
+    if split.clean is not None:  # labels that were noisy before (human ones, say) keep their own truth
+        clean = torch.where(clean == split.y[rows], split.clean[rows], clean)
+    x = split.x
+    if isinstance(noisy, OpenSetLabels):
+        if not isinstance(x, Tensor) or foreign is None:
+            raise ValueError("Expected images in memory and `foreign` ones to replace some of them by.")
+        x = noisy.apply(x, foreign)
+    given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
+    return replace(given if noisy.index is None else given.subset(rows), given=noisy.given, clean=clean)

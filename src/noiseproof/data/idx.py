@@ -1,0 +1,82 @@
+"""MNIST and Fashion-MNIST from their idx files, compressed or not."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_labels
+from noiseproof.data.base import Dataset, Split
+from noiseproof.data.sources import DATASETS, PathLike, data_root, find
+
+FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """Read an idx file of unsigned bytes that must have ``shape``; reads one byte more at most."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    header = bytes([0, 0, 8, len(shape)]) + np.array(shape, dtype=">i4").tobytes()
+    try:
+        with cast(BinaryIO, opener(path, "rb")) as file:
+            found = file.read(len(header))
+            if found != header:
+                raise ValueError(f"the header {found.hex()} where {header.hex()} should be")
+            body = bytearray(file.read(math.prod(shape) + 1))
+            if len(body) != math.prod(shape):
+                raise ValueError(f"{len(body)} bytes after the header{' or more' * (len(body) > math.prod(shape))}")
+    except (EOFError, OSError, ValueError, zlib.error) as error:
+        raise ValueError(
+            f"Expected an idx file of {' × '.join(map(str, shape))} bytes in {path}, got {error}. "
+            "Delete the file and fetch it again."
+        ) from error
+    return torch.frombuffer(body, dtype=torch.uint8).reshape(shape)
+
+
+def _read_split(folder: Path, prefix: str, count: int) -> Split:
+    arrays = []
+    for kind, shape in (("images", (count, 28, 28)), ("labels", (count,))):
+        stems = [f"{prefix}-{kind}{dot}idx{len(shape)}-ubyte" for dot in "-."]
+        files = [folder / f"{stem}{end}" for stem in stems for end in ("", ".gz")]
+        path = next((file for file in files if file.exists()), None)
+        if path is None:
+            raise FileNotFoundError(f"Expected {stems[0]} or {stems[0]}.gz in {folder}. Fetch the missing file.")
+        arrays.append(read_idx(path, shape))
+    images, labels = arrays[0][:, None], arrays[1].long()
+    check_labels(labels, 10)
+    return Split(images, labels, clean=labels)
+
+
+def _read(
+    name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir: PathLike | None, *places: str
+) -> Dataset:
+    root = data_root(data_dir)
+    here = any(root.glob("train-labels*"))  # the data folder may be the dataset's own
+    folder = root if here else find(name, data_dir, places)
+    train = _read_split(folder, "train", 60_000)
+    if torch.bincount(train.y, minlength=10).tolist() != list(counts):
+        raise ValueError(
+            f"Expected {name} in {folder}, got another dataset of the same format. Point data_dir elsewhere."
+        )
+    return Dataset(name, classes, train, _read_split(folder, "t10k", 10_000))
+
+
+@DATASETS.register("mnist")
+def mnist(data_dir: PathLike | None = None) -> Dataset:
+    """70 000 handwritten digits, 28 × 28 (LeCun et al. 1998)."""
+    digits = tuple(str(digit) for digit in range(10))
+    counts = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+    return _read("mnist", digits, counts, data_dir, "MNIST/raw", "MNIST", "mnist")
+
+
+@DATASETS.register("fashion-mnist")
+def fashion_mnist(data_dir: PathLike | None = None) -> Dataset:
+    """70 000 articles of clothing, 28 × 28 (Xiao et al. 2017); also where Debian's dataset-fashion-mnist puts them."""
+    places = ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "/usr/share/datasets/fashion-mnist")
+    return _read("fashion-mnist", FASHION, (6000,) * 10, data_dir, *places)

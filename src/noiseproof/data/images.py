@@ -1,0 +1,156 @@
+"""Image files that are decoded when they are asked for, so that a million of them need no memory."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from noiseproof.core.checks import check_count
+from noiseproof.data.base import Dataset, NoisyData, Split
+from noiseproof.data.labels import describe_labels, encode_labels
+from noiseproof.data.sources import DATASETS, PathLike
+
+Fit = Literal["crop", "squash"]
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format whose reader starts another program
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
+    """RGB pixels of a PIL image, uint8 (3, H, W).
+
+    ``crop`` scales the shorter side to ``size`` and keeps the middle; ``squash`` scales both sides to ``size``.
+    """
+    from PIL import Image, ImageOps
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # transparency of palette images is dropped
+        image = image.convert("RGB")
+    if size is not None and image.size != (size, size):
+        bilinear = Image.Resampling.BILINEAR
+        square = (size, size)
+        image = image.resize(square, bilinear) if fit == "squash" else ImageOps.fit(image, square, bilinear)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def decode(source: Path | bytes, size: int | None, fit: Fit = "crop", name: object = None) -> Tensor:
+    """Decode an image file, or its bytes, to uint8 (3, H, W)."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+            return to_pixels(image, size, fit)
+    # PIL raises many kinds of error on damaged files.
+    except Exception as error:
+        raise ValueError(
+            f"Expected an image in {name or source}, got {type(error).__name__}: {error}. "
+            "Replace the file, or take it out of the list."
+        ) from error
+
+
+class ImageFiles:
+    """Images on disk as rows: ``files[i]`` is uint8 (3, size, size), decoded now."""
+
+    def __init__(self, root: PathLike, names: Iterable[str], *, size: int = 256, fit: Fit = "crop") -> None:
+        if fit not in get_args(Fit):
+            raise ValueError(f"Expected `fit` to be one of {', '.join(get_args(Fit))}, got {fit!r}.")
+        self.root = Path(root)
+        self.size = check_count("size", size, 1)
+        self.fit: Fit = fit
+        # One buffer instead of a million strings, whose reference counts would copy memory into every worker.
+        self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return decode(self.path(i), self.size, self.fit)
+
+    def path(self, i: int) -> Path:
+        """The file of row ``i``."""
+        return self.root / os.fsdecode(bytes(self._names[i]))
+
+    def subset(self, index: Tensor) -> ImageFiles:
+        """The files ``index``, in that order."""
+        part = ImageFiles(self.root, (), size=self.size, fit=self.fit)
+        part._names = self._names[index.numpy()]
+        return part
+
+
+def stream(
+    data: NoisyData | Split,
+    batch_size: int,
+    *,
+    sampler: Sampler[int] | None = None,
+    workers: int = 0,
+    seed: int = 0,
+    drop_last: bool = False,
+) -> DataLoader[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of inputs, given labels and row numbers, read by ``workers`` processes; in order without a sampler."""
+    return DataLoader(
+        data,  # type: ignore[arg-type]  # anything with a length and rows will do
+        batch_size=batch_size,
+        sampler=sampler,
+        num_workers=workers,
+        drop_last=drop_last,
+        persistent_workers=workers > 0,
+        generator=torch.Generator().manual_seed(seed),  # without its own it would draw from the global one
+    )
+
+
+def _list_folder(root: Path, classes: tuple[str, ...]) -> tuple[list[str], list[int], int]:
+    names, labels, skipped = [], [], 0
+    for name in _subfolders(root):
+        if name not in classes:
+            raise ValueError(f"Expected a folder for each class of the training images in {root}, got also {name!r}.")
+        files = [entry.name for entry in os.scandir(root / name) if entry.is_file()]
+        images = sorted(file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
+        names += [f"{name}/{file}" for file in images]
+        labels += [classes.index(name)] * len(images)
+        skipped += len(files) - len(images)
+    return names, labels, skipped
+
+
+def _subfolders(root: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+
+
+@DATASETS.register("folder")
+def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> Dataset:
+    """Images in one folder per class; with ``train/`` and perhaps ``val/``, ``test/``, ``trusted/`` above those."""
+    root = Path(path)
+    if not root.is_dir():
+        raise FileNotFoundError(f"Expected a folder of images at {root}, found none.")
+    parts = {"train": root}
+    if "train" in _subfolders(root):
+        parts = {part: root / part for part in ("train", "val", "test", "trusted") if (root / part).is_dir()}
+    classes = encode_labels(_subfolders(parts["train"]))[1]  # in order, numbers as numbers
+    splits: dict[str, Split] = {}
+    notes: list[str] = []
+    for part, folder in parts.items():
+        names, labels, skipped = _list_folder(folder, classes)
+        if not names:
+            raise ValueError(
+                f"Expected images ({', '.join(SUFFIXES)}) in one folder per class in {folder}, found none."
+            )
+        if skipped:
+            notes.append(f"{skipped} files in {folder} are not images and were left out.")
+        splits[part] = Split(ImageFiles(folder, names, size=size, fit=fit), torch.tensor(labels))
+    notes += describe_labels(splits["train"].y, classes)
+    return Dataset(
+        root.name,
+        classes,
+        splits["train"],
+        test=splits.get("test"),
+        validation=splits.get("val"),
+        trusted=splits.get("trusted"),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,118 @@
+"""Labels as users have them (words, numbers with holes, floats) into classes 0 … K−1, with what is odd about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def some(items: Sequence[Any], most: int = 5) -> str:
+    """The first few of ``items`` in words."""
+    return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
+def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
+    """One label a row, integers or strings; refuses what is missing, and real numbers that name no class."""
+    labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(
+            f"Expected one label a row in `{name}`, got shape {labels.shape}. For one-hot rows use argmax(axis=1)."
+        )
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            _refuse_missing(~np.isfinite(labels), name)
+        if (labels != np.rint(labels)).any():
+            first = labels[labels != np.rint(labels)][0]
+            raise ValueError(
+                f"Expected classes in `{name}`, got real numbers such as {first}. Cut them into classes first."
+            )
+        return labels.astype(np.int64)
+    if labels.dtype.kind in "iu":
+        return labels.astype(np.int64)
+    missing = np.array([not str(v).strip() or pd.isna(v) for v in labels.tolist()], dtype=bool)
+    if missing.any():
+        _refuse_missing(missing, name)
+    words = [str(value) for value in labels.tolist()]
+    if all(_whole(word) for word in words):  # as a CSV file has them
+        return np.array([int(word) for word in words], dtype=np.int64)
+    return np.array(words, dtype=np.str_)
+
+
+def _refuse_missing(missing: NDArray[np.bool_], name: str) -> None:
+    rows = np.flatnonzero(missing)
+    raise ValueError(
+        f"Expected a label in every row of `{name}`, got none in {len(rows)} of {len(missing)} rows, "
+        f"the first of them {some(rows.tolist())}. Drop those rows or label them."
+    )
+
+
+def encode_labels(
+    values: Any, classes: Sequence[str] | None = None, *, positions: bool = False, name: str = "y"
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Class numbers (N,) and class names: those found, sorted (numbers as numbers), or ``classes``.
+
+    With ``positions``, whole numbers are positions in ``classes``; otherwise each label is looked up by its name.
+
+    >>> encode_labels(["dog", "cat", "dog"])
+    (tensor([1, 0, 1]), ('cat', 'dog'))
+    """
+    labels = read_labels(values, name)
+    found, inverse = np.unique(labels, return_inverse=True)
+    names = [str(value) for value in found.tolist()]
+    classes = tuple(names if classes is None else classes)
+    by_number = positions and labels.dtype.kind == "i"
+    known = {str(k) if by_number else c: k for k, c in enumerate(classes)}
+    if unknown := [value for value in names if value not in known]:
+        raise ValueError(
+            f"Expected labels of `{name}` among {some(list(known))}, got {some(unknown)}. "
+            "Correct these labels, drop their rows, or name all classes with `classes`."
+        )
+    numbers = torch.tensor([known[value] for value in names], dtype=torch.int64)
+    return numbers[torch.from_numpy(inverse.reshape(-1))], classes
+
+
+def _whole(word: str) -> bool:
+    digits = word.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and len(digits) < 19 and str(int(word)) == word
+
+
+def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> list[str]:
+    """What is odd about the labels of a training set; refuses one that no classifier can learn from."""
+    counts = torch.bincount(y, minlength=len(classes))
+    present = counts.nonzero().flatten().tolist()
+    if len(present) < 2:
+        only = f"every label is {classes[present[0]]!r}" if present else "there are no rows"
+        raise ValueError(f"Expected at least two classes in `{name}`, {only}. There is nothing to tell apart.")
+    notes = []
+    if all(map(_whole, classes)):
+        numbers = [int(c) for c in classes]
+        if numbers != list(range(len(classes))):
+            notes.append(
+                f"The labels {some(numbers)} do not count from 0 without holes: they were renumbered "
+                f"0 … {len(classes) - 1} in this order, `classes` keeps the originals."
+            )
+    if absent := [classes[k] for k in (counts == 0).nonzero().flatten().tolist()]:
+        notes.append(f"{len(absent)} of {len(classes)} classes have no training example: {some(absent)}.")
+    if single := [classes[k] for k in (counts == 1).nonzero().flatten().tolist()]:
+        notes.append(
+            f"{len(single)} of {len(classes)} classes have a single training example: {some(single)}. "
+            "Nothing can be held out or audited in them"
+            + ("; is this column an identifier rather than a label?" if len(single) > len(y) / 2 else ".")
+        )
+    plain: dict[str, list[str]] = {}
+    for c in classes:
+        plain.setdefault(" ".join(c.split()).casefold(), []).append(c)
+    if alike := [names for names in plain.values() if len(names) > 1]:
+        notes.append(f"Some classes differ in case or spaces only: {some(alike)}. Are they one?")
+    if len(classes) > 1000:
+        per_class = len(y) / len(classes)
+        notes.append(f"There are {len(classes)} classes with {per_class:.1f} training examples each on average.")
+    return notes

@@ -1,0 +1,70 @@
+"""Which rows an epoch sees, where that is not every row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from noiseproof.core.checks import check_count
+
+
+class ClassBalanced(Sampler[int]):
+    """As many rows of each given class in every epoch, in random order.
+
+    Paper 001, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; paper 000 does the same).
+    Paper 003, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to classes drawn at random.
+    No row comes twice unless its class is too small; then all its rows come equally often, but for the last round.
+    An epoch's rows depend on the seed and its number only.
+    """
+
+    def __init__(
+        self, labels: Tensor, *, per_class: int | None = None, total: int | None = None, seed: int = 0
+    ) -> None:
+        if (per_class is None) == (total is None):
+            raise ValueError(f"Expected either `per_class` or `total`, got {per_class!r} and {total!r}.")
+        order = labels.argsort(stable=True)
+        counts = torch.bincount(labels)
+        self.members = [
+            rows for rows in torch.split(order, counts.tolist()) if len(rows)
+        ]  # classes without rows have no share
+        self.total = (
+            len(self.members) * check_count("per_class", per_class, 1)
+            if total is None
+            else check_count("total", total, 1)
+        )
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration draws."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw(self.epoch).tolist())
+
+    def draw(self, epoch: int) -> Tensor:
+        """The rows of ``epoch``, (total,) int64."""
+        state = np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0]
+        generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
+        share, rest = divmod(self.total, len(self.members))
+        favoured = set(_shuffle(len(self.members), generator)[:rest].tolist())
+        parts = []
+        for k, rows in enumerate(self.members):
+            wanted = share + (k in favoured)
+            rounds = -(-wanted // len(rows))
+            parts.append(
+                torch.cat([rows[_shuffle(len(rows), generator)] for _ in range(rounds)] or [rows[:0]])[:wanted]
+            )
+        drawn = torch.cat(parts)
+        return drawn[_shuffle(len(drawn), generator)]
+
+
+def _shuffle(n: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(n, generator=generator, dtype=torch.float64).argsort(stable=True)

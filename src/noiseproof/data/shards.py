@@ -1,0 +1,145 @@
+"""WebDataset shards: tar files of ``KEY.jpg`` beside ``KEY.cls``, read from front to back and split over a cluster."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, get_worker_info
+
+from noiseproof.core.checks import check_count
+from noiseproof.data.base import Split
+from noiseproof.data.images import SUFFIXES, Fit, ImageFiles, decode
+from noiseproof.data.sources import PathLike
+
+LARGEST_MEMBER = 256 * 2**20  # bytes; no photograph is larger
+AGAIN = "Copy the shard again, or take it out of the list."
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """Key and suffix of every plain file: ``train/0012.jpg`` has the key ``train/0012``."""
+    for member in tar:
+        folder, slash, file = member.name.rpartition("/")
+        stem, _, suffix = file.partition(".")
+        if member.isreg() and member.size <= LARGEST_MEMBER:
+            yield folder + slash + stem, f".{suffix.lower()}", member
+
+
+def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return file.read() if file else b""
+
+
+def read_shard_labels(path: Path) -> list[int]:
+    """The labels of a shard, in order; skips over the images."""
+    images, labels = [], {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for key, suffix, member in _members(tar):
+                if suffix == ".cls":
+                    labels[key] = int(_read(tar, member))
+                elif suffix in SUFFIXES:
+                    images.append(key)
+    except (OSError, EOFError, ValueError, tarfile.TarError) as error:
+        raise ValueError(f"Expected a tar shard of images and .cls labels in {path}, got {error}. {AGAIN}") from error
+    if set(images) != set(labels) or len(images) != len(labels) or not images:
+        raise ValueError(
+            f"Expected one image and one .cls file for each key in {path}, "
+            f"got {len(images)} images and {len(labels)} labels. {AGAIN}"
+        )
+    return [labels[key] for key in images]
+
+
+class Shards(IterableDataset[tuple[Tensor, int, int]]):
+    """Images, given labels and row numbers, each shard read by one worker process of one machine only.
+
+    Row numbers count through the shards in the order of ``paths``, so that per-sample tables work as elsewhere;
+    ``labels`` replaces the labels of the files (by noisy ones, say). With a ``seed``, shards and, in a buffer,
+    samples come in a random order that depends on the seed and the epoch.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[PathLike],
+        *,
+        labels: Tensor | None = None,
+        size: int = 256,
+        fit: Fit = "crop",
+        seed: int | None = None,
+        buffer: int = 1000,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.paths = [Path(path) for path in paths]
+        if not 0 <= rank < world or len(self.paths) < world:
+            raise ValueError(
+                f"Expected a rank below the number of machines, and a shard for each, "
+                f"got rank {rank} of {world} and {len(self.paths)} shards. Write smaller shards."
+            )
+        found = [read_shard_labels(path) for path in self.paths]
+        self.first = np.cumsum([0, *map(len, found)])  # row number of each shard's first sample
+        self.labels = torch.tensor([label for part in found for label in part]) if labels is None else labels
+        if len(self.labels) != self.first[-1]:
+            raise ValueError(f"Expected {self.first[-1]} labels, one for each image, got {len(self.labels)}.")
+        self.size, self.fit, self.seed, self.buffer = size, fit, seed, check_count("buffer", buffer, 1)
+        self.rank, self.world, self.epoch = rank, world, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration has."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int, int]]:
+        worker = get_worker_info()
+        workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
+        order = np.arange(len(self.paths))
+        if self.seed is not None:  # the same order everywhere, so that no shard is read twice or never
+            np.random.default_rng([self.seed, self.epoch]).shuffle(order)
+        samples = self._read(order[self.rank :: self.world][number::workers].tolist())
+        for blob, row, path in samples if self.seed is None else self._shuffle(samples, self.rank * workers + number):
+            yield decode(blob, self.size, self.fit, f"{path}, row {row}"), int(self.labels[row]), row
+
+    def _read(self, shards: Iterable[int]) -> Iterator[tuple[bytes, int, Path]]:
+        for shard in shards:
+            row, path = int(self.first[shard]), self.paths[shard]
+            with tarfile.open(path, "r|") as tar:
+                for _, suffix, member in _members(tar):
+                    if suffix in SUFFIXES:
+                        yield _read(tar, member), row, path
+                        row += 1
+
+    def _shuffle(self, samples: Iterator[tuple[bytes, int, Path]], reader: int) -> Iterator[tuple[bytes, int, Path]]:
+        """Keep ``buffer`` encoded samples and give away a random one of them."""
+        random = np.random.default_rng([self.seed or 0, self.epoch, reader])
+        kept: list[tuple[bytes, int, Path]] = []
+        for sample in samples:
+            kept.append(sample)
+            if len(kept) >= self.buffer:
+                i = int(random.integers(len(kept)))
+                kept[i], kept[-1] = kept[-1], kept[i]
+                yield kept.pop()
+        random.shuffle(kept)
+        yield from kept
+
+
+def write_shards(data: Split, folder: PathLike, *, per_shard: int = 10_000) -> list[Path]:
+    """Pack image files and their labels into shards, as they are, without decoding."""
+    if not isinstance(data.x, ImageFiles):
+        raise TypeError(f"Expected image files to pack, got {type(data.x).__name__}.")
+    check_count("per_shard", per_shard, 1)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    for start in range(0, len(data), per_shard):
+        paths.append(Path(folder) / f"shard-{len(paths):06d}.tar")
+        with tarfile.open(paths[-1], "w") as tar:
+            for row in range(start, min(start + per_shard, len(data))):
+                file = data.x.path(row)
+                for suffix, blob in ((file.suffix, file.read_bytes()), (".cls", str(int(data.y[row])).encode())):
+                    member = tarfile.TarInfo(f"{row:09d}{suffix}")
+                    member.size = len(blob)
+                    tar.addfile(member, io.BytesIO(blob))
+    return paths

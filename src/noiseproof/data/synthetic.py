@@ -1,0 +1,58 @@
+"""The sets that need no files: paper 000's two synthetic ones, and scikit-learn's bundled digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.data.base import Dataset, Split
+from noiseproof.data.sources import DATASETS
+
+TEST = 2**31  # what the seed of the test points differs by: they repeat no training set's
+
+
+def _split(x: Any, y: Any, dtype: torch.dtype = torch.float32) -> Split:
+    labels = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64))
+    return Split(torch.from_numpy(np.ascontiguousarray(x)).to(dtype), labels, clean=labels)
+
+
+@DATASETS.register("two-moons")
+def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int = 0) -> Dataset:
+    """Two interleaved half circles in the plane (paper 000, section 5.3); ``spread`` is the noise on the points."""
+    from sklearn.datasets import make_moons
+
+    check_number("spread", spread, "[0, inf)", 0)
+    train = make_moons(check_count("n", n, 2), noise=spread, random_state=seed)
+    test = make_moons(check_count("n_test", n_test, 2), noise=spread, random_state=seed + TEST)
+    return Dataset("two-moons", ("upper", "lower"), _split(*train), _split(*test))
+
+
+@DATASETS.register("circles")
+def circles(n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: float = 0.5, seed: int = 0) -> Dataset:
+    """Two circles of different radii (paper 000, section 5.3); ``factor`` is the inner radius."""
+    from sklearn.datasets import make_circles
+
+    options = {
+        "noise": check_number("spread", spread, "[0, inf)", 0),
+        "factor": check_number("factor", factor, "[0, 1)", 0, 1),
+    }
+    train = make_circles(check_count("n", n, 2), random_state=seed, **options)
+    test = make_circles(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
+    return Dataset("circles", ("outer", "inner"), _split(*train), _split(*test))
+
+
+@DATASETS.register("digits")
+def digits(test: float = 0.2, seed: int = 0) -> Dataset:
+    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn; each class is split alike."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    check_number("test", test, "(0, 1)", 0, 1)
+    x, y = load_digits(return_X_y=True)
+    images = np.rint(x * (255 / 16)).reshape(-1, 1, 8, 8)  # 17 grey levels onto 0 … 255
+    x, x_test, y, y_test = train_test_split(images, y, test_size=test, random_state=seed, stratify=y)
+    names = tuple(str(digit) for digit in range(10))
+    return Dataset("digits", names, _split(x, y, torch.uint8), _split(x_test, y_test, torch.uint8))

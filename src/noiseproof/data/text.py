@@ -1,0 +1,99 @@
+"""A user's own texts: a table with a column of text and a column of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count
+from noiseproof.data.base import Dataset, Split
+from noiseproof.data.labels import describe_labels, encode_labels
+from noiseproof.data.sources import DATASETS
+from noiseproof.data.tables import Table, read_table
+
+FIT_ROWS = 50_000  # the axes are found on this many texts; a million are only projected onto them
+BLOCK = 10_000
+
+
+class TextFeatures:
+    """Words and word pairs, hashed, TF-IDF weighted and projected onto their main axes: (N, dim) rows of length one."""
+
+    def __init__(self, texts: Sequence[str], dim: int = 256, seed: int = 0) -> None:
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+
+        self.hash = HashingVectorizer(
+            ngram_range=(1, 2), n_features=2**17, alternate_sign=False, norm=None, dtype=np.float32
+        )
+        self.weigh = TfidfTransformer(sublinear_tf=True)
+        rows = np.random.default_rng(seed).permutation(len(texts))[:FIT_ROWS]
+        weighted = self.weigh.fit_transform(self.hash.transform([texts[i] for i in np.sort(rows)]))
+        self.project = TruncatedSVD(min(check_count("dim", dim, 1), len(rows)), random_state=seed).fit(weighted)
+
+    def encode(self, rows: Iterable[str]) -> Tensor:
+        """(N, dim) float32, in blocks so that only the result needs memory."""
+        texts = list(rows)
+        blocks = [
+            torch.from_numpy(
+                self.project.transform(self.weigh.transform(self.hash.transform(texts[i : i + BLOCK])))
+            ).float()
+            for i in range(0, len(texts), BLOCK)
+        ]
+        return torch.nn.functional.normalize(torch.cat(blocks), dim=1)
+
+
+def _texts(frame: pd.DataFrame, text: str) -> list[str]:
+    if rows := np.flatnonzero(frame[text].isna()).tolist():
+        raise ValueError(
+            f"Expected a text in every row of {text!r}, got none in {len(rows)} rows, the first of them {rows[0]}. "
+            "Drop those rows or fill them in."
+        )
+    return [str(value) for value in frame[text].tolist()]
+
+
+@DATASETS.register("text")
+def from_text(
+    table: Table,
+    *,
+    text: str,
+    label: str,
+    classes: Sequence[str] | None = None,
+    dim: int = 256,
+    seed: int = 0,
+    test: Table | None = None,
+    validation: Table | None = None,
+    trusted: Table | None = None,
+) -> Dataset:
+    """A dataset of a text column; the texts themselves stay in ``raw``, and ``dataset.encoder`` encodes new ones."""
+    frame = read_table(table, label, text)
+    texts = _texts(frame, text)
+    positions = classes is not None
+    y, names = encode_labels(frame[label], classes, positions=positions, name=label)
+    notes = describe_labels(y, names, label)
+    if empty := sum(not words.strip() for words in texts):
+        notes.append(f"{empty} of {len(texts)} texts are empty: nothing can be learned from them.")
+        if empty == len(texts):
+            raise ValueError(f"Expected words in column {text!r}, every text is empty.")
+    features = TextFeatures(texts, dim, seed)
+    splits = {}
+    for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
+        if other is not None:
+            rows = read_table(other, label, text)
+            words = _texts(rows, text)
+            labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
+            splits[part] = Split(features.encode(words), labels, raw=words)
+    return Dataset(
+        "text" if isinstance(table, pd.DataFrame) else Path(table).stem,
+        names,
+        Split(features.encode(texts), y, raw=texts),
+        test=splits.get("test"),
+        validation=splits.get("validation"),
+        trusted=splits.get("trusted"),
+        encoder=features,
+        notes=tuple(notes),
+    )

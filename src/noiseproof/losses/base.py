@@ -1,0 +1,488 @@
+"""What every loss shares: targets, weights, reduction, sums, and the margin engine."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from noiseproof.core.checks import check_labels, check_logits_and_target, check_number
+from noiseproof.core.margin import LabelProb, margin, margins
+from noiseproof.core.output import Output
+from noiseproof.core.registry import Registry, format_call
+
+Reduction = Literal["mean", "sum", "none"]
+Kind = Literal["margin", "coupled", "other"]
+L = TypeVar("L", bound="Loss")
+
+LOSSES: Registry[Loss] = Registry("loss")
+BLOCK = 2**18  # logits: the size from which blocks pay, twice the size of a block
+OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
+
+
+def register(name: str) -> Callable[[type[L]], type[L]]:
+    """Class decorator: add a loss to the registry under ``name``, where the contract tests find it."""
+
+    def add(cls: type[L]) -> type[L]:
+        cls.name = name
+        LOSSES.register(name)(cls)
+        return cls
+
+    return add
+
+
+class Loss(nn.Module):
+    """A loss of logits and labels, called like ``torch.nn.CrossEntropyLoss``.
+
+    The target is class indices (B,) or real numbers (B, K) with L(z, t) = Σ_k t_k·L(z, k): entries may be negative
+    and need not sum to one, because stochastic label noise (paper 001, Eq. 3) makes such targets.
+
+    Args:
+        weight: weight of each class, (K,).
+        ignore_index: rows with this class index count for nothing.
+        reduction: ``"mean"`` (over the rows that count, weighted by ``weight``), ``"sum"`` or ``"none"``.
+        exact: take the label's nll from the other classes' logsumexp. ``F.cross_entropy`` keeps only its absolute
+            accuracy where p_y → 1, which training never notices.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"logits"})  # fields of Output
+    kind: Kind = "margin"  # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
+    formula: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    independent_rows: bool = True  # a row's loss does not depend on the other rows
+    vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+        exact: bool = False,
+    ) -> None:
+        super().__init__()
+        if reduction not in get_args(Reduction):
+            raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', got {reduction!r}.")
+        if weight is not None:
+            weight = torch.as_tensor(weight)
+            if weight.dim() != 1 or not weight.is_floating_point():
+                raise ValueError(
+                    f"Expected `weight` to hold one float for each class, got {weight.dtype} {tuple(weight.shape)}."
+                )
+        self.register_buffer("weight", weight)
+        self.ignore_index = int(ignore_index)
+        self.reduction: Reduction = reduction
+        self.exact = bool(exact)
+
+    def value(self, y: LabelProb) -> Tensor:
+        """The loss of a label as a function of its probability: all that a new loss writes."""
+        raise NotImplementedError
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        """``value`` with its gradient."""
+        return self.value(y)
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        """Implicit curriculum w(Δ) = −dl/dΔ (paper 004, Eq. 1); ``unit`` scales its maximum to one."""
+        raise TypeError(
+            f"`{self}` looks at the other classes too, so it has no weight as a function of the margin alone. "
+            "Use average_error(loss, z, num_classes) for its gradient at initialisation."
+        )
+
+    @property
+    def max_weight(self) -> float:
+        """Largest sample weight over all margins, which paper 004 divides every loss by."""
+        return _maximum(self)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        """The loss of each row, (B,), before class weights, sample weights and reduction."""
+        logits = out.logits
+        hard = target.dim() == 1
+        log_p = F.log_softmax(logits, 1) if self.kind == "coupled" or not hard else None  # (B, K)
+        if self.exact:
+            y = LabelProb.from_margin(
+                margin(logits, countable(target, self.ignore_index)) if hard else margins(logits), log_p
+            )
+        elif not hard:
+            assert log_p is not None
+            y = LabelProb(-log_p, log_p)
+        elif log_p is None:
+            nll = F.cross_entropy(logits, target, reduction="none", ignore_index=self.ignore_index)
+            y = LabelProb(nll)
+        else:
+            y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
+        value = self.evaluate(y)
+        return value if hard else self._over_classes(value, target)
+
+    def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
+
+        ``sample_weight`` (B,) multiplies each row's loss; it does not enter the mean's denominator, so a weight of
+        zero takes a row's gradient away without enlarging the others'.
+        """
+        if isinstance(out, Tensor):
+            out = Output(out)
+        if out.logits.dim() == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
+            loss: Tensor = self(Output(out.logits[None]), target[None], sample_weight)
+            return loss[0] if self.reduction == "none" else loss
+        check_logits_and_target(out.logits, target)
+        try:
+            losses = self._in_blocks(out, target) if self._wants_blocks(out.logits) else self.per_sample(out, target)
+        except IndexError:
+            check_labels(target, out.logits.shape[1], self.ignore_index)
+            raise
+        return self._reduce(losses, target, sample_weight, out.logits.shape[1])
+
+    def _wants_blocks(self, logits: Tensor) -> bool:
+        """Whether to go by blocks of rows: for large batches on a CPU, where they stay in its cache."""
+        return (
+            (self.exact or self.kind != "margin")
+            and self.independent_rows
+            and logits.numel() >= BLOCK
+            and logits.requires_grad
+            and readable(logits)
+        )
+
+    def _in_blocks(self, out: Output, target: Tensor) -> Tensor:
+        def rows(logits: Tensor, start: int) -> Tensor:
+            return self.per_sample(Output(logits), target[start : start + len(logits)])
+
+        losses: Tensor = _Blocks.apply(out.logits, rows)  # type: ignore[no-untyped-call]
+        return losses
+
+    def _over_classes(self, value: Tensor, target: Tensor) -> Tensor:
+        """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in ``torch.nn.CrossEntropyLoss``."""
+        return (self._weighed(target) * value).sum(1)
+
+    def _weighed(self, target: Tensor) -> Tensor:
+        """A real-valued target times the class weights."""
+        if self.weight is None:
+            return target
+        self._check_weight(target.shape[1])
+        return target * self.weight
+
+    def _check_weight(self, num_classes: int) -> None:
+        if self.weight is not None and self.weight.shape[0] != num_classes:
+            raise ValueError(f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}.")
+
+    def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, num_classes: int) -> Tensor:
+        counted = target != self.ignore_index if target.dim() == 1 else None
+        if counted is not None and (self.exact or not self.vanishes):
+            losses = torch.where(counted, losses, 0)
+        class_weight = None
+        if counted is not None and self.weight is not None:
+            self._check_weight(num_classes)
+            class_weight = self.weight[countable(target, self.ignore_index)] * counted
+            losses = losses * class_weight
+        if sample_weight is not None:
+            if sample_weight.shape != losses.shape:
+                raise ValueError(
+                    f"Expected `sample_weight` of shape {tuple(losses.shape)}, got {tuple(sample_weight.shape)}."
+                )
+            losses = losses * sample_weight
+        if self.reduction == "none":
+            return losses
+        total = losses.sum()
+        if self.reduction == "sum":
+            return total
+        if class_weight is not None:
+            return total / class_weight.sum()
+        return total / (losses.shape[0] if counted is None else counted.sum())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
+        for module in self.children():
+            if isinstance(module, Loss):
+                module.set_epoch(epoch)
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """The parameters that make this loss, by name."""
+        names = [n for n in inspect.signature(type(self).__init__).parameters if n not in ("self", "options", *OPTIONS)]
+        return {name: getattr(self, name) for name in names}
+
+    def with_hyperparameters(self, **changes: Any) -> Loss:
+        """The same loss with some hyperparameters replaced."""
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return type(self)(**{**self.hyperparameters, **changes}, **options)
+
+    def __str__(self) -> str:
+        """The spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight, reduction and the like."""
+        given = {name: value for name, value in self.hyperparameters.items() if value is not None}
+        return format_call(self.name or type(self).__name__, given)
+
+    def extra_repr(self) -> str:
+        return str(self)
+
+    def __add__(self, other: Loss) -> WeightedSum:
+        return WeightedSum([(1.0, self), (1.0, other)], **_shared_options([self, other]))
+
+    def __mul__(self, scale: float) -> WeightedSum:
+        return WeightedSum([(scale, self)], **_shared_options([self]))
+
+    __rmul__ = __mul__
+
+
+class MarginLoss(Loss):
+    """A loss l(p_y) of the label's probability alone; its gradient is one scalar a row times (softmax − onehot).
+
+    A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would cancel or underflow.
+    """
+
+    kind: Kind = "margin"
+    vanishes = True
+    _closed: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._closed = cls.slope is not MarginLoss.slope
+
+    def slope(self, y: LabelProb) -> Tensor:
+        """dl/dnll = −p·dl/dp."""
+        raise NotImplementedError
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        return pointwise(y.nll, self) if self._closed else self.value(y)
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        y = LabelProb.from_margin(margin)
+        weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
+        return weight / self.max_weight if unit else weight
+
+
+class WeightedSum(Loss):
+    """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share them."""
+
+    formula: ClassVar[str] = "Σ_i c_i·L_i"
+
+    def __init__(self, terms: Sequence[tuple[float, Loss]], **options: Any) -> None:
+        flat: list[tuple[float, Loss]] = []
+        for scale, loss in terms:
+            if not isinstance(loss, Loss):
+                raise TypeError(f"Expected a loss to add, got {type(loss).__name__}.")
+            scale = check_number("scale", scale, "(-inf, inf)")
+            inner = loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
+            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in inner]
+        super().__init__(**options)
+        self.exact = self.exact or any(loss.exact for _, loss in flat)
+        self.scales = [scale for scale, _ in flat]
+        self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
+        kinds = {loss.kind for loss in self.losses}
+        self.vanishes = all(loss.vanishes for _, loss in flat)
+        self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
+
+    @property
+    def terms(self) -> list[tuple[float, Loss]]:
+        """The weighted losses."""
+        return list(zip(self.scales, self.losses, strict=True))  # type: ignore[arg-type]
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        return _weighted(self.scales, [loss.evaluate(y) for loss in self.losses])  # type: ignore[operator]
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        if self.kind != "other":
+            return super().per_sample(out, target)
+        return _weighted(self.scales, [loss.per_sample(out, target) for loss in self.losses])  # type: ignore[operator]
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        weight = _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
+        return weight / self.max_weight if unit else weight
+
+    def _prefixes(self) -> list[str]:
+        """A name for each term: that of its loss, ``agce#2`` for the second of the same."""
+        names = [loss.name or type(loss).__name__ for _, loss in self.terms]
+        nth = [names[: i + 1].count(name) for i, name in enumerate(names)]
+        return [name if n == 1 else f"{name}#{n}" for name, n in zip(names, nth, strict=True)]
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """``agce.q`` for a term's parameter, ``agce.factor`` for what it is multiplied by."""
+        found: dict[str, Any] = {}
+        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
+            found[f"{prefix}.factor"] = scale
+            found |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
+        return found
+
+    def with_hyperparameters(self, **changes: Any) -> WeightedSum:
+        if unknown := set(changes) - set(self.hyperparameters):
+            raise TypeError(f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not {sorted(unknown)}.")
+        terms = []
+        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
+            own = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
+            scale = own.pop("factor", scale)
+            terms.append((scale, loss.with_hyperparameters(**own) if own else loss))
+        return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
+
+    def __str__(self) -> str:
+        factors = [repr(scale).removesuffix(".0") for scale in self.scales]
+        return " + ".join(
+            f"{c}*{loss}" if c != "1" else str(loss) for c, (_, loss) in zip(factors, self.terms, strict=True)
+        )
+
+
+class Curve(Protocol):
+    """A scalar function of the label's nll with its derivative in closed form."""
+
+    def value(self, y: LabelProb) -> Tensor: ...
+
+    def slope(self, y: LabelProb) -> Tensor: ...
+
+
+class _Pointwise(torch.autograd.Function):
+    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher orders work."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(nll: Tensor, curve: Curve) -> Tensor:
+        return curve.value(LabelProb(nll))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.curve = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.curve.slope(LabelProb(ctx.saved_tensors[0])), None
+
+
+class _PointwiseForwardMode(_Pointwise):
+    """The same with forward-mode derivatives, which ``torch.compile`` cannot trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
+        _Pointwise.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        slope: Tensor = ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))
+        return tangent * slope
+
+
+class _Blocks(torch.autograd.Function):
+    """A row-wise loss by blocks of rows, value and gradient together, so that no (B, K) temporary leaves the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, rows: Callable[[Tensor, int], Tensor]) -> Tensor:
+        size = max(1, BLOCK // (2 * logits.shape[1]))
+        values, gradient = [], torch.empty_like(logits)
+        for start in range(0, len(logits), size):
+            block = logits[start : start + size].detach().requires_grad_()
+            with torch.enable_grad():
+                value = rows(block, start)
+                gradient[start : start + size] = torch.autograd.grad(value.sum(), block)[0]
+            values.append(value.detach())
+        ctx.save_for_backward(logits, gradient)
+        ctx.rows = rows
+        return torch.cat(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        logits, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the stored gradient is a constant, so derive it again
+            gradient = torch.autograd.grad(ctx.rows(logits, 0).sum(), logits, create_graph=True)[0]
+        return grad[:, None] * gradient, None
+
+
+# ``Function.apply`` binds its arguments by signature on every call, half the cost of a loss at (128, 10). The class
+# below it in the hierarchy skips that, and knows nothing of torch.func, which we therefore ask for first.
+_apply_directly = super(torch.autograd.Function, _PointwiseForwardMode).apply
+_in_torch_func = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def pointwise(nll: Tensor, curve: Curve) -> Tensor:
+    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
+    if torch.compiler.is_compiling():
+        apply = _Pointwise.apply
+    else:
+        apply = _PointwiseForwardMode.apply if _in_torch_func() else _apply_directly
+    value: Tensor = apply(nll, curve)  # type: ignore[no-untyped-call]
+    return value
+
+
+def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
+    """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
+    if loss.ignore_index == ignore_index and _same(loss.weight, weight):
+        return loss
+    if loss.weight is not None:
+        raise ValueError(f"Expected `weight` on the outermost loss only, got it on the inner `{loss}` too.")
+    inner = copy.deepcopy(loss)
+    for part in inner.modules():
+        if isinstance(part, Loss):
+            part.ignore_index, part.weight = ignore_index, weight
+    return inner
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether looking at values costs nothing: on a CPU, and neither compiled nor transformed by torch.func."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not _in_torch_func()
+
+
+def countable(target: Tensor, ignore_index: int) -> Tensor:
+    """Class indices with ignored rows pointed at class 0, so that they can index."""
+    return torch.where(target == ignore_index, 0, target)
+
+
+def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:
+    total = values[0] * scales[0] if scales[0] != 1 else values[0]
+    for scale, value in zip(scales[1:], values[1:], strict=True):
+        total = torch.add(total, value, alpha=scale)
+    return total
+
+
+def _weight_by_autograd(loss: Loss, margin: Tensor) -> Tensor:
+    with torch.enable_grad():
+        at = margin.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(loss.evaluate(LabelProb.from_margin(at)).sum(), at)
+    return -slope
+
+
+def _maximum(loss: Loss) -> float:
+    """Maximum of w(Δ), on a grid and then between the neighbours of its best point."""
+    low, high = -60.0, 60.0
+    for _ in range(5):
+        grid = torch.linspace(low, high, 2001, dtype=torch.float64)
+        weight = loss.sample_weight(grid)
+        best, step = int(weight.argmax()), float(grid[1] - grid[0])
+        low, high = float(grid[best]) - step, float(grid[best]) + step
+    return float(weight[best])
+
+
+def _shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
+    first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
+    for other in losses[1:]:
+        for name, value in first.items():
+            if not _same(value, getattr(other, name)):
+                raise ValueError(
+                    f"Cannot add losses whose `{name}` differ: {value!r} and {getattr(other, name)!r}. "
+                    'Give it to get_loss("a + b", …) once instead.'
+                )
+    return first
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
+    return bool(a == b)
+
+
+def describe(name: str) -> Mapping[str, Any]:
+    """Formula, parameters and source of a registered loss, for listings."""
+    factory = LOSSES[name]
+    parameters = {k: v for k, v in LOSSES.parameters(name).items() if k not in ("options", *OPTIONS)}
+    return {
+        "name": name,
+        "formula": getattr(factory, "formula", ""),
+        "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in parameters.items()},
+        "source": getattr(factory, "source", ""),
+        "summary": (inspect.getdoc(factory) or "").split("\n")[0],
+    }

@@ -1,0 +1,154 @@
+"""The bi-tempered logistic loss (Amid et al. 2019): a tempered logarithm of a tempered softmax."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.output import Output
+from noiseproof.losses.base import Kind, Loss, countable, readable, register
+
+
+def tempered_log(x_log: Tensor, t: float) -> Tensor:
+    """log_t x = (x^(1−t) − 1)/(1 − t), from log x."""
+    return x_log if t == 1 else torch.expm1((1 - t) * x_log) / (1 - t)
+
+
+def tempered_log_softmax(logits: Tensor, t: float, iterations: int | None = None) -> Tensor:
+    """log p with p_i = exp_t(z_i − λ) and Σ p_i = 1, where exp_t(x) = [1 + (1 − t)x]_+^(1/(1−t)).
+
+    λ is found by Newton's method on (Σ p)^(1−t), which is concave (t > 1) or convex (t < 1) in λ and nearly straight,
+    so that every step lands on the same side of the root and a handful suffice. ``iterations`` runs the released
+    code's fixed point (t > 1) or bisection (t < 1) that many times instead.
+    """
+    if t == 1:
+        return F.log_softmax(logits, 1)
+    a = logits.amax(1, keepdim=True) - logits  # (B, K), ≥ 0
+    if iterations is not None:
+        return _released_log_softmax(a, t, iterations)
+    # With s = t − 1, log p = −log(u + s·a)/s. Near t = 1 the digits are in u − 1, elsewhere in u itself.
+    near = abs(t - 1) < 0.1
+    log, lowest = (torch.log1p, -1.0) if near else (torch.log, 0.0)
+    scaled = a * (t - 1)
+    u = torch.full_like(a[:, :1], 0.0 if near else 1.0)  # λ = max z, where Σ p ≥ 1
+    # Steps to the last digit for K ≤ 1000 and logits of ±500, measured: strong temperatures below one need most.
+    steps = 4 if abs(t - 1) <= 0.25 else 6 if t > 1 else 10
+    for _ in range(steps + (logits.dtype is torch.float64)):
+        base = (scaled + u).clamp_min(lowest)
+        p = (log(base) / (1 - t)).exp()
+        total = p.sum(1, keepdim=True)
+        escort = (p / (base - lowest).clamp_min(torch.finfo(p.dtype).tiny)).sum(1, keepdim=True)  # Σ p^t
+        u = u + total * torch.expm1((t - 1) * total.log()) / escort
+    return log((scaled + u).clamp_min(lowest)) / (1 - t)
+
+
+def _released_log_softmax(a: Tensor, t: float, iterations: int) -> Tensor:
+    """The released code's normaliser: a fixed point for t > 1, bisection for t < 1, ``iterations`` times."""
+
+    def log_exp(x: Tensor) -> Tensor:  # log exp_t(−x); −inf outside the support, which only t < 1 has
+        return torch.log1p((x * (t - 1)).clamp_min(-1)) / (1 - t)
+
+    if t > 1:
+        shrunk = a
+        for _ in range(iterations):
+            shrunk = a * log_exp(shrunk).exp().sum(1, keepdim=True) ** (1 - t)
+        return log_exp(a - tempered_log(-log_exp(shrunk).exp().sum(1, keepdim=True).log(), t))
+    support = (a < 1 / (1 - t)).sum(1, keepdim=True).to(a.dtype)
+    low, high = torch.zeros_like(a[:, :1]), -tempered_log(-support.log(), t)
+    for _ in range(iterations):
+        middle = (low + high) / 2
+        too_small = log_exp(a + middle).exp().sum(1, keepdim=True) < 1
+        low, high = torch.where(too_small, low, middle), torch.where(too_small, middle, high)
+    return log_exp(a + (low + high) / 2)
+
+
+def _power(log_p: Tensor, exponent: float) -> Tensor:
+    """p^exponent; zero outside the support, where moving a logit changes nothing whatever the exponent."""
+    return torch.where(log_p > -torch.inf, (exponent * log_p).exp(), 0)
+
+
+class _BiTempered(torch.autograd.Function):
+    """Value and closed-form gradient; the normaliser's derivative is the escort distribution p^t2/Σp^t2."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, target: Tensor, t1: float, t2: float, iterations: int | None) -> tuple[Tensor, Tensor]:
+        log_p = tempered_log_softmax(logits, t2, iterations)
+        spread = ((2 - t1) * log_p).exp().sum(1) / (2 - t1)
+        if target.dim() == 1:
+            own = log_p.gather(1, target[:, None]).squeeze(1)
+            return spread - tempered_log(own, t1) - 1 / (2 - t1), log_p
+        log_y = target.log()
+        gain = torch.where(target > 0, target * (tempered_log(log_y, t1) - tempered_log(log_p, t1)), 0)
+        return spread + (gain - ((2 - t1) * log_y).exp() / (2 - t1)).sum(1), log_p
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, target, ctx.t1, ctx.t2, _ = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(target, output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        target, log_p = ctx.saved_tensors
+        error = ((1 + ctx.t2 - ctx.t1) * log_p).exp()  # (p − y)·p^(t2−t1), y comes off below
+        if target.dim() == 1:
+            label = target[:, None]
+            error = error.scatter_add(1, label, -_power(log_p.gather(1, label), ctx.t2 - ctx.t1))
+        else:
+            error = error - target * _power(log_p, ctx.t2 - ctx.t1)
+        escort = (ctx.t2 * log_p).exp()
+        escort = escort / escort.sum(1, keepdim=True)
+        return grad[:, None] * (error - escort * error.sum(1, keepdim=True)), None, None, None, None
+
+
+@register("bitempered")
+class BiTempered(Loss):
+    """Bi-tempered logistic loss: bounded for t1 < 1, heavy-tailed probabilities for t2 > 1.
+
+    L = Σ_k [y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1)] with p the tempered softmax of
+    temperature t2 (paper 002, Table 1; Amid et al. 2019, Eq. 5). ``smoothing`` s gives the label 1 − s and each other
+    class s/(K − 1). Real-valued targets must not be negative. Once differentiable.
+
+    >>> BiTempered(t1=0.8, t2=1.2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1096)
+    """
+
+    formula: ClassVar[str] = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
+    source: ClassVar[str] = "002 Table 1; Amid et al. 2019"
+    kind: Kind = "other"
+
+    def __init__(
+        self, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.t1 = check_number("t1", t1, "[0, 2)", 0, 2)
+        self.t2 = check_number("t2", t2, "(0, inf)", 0)
+        self.smoothing = check_number("smoothing", smoothing, "[0, 1)", 0, 1)
+        self.iterations = None if iterations is None else check_count("iterations", iterations, 1)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        logits = out.logits
+        hard = target.dim() == 1
+        label = countable(target, self.ignore_index) if hard else target.to(logits.dtype)
+        if not hard and readable(target) and bool((target < 0).any()):
+            raise ValueError(
+                f"Expected no negative entries in the target of bitempered, got {float(target.min()):.4g}. "
+                "Use ce for targets with label noise added."
+            )
+        if self.smoothing:
+            others = self.smoothing / (logits.shape[1] - 1)
+            one_hot = F.one_hot(label, logits.shape[1]).to(logits.dtype) if hard else label
+            label = one_hot * (1 - self.smoothing - others) + others
+        value: Tensor
+        value, _ = _BiTempered.apply(logits, label, self.t1, self.t2, self.iterations)  # type: ignore[no-untyped-call]
+        if hard or self.weight is None:
+            return value
+        return value * self._weighed(target).sum(1)

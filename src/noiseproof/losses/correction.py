@@ -1,0 +1,106 @@
+"""Losses corrected by the noise transition matrix, and the estimate of that matrix (Patrini et al. 2017)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.checks import check_number, check_transition
+from noiseproof.core.output import Output
+from noiseproof.losses.base import Kind, Loss, countable, register
+
+
+class Corrected(Loss):
+    """A cross entropy that knows T[i, j] = P(given j | true i)."""
+
+    kind: Kind = "other"
+
+    def __init__(self, T: Tensor, **options: Any) -> None:
+        super().__init__(**options)
+        self.register_buffer("T", check_transition("T", T))
+        self.T: Tensor
+
+    def _log_p(self, logits: Tensor) -> Tensor:
+        if self.T.shape[0] != logits.shape[1]:
+            raise ValueError(f"Expected `T` of {logits.shape[1]} classes, got {self.T.shape[0]}.")
+        return F.log_softmax(logits, 1)
+
+
+@register("forward")
+class Forward(Corrected):
+    """Forward correction: the cross entropy of the given label under the corrupted prediction.
+
+    L = −log (Tᵀp)_y = −log Σ_i p_i T[i, y] (paper 000's transposition mended). Computed as a logsumexp, so that a
+    sparse T stays right where p underflows.
+
+    >>> Forward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
+    tensor(1.2196)
+    """
+
+    formula: ClassVar[str] = "−log Σ_i p_i T[i, y]"
+    source: ClassVar[str] = "Patrini et al. 2017; 000 and 001 (Forward)"
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        log_p = self._log_p(out.logits)
+        log_T = self.T.log().to(log_p.dtype)  # (K, K), −inf where T is zero
+        if target.dim() == 1:
+            return -torch.logsumexp(log_p + log_T.T[countable(target, self.ignore_index)], 1)
+        given = torch.logsumexp(log_p[:, :, None] + log_T, 1)  # (B, K)
+        # A class that T can never give costs nothing where the target does not ask for it.
+        return self._over_classes(torch.where(target == 0, 0, -given), target)
+
+
+@register("backward")
+class Backward(Corrected):
+    """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may be negative.
+
+    L = Σ_k T⁻¹[y, k]·nll_k.
+
+    >>> Backward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(-0.3731)
+    """
+
+    formula: ClassVar[str] = "−Σ_k T⁻¹[y, k] log p_k"
+    source: ClassVar[str] = "Patrini et al. 2017; 001 (Backward)"
+
+    def __init__(self, T: Tensor, **options: Any) -> None:
+        super().__init__(T, **options)
+        if float(torch.linalg.cond(self.T)) > 1e12:
+            raise ValueError("Expected an invertible `T`, got one that is singular. Use forward instead.")
+        self.register_buffer("inverse", torch.linalg.inv(self.T), persistent=False)
+        self.inverse: Tensor
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        nll = -self._log_p(out.logits)
+        inverse = self.inverse.to(nll.dtype)
+        if target.dim() == 1:
+            return (inverse[countable(target, self.ignore_index)] * nll).sum(1)
+        return self._over_classes(nll @ inverse.T, target)
+
+
+def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
+    """Transition matrix from anchor points: row i is the prediction for the sample most surely of class i.
+
+    Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its ``percentile``
+    are not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The anchor's own row is used as
+    predicted, where the released code zeroes part of it by accident.
+
+    >>> estimate_transition(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), percentile=None)
+    tensor([[0.9000, 0.1000],
+            [0.2000, 0.8000]], dtype=torch.float64)
+    """
+    probs = torch.as_tensor(pred_probs, dtype=torch.float64).detach().cpu()
+    if probs.dim() != 2 or probs.shape[0] < 1 or probs.shape[1] < 2:
+        raise ValueError(f"Expected `pred_probs` of shape (N, K) with K ≥ 2, got {tuple(probs.shape)}.")
+    if not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()) or bool((probs.sum(1) - 1).abs().max() > 1e-3):
+        raise ValueError("Expected rows of `pred_probs` to be probabilities that sum to one. Apply softmax to logits.")
+    trusted = probs
+    if percentile is not None:
+        quantile = check_number("percentile", percentile, "(0, 100]", 0, 100) / 100
+        limit = torch.quantile(probs, quantile, dim=0, interpolation="higher")
+        trusted = torch.where(probs >= limit, 0.0, probs)
+    rows = probs[trusted.argmax(0)]  # (K, K)
+    return rows / rows.sum(1, keepdim=True)

@@ -1,0 +1,250 @@
+"""Losses that look at the other classes too: normalised, smoothed, regularised and bi-tempered ones."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.checks import check_number
+from noiseproof.core.margin import LabelProb
+from noiseproof.core.output import Output
+from noiseproof.losses.base import Kind, Loss, adopt, pointwise, register
+from noiseproof.losses.margin import Focal
+from noiseproof.losses.spec import as_loss
+
+
+class CoupledLoss(Loss):
+    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) beside the label's ``y.nll``."""
+
+    kind: Kind = "coupled"
+
+
+@register("nce")
+class NCE(CoupledLoss):
+    """Normalised cross entropy (Ma et al. 2020), a symmetric loss.
+
+    L = log p_y / Σ_k log p_k (paper 004, Table 1).
+
+    >>> NCE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0563)
+    """
+
+    vanishes = True
+    formula: ClassVar[str] = "log p / Σ_k log p_k"
+    source: ClassVar[str] = "004 Table 1, Eq. 2; 002 Table 1"
+
+    def value(self, y: LabelProb) -> Tensor:
+        return y.nll / -y.total(y.log_p)
+
+
+@register("nfl")
+class NFL(CoupledLoss):
+    """Normalised focal loss (Ma et al. 2020; paper 002 misprints it).
+
+    L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the released code,
+    which treats every (1 − p)^γ as a constant.
+
+    >>> NFL(gamma=0.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0215)
+    """
+
+    vanishes = True
+    formula: ClassVar[str] = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
+    source: ClassVar[str] = "002 Table 1; Ma et al. 2020"
+
+    def __init__(self, gamma: float = 0.5, detach: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.gamma = check_number("gamma", gamma, "[0, inf)", 0)
+        self.detach = bool(detach)
+        self._focal = Focal(self.gamma)
+
+    def _f(self, y: LabelProb) -> Tensor:
+        if self.detach:
+            return y.miss.detach() ** self.gamma * y.nll
+        return pointwise(y.nll, self._focal)
+
+    def value(self, y: LabelProb) -> Tensor:
+        return self._f(y) / y.total(self._f(LabelProb(-y.log_p)))
+
+
+@register("mse")
+class MSE(CoupledLoss):
+    """Mean square error in 004's form: MAE plus α times a regulariser that raises entropy.
+
+    L = 1 − p_y + α Σ_k p_k² (paper 004, A.5); α = ½ is half the Brier score.
+
+    >>> MSE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.5142)
+    """
+
+    formula: ClassVar[str] = "1 − p + α Σ_k p_k²"
+    source: ClassVar[str] = "004 A.5, Eq. 5"
+
+    def __init__(self, alpha: float = 0.5, **options: Any) -> None:
+        super().__init__(**options)
+        self.alpha = check_number("alpha", alpha, "[0, inf)", 0)
+
+    def value(self, y: LabelProb) -> Tensor:
+        return torch.add(y.miss, y.total((2 * y.log_p).exp()), alpha=self.alpha)
+
+
+@register("brier")
+class Brier(CoupledLoss):
+    """Brier score (Ghosh et al. 2017's MSE), zero for a certain label.
+
+    L = Σ_k (1(k = y) − p_k)² = (1 − p_y)² + Σ_{k≠y} p_k² (paper 004, A.5).
+
+    >>> Brier()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0284)
+    """
+
+    formula: ClassVar[str] = "Σ_k (1(k = y) − p_k)²"
+    source: ClassVar[str] = "004 A.5"
+
+    def value(self, y: LabelProb) -> Tensor:
+        squares = (2 * y.log_p).exp()
+        return y.miss.square() + (y.total(squares) - (-2 * y.nll).exp())
+
+
+@register("gls")
+class GLS(CoupledLoss):
+    """Generalised label smoothing (Wei et al. 2021); r < 0 is negative smoothing.
+
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (paper 004, A.5, Eq. 7).
+
+    >>> GLS(r=-0.4)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(-0.2731)
+    """
+
+    formula: ClassVar[str] = "−(1 − r) log p − (r/K) Σ_k log p_k"
+    source: ClassVar[str] = "004 A.5, Eq. 7"
+
+    def __init__(self, r: float = 0.1, **options: Any) -> None:
+        super().__init__(**options)
+        self.r = check_number("r", r, "(-inf, 1]", high=1)
+
+    def value(self, y: LabelProb) -> Tensor:
+        return _smoothed(y, self.r)
+
+
+@register("ls")
+class LabelSmoothing(CoupledLoss):
+    """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(label_smoothing=alpha)``.
+
+    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (paper 004, A.5).
+
+    >>> LabelSmoothing(alpha=0.1)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.2269)
+    """
+
+    formula: ClassVar[str] = "−(1 − α) log p − (α/K) Σ_k log p_k"
+    source: ClassVar[str] = "004 A.5, Eq. 7; 000 and 001 (LS)"
+
+    def __init__(self, alpha: float = 0.1, **options: Any) -> None:
+        super().__init__(**options)
+        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
+
+    def value(self, y: LabelProb) -> Tensor:
+        return _smoothed(y, self.alpha)
+
+
+def _smoothed(y: LabelProb, r: float) -> Tensor:
+    return torch.sub(y.nll * (1 - r), y.total(y.log_p), alpha=r / y.log_p.shape[1])
+
+
+def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
+    """Share of each class in the labels of a batch, (K,)."""
+    if target.dim() == 2:
+        return target.mean(0)
+    counted = target != ignore_index
+    counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
+    counts = counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype))
+    return counts / counted.sum()
+
+
+@register("cr")
+class CR(CoupledLoss):
+    """Cross entropy with the confidence regulariser (Cheng et al. 2021).
+
+    L = nll_y − β Σ_k P(ỹ = k)·nll_k (paper 004, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy labels;
+    without it, that of the batch.
+
+    >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(-1.)
+    """
+
+    formula: ClassVar[str] = "−log p + β Σ_k P(ỹ = k) log p_k"
+    source: ClassVar[str] = "004 A.5, Eq. 6"
+    kind: Kind = "other"  # without a prior it looks at the other rows' labels
+
+    def __init__(self, beta: float = 1.0, prior: Tensor | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.independent_rows = prior is not None
+        self.beta = check_number("beta", beta, "[0, inf)", 0)
+        if prior is not None:
+            prior = torch.as_tensor(prior, dtype=torch.float64)
+            if prior.dim() != 1 or bool((prior < 0).any()) or abs(float(prior.sum()) - 1) > 1e-6:
+                raise ValueError(f"Expected `prior` to hold probabilities (K,) that sum to one, got {prior.tolist()}.")
+        self.register_buffer("prior", prior)
+        self.prior: Tensor | None
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        log_p = F.log_softmax(out.logits, 1)
+        if self.prior is None:
+            prior = _label_shares(target, log_p.shape[1], self.ignore_index, log_p.dtype)
+        elif self.prior.shape[0] == log_p.shape[1]:
+            prior = self.prior.to(log_p.dtype)
+        else:
+            raise ValueError(f"Expected `prior` of {log_p.shape[1]} classes, got {self.prior.shape[0]}.")
+        regulariser = self.beta * (log_p @ prior)  # (B,)
+        if target.dim() == 1:
+            return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
+        return self._over_classes(regulariser[:, None] - log_p, target)
+
+
+@register("peer")
+class Peer(Loss):
+    """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
+
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch (paper 004, A.5). ``generator`` is a
+    ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs (n, m), which has the
+    same expectation, no variance, and can be compiled.
+
+    >>> Peer("ce")(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1]))
+    tensor(-1.)
+    """
+
+    formula: ClassVar[str] = "L(z_i, y_i) − L(z_n, y_m)"
+    source: ClassVar[str] = "004 A.5; Liu & Guo 2020"
+    kind: Kind = "other"
+    independent_rows = False
+
+    def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.loss = adopt(as_loss(loss), self.ignore_index)
+        self.generator = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        logits, hard = out.logits, target.dim() == 1
+        counted = target != self.ignore_index if hard else torch.ones_like(target[:, 0], dtype=torch.bool)
+        if self.generator is None:
+            shares = _label_shares(target, logits.shape[1], self.ignore_index, logits.dtype)
+            # The mean over rows m comes from the shares, the mean over rows n is taken here.
+            each = self.loss.per_sample(out, shares.expand_as(logits))
+            peer = torch.where(counted, each, 0).sum() / counted.sum()
+        else:
+            rows, device = counted.nonzero().squeeze(1), self.generator.device
+            n, m = (
+                rows[
+                    torch.randint(len(rows), target.shape[:1], generator=self.generator, device=device).to(rows.device)
+                ]
+                for _ in range(2)
+            )
+            peer = self.loss.per_sample(Output(logits[n]), target[m])
+        if hard:
+            return self.loss.per_sample(out, target) - peer
+        weighed = self._weighed(target)
+        return self.loss.per_sample(out, weighed) - weighed.sum(1) * peer

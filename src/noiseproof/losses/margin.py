@@ -1,0 +1,305 @@
+"""Losses of the label's probability alone: l(p_y), each a few operations on a (B,) vector.
+
+Every one works in nll = −log p and keeps its gradient where p underflows; ``y.miss`` is 1 − p.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.margin import LabelProb
+from noiseproof.losses.base import MarginLoss, register
+
+LOG_1E4 = math.log(1e-4)  # A = log 1e-4 ≈ −9.21, what the released SCE code puts for log 0
+
+
+@register("ce")
+class CE(MarginLoss):
+    """Cross entropy.
+
+    l = −log p_y, w = 1 − p_y (paper 004, Table 1).
+
+    >>> CE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1269)
+    """
+
+    formula: ClassVar[str] = "−log p"
+    source: ClassVar[str] = "004 Table 1"
+
+    def value(self, y: LabelProb) -> Tensor:
+        return y.nll
+
+
+@register("focal")
+class Focal(MarginLoss):
+    """Focal loss (Lin et al. 2017), with its true derivative.
+
+    l = −(1 − p)^γ log p, w = (1 − p)^γ (1 − p − γ p log p) (paper 004, Table 6).
+
+    >>> Focal(gamma=2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0018)
+    """
+
+    formula: ClassVar[str] = "−(1 − p)^γ log p"
+    source: ClassVar[str] = "004 Table 6"
+
+    def __init__(self, gamma: float = 2.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.gamma = check_number("gamma", gamma, "[0, inf)", 0)
+
+    def value(self, y: LabelProb) -> Tensor:
+        return y.miss**self.gamma * y.nll
+
+    def slope(self, y: LabelProb) -> Tensor:
+        nll = y.nll.clamp_min(torch.finfo(y.nll.dtype).tiny)  # nll/expm1(nll) → 1 as nll → 0
+        return y.miss**self.gamma * (1 + self.gamma * nll / torch.expm1(nll))
+
+
+@register("mae")
+class MAE(MarginLoss):
+    """Mean absolute error (Ghosh et al. 2017).
+
+    l = scale·(1 − p), w = scale·p(1 − p) (paper 004, Table 1); paper 002 uses scale 2.
+
+    >>> MAE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1192)
+    """
+
+    formula: ClassVar[str] = "scale·(1 − p)"
+    source: ClassVar[str] = "004 Table 1; 002 Table 1 (scale 2)"
+
+    def __init__(self, scale: float = 1.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.scale = check_number("scale", scale, "(0, inf)", 0)
+
+    def value(self, y: LabelProb) -> Tensor:
+        return F.elu(-y.nll, alpha=-self.scale)
+
+
+@register("rce")
+class RCE(MarginLoss):
+    """Reverse cross entropy (Wang et al. 2019): MAE times −A, where A stands for log 0.
+
+    l = −A·(1 − p) (paper 004, A.2 with its sign mended).
+
+    >>> RCE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.0979)
+    """
+
+    formula: ClassVar[str] = "−A·(1 − p)"
+    source: ClassVar[str] = "004 A.2"
+
+    def __init__(self, A: float = LOG_1E4, **options: Any) -> None:
+        super().__init__(**options)
+        self.A = check_number("A", A, "(-inf, 0)", high=0, remedy="A stands for log 0.")
+
+    def value(self, y: LabelProb) -> Tensor:
+        return F.elu(-y.nll, alpha=self.A)
+
+
+@register("gce")
+class GCE(MarginLoss):
+    """Generalised cross entropy (Zhang & Sabuncu 2018), between CE (q → 0) and MAE (q = 1).
+
+    l = (1 − p^q)/q, w = p^q (1 − p) (paper 004, Table 1).
+
+    >>> GCE(q=0.7)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1215)
+    """
+
+    formula: ClassVar[str] = "(1 − p^q)/q"
+    source: ClassVar[str] = "004 Table 1; 002 Table 1"
+
+    def __init__(self, q: float = 0.7, **options: Any) -> None:
+        super().__init__(**options)
+        self.q = check_number("q", q, "(0, 1]", 0, 1, "Use ce for q → 0.")
+
+    def value(self, y: LabelProb) -> Tensor:
+        return F.elu(y.nll * -self.q, alpha=-1 / self.q)
+
+
+@register("tgce")
+class TruncatedGCE(MarginLoss):
+    """Truncated generalised cross entropy (Zhang & Sabuncu 2018): no gradient where p ≤ k.
+
+    l = (1 − max(p, k)^q)/q, the constant L_q(k) where p ≤ k.
+
+    >>> TruncatedGCE(q=0.7, k=0.5)(torch.tensor([[0.0, 9.0]]), torch.tensor([0]))
+    tensor(0.5492)
+    """
+
+    formula: ClassVar[str] = "(1 − max(p, k)^q)/q"
+    source: ClassVar[str] = "Zhang & Sabuncu 2018, Eq. 8; 001 B.1"
+
+    def __init__(self, q: float = 0.7, k: float = 0.5, **options: Any) -> None:
+        super().__init__(**options)
+        self.q = check_number("q", q, "(0, 1]", 0, 1, "Use ce for q → 0.")
+        self.k = check_number("k", k, "(0, 1)", 0, 1, "Use gce for k → 0.")
+
+    def value(self, y: LabelProb) -> Tensor:
+        # hardtanh, not clamp: its gradient is zero at the threshold itself, where p = k.
+        kept = F.hardtanh(-y.nll, math.log(self.k), 1.0)
+        return F.elu(kept * self.q, alpha=-1 / self.q)
+
+
+@register("sce")
+class SCE(MarginLoss):
+    """Symmetric cross entropy (Wang et al. 2019): α·CE + β·RCE.
+
+    l = −α log p − β·A·(1 − p); 004's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A = −1.
+
+    >>> SCE(alpha=0.1, beta=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(1.1106)
+    """
+
+    formula: ClassVar[str] = "−α log p − β·A·(1 − p)"
+    source: ClassVar[str] = "004 Table 1, A.4"
+
+    def __init__(self, alpha: float = 0.1, beta: float = 1.0, A: float = LOG_1E4, **options: Any) -> None:
+        super().__init__(**options)
+        self.alpha = check_number("alpha", alpha, "[0, inf)", 0)
+        self.beta = check_number("beta", beta, "[0, inf)", 0)
+        self.A = check_number("A", A, "(-inf, 0)", high=0, remedy="A stands for log 0.")
+
+    def value(self, y: LabelProb) -> Tensor:
+        return torch.add(F.elu(-y.nll, alpha=self.A * self.beta), y.nll, alpha=self.alpha)
+
+
+@register("aul")
+class AUL(MarginLoss):
+    """Asymmetric unhinged loss (Zhou et al. 2021).
+
+    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (paper 004, Table 1; Table 6 swaps it with AGCE).
+
+    >>> AUL(a=1.1, q=5)(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
+    tensor(0.1767)
+    """
+
+    formula: ClassVar[str] = "((a − p)^q − (a − 1)^q)/q"
+    source: ClassVar[str] = "004 Table 1, A.3"
+
+    def __init__(self, a: float = 1.1, q: float = 5.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.a = check_number("a", a, "(1, inf)", 1)
+        self.q = check_number("q", q, "(0, inf)", 0)
+
+    def value(self, y: LabelProb) -> Tensor:
+        miss, gap = y.miss, self.a - 1  # a − p = gap + miss, the larger base: no overflow, no cancellation
+        return (gap + miss) ** self.q * torch.expm1(-self.q * torch.log1p(miss / gap)) * (-1 / self.q)
+
+    def slope(self, y: LabelProb) -> Tensor:
+        return y.p * torch.pow(y.miss + (self.a - 1), self.q - 1)
+
+
+@register("agce")
+class AGCE(MarginLoss):
+    """Asymmetric generalised cross entropy (Zhou et al. 2021).
+
+    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (paper 004, Table 1, with the ^q it drops; 002 calls a b).
+
+    >>> AGCE(a=0.6, q=0.6)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1003)
+    """
+
+    formula: ClassVar[str] = "((a + 1)^q − (a + p)^q)/q"
+    source: ClassVar[str] = "004 Table 1, A.3; 002 Table 1"
+
+    def __init__(self, a: float = 0.6, q: float = 0.6, **options: Any) -> None:
+        super().__init__(**options)
+        self.a = check_number("a", a, "(0, inf)", 0)
+        self.q = check_number("q", q, "(0, inf)", 0)
+
+    def value(self, y: LabelProb) -> Tensor:
+        miss, whole = y.miss, self.a + 1
+        # log((a + p)/(a + 1)): the first form keeps its digits where p → 1, the second where a + p → 0.
+        ratio = torch.where(miss < 0.5, torch.log1p(miss / -whole), torch.log((y.p + self.a) / whole))
+        return torch.expm1(self.q * ratio) * (-math.pow(whole, self.q) / self.q)
+
+    def slope(self, y: LabelProb) -> Tensor:
+        p = y.p
+        return p * torch.pow(p + self.a, self.q - 1)
+
+
+@register("ael")
+class AEL(MarginLoss):
+    """Asymmetric exponential loss (Zhou et al. 2021).
+
+    l = exp(−p/a), w = p(1 − p)·exp(−p/a)/a (paper 004, Table 6, whose q is a).
+
+    >>> AEL(a=2.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.7031)
+    """
+
+    vanishes = False
+    formula: ClassVar[str] = "exp(−p/a)"
+    source: ClassVar[str] = "004 Table 6, A.3"
+
+    def __init__(self, a: float = 2.5, **options: Any) -> None:
+        super().__init__(**options)
+        self.a = check_number("a", a, "(0, inf)", 0)
+
+    def value(self, y: LabelProb) -> Tensor:
+        return torch.exp(y.p * (-1 / self.a))
+
+    def slope(self, y: LabelProb) -> Tensor:
+        p = y.p
+        return p * torch.exp(p * (-1 / self.a)) * (1 / self.a)
+
+
+@register("tce")
+class TCE(MarginLoss):
+    """Taylor cross entropy (Feng et al. 2020): the series of −log p in 1 − p, cut after order t.
+
+    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (paper 004, Table 6); t = 1 is MAE.
+
+    >>> TCE(t=2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1263)
+    """
+
+    formula: ClassVar[str] = "Σ_{i=1..t} (1 − p)^i/i"
+    source: ClassVar[str] = "004 Table 6, A.4"
+
+    def __init__(self, t: int = 2, **options: Any) -> None:
+        super().__init__(**options)
+        self.t = check_count("t", t, 1, "t is the order of the Taylor series.")
+
+    def value(self, y: LabelProb) -> Tensor:
+        miss = y.miss
+        total = miss / self.t
+        for order in range(self.t - 1, 0, -1):  # Horner
+            total = (total + 1 / order) * miss
+        return total
+
+    def slope(self, y: LabelProb) -> Tensor:
+        return -torch.expm1(self.t * torch.log1p(-y.p))  # p Σ (1 − p)^(i−1) = 1 − (1 − p)^t
+
+
+@register("phuber")
+class PHuber(MarginLoss):
+    """Partially Huberised cross entropy (Menon et al. 2020): cross entropy, linear in p where p ≤ 1/τ.
+
+    l = −log p where p > 1/τ, else −τp + log τ + 1.
+
+    >>> PHuber(tau=10)(torch.tensor([[0.0, 9.0]]), torch.tensor([0]))
+    tensor(3.3014)
+    """
+
+    formula: ClassVar[str] = "−log p if p > 1/τ else −τp + log τ + 1"
+    source: ClassVar[str] = "Menon et al. 2020; 001 B.1"
+
+    def __init__(self, tau: float = 10.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.tau = check_number("tau", tau, "[1, inf)", 1)
+
+    def value(self, y: LabelProb) -> Tensor:
+        bend = math.log(self.tau)
+        return torch.where(y.nll < bend, y.nll, y.miss * self.tau + (bend + 1 - self.tau))
+
+    def slope(self, y: LabelProb) -> Tensor:
+        return (y.p * self.tau).clamp_max(1)

@@ -1,0 +1,110 @@
+"""The papers' own settings of each loss, as data: which paper, for what data, which spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+QUALIFIERS = ("dataset", "num_classes", "noise", "rate")
+
+_CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar10n": 10, "clothing1m": 14, "cifar100": 100,
+            "cifar100n": 100, "webvision": 1000}  # fmt: skip
+
+Row = tuple[str, str, dict[str, Any], str]  # loss, paper, what it holds for, spec
+
+
+def _rows() -> list[Row]:
+    rows: list[Row] = []
+
+    def add(loss: str, paper: str, spec: str, **holds: Any) -> None:
+        if "dataset" in holds:
+            holds["num_classes"] = _CLASSES[holds["dataset"]]
+        rows.append((loss, paper, holds, spec))
+
+    # Paper 000, Table 5 (synthetic noise): q of GCE and α of LS, searched for each noise rate.
+    noises = [
+        ("none", 0.0),
+        *(("symmetric", r) for r in (0.2, 0.4, 0.6)),
+        *(("asymmetric", r) for r in (0.2, 0.3, 0.4)),
+    ]
+    for dataset, gce, ls in (
+        ("mnist", (0.3, 0.7, 0.9, 0.9, 0.7, 0.5, 0.3), (0.5, 0.3, 0.9, 0.9, 0.1, 0.5, 0.7)),
+        ("cifar10", (0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.1), (0.7, 0.9, 0.9, 0.9, 0.5, 0.3, 0.9)),
+        ("cifar100", (0.5, 0.5, 0.5, 0.5, 0.7, 0.7, 0.5), (0.1, 0.9, 0.7, 0.7, 0.9, 0.7, 0.9)),
+    ):
+        for (noise, rate), q, alpha in zip(noises, gce, ls, strict=True):
+            add("gce", "000", f"gce:q={q}", dataset=dataset, noise=noise, rate=rate)
+            add("ls", "000", f"ls:alpha={alpha}", dataset=dataset, noise=noise, rate=rate)
+    # Paper 000, Table 6 (human noise); the column heads read random 1-3, aggregate, worst, CIFAR-100N, Clothing1M.
+    natural = [("cifar10n", n) for n in ("random1", "random2", "random3", "aggregate", "worst")]
+    natural += [("cifar100n", "human"), ("clothing1m", "human")]
+    for (dataset, noise), q, alpha in zip(
+        natural, (0.9, 0.7, 0.9, 0.5, 0.9, 0.5, 0.9), (0.5, 0.9, 0.5, 0.9, 0.7, 0.9, 0.5), strict=True
+    ):
+        add("gce", "000", f"gce:q={q}", dataset=dataset, noise=noise)
+        add("ls", "000", f"ls:alpha={alpha}", dataset=dataset, noise=noise)
+
+    # Paper 001, appendix B.1.
+    for dataset in ("cifar10", "cifar100"):
+        for noise in ("symmetric", "asymmetric", "instance", "openset")[: 4 if dataset == "cifar10" else 3]:
+            easy = dataset == "cifar10" and noise == "asymmetric"
+            tau = 30 if dataset == "cifar100" else 10 if noise == "asymmetric" else 2
+            add("gce", "001", "gce:q=0.7", dataset=dataset, noise=noise)
+            add("phuber", "001", f"phuber:tau={tau}", dataset=dataset, noise=noise)
+            add("ls", "001", f"ls:alpha={0.5 if easy else 0.8}", dataset=dataset, noise=noise)
+
+    # Paper 002, appendix Table 1; its MAE is 2(1 − p), also inside the sums.
+    for dataset in ("fashion-mnist", "cifar10", "cifar100", "webvision"):
+        small = _CLASSES[dataset] == 10
+        agce = "agce:a=0.6,q=0.6" if small else "agce:a=1e-5,q=0.5"
+        beta = 20 if small else 0.2
+        add("bitempered", "002", "bitempered:t1=0.8,t2=1.2", dataset=dataset)
+        add("gce", "002", "gce:q=0.7", dataset=dataset)
+        add("mae", "002", "mae:scale=2", dataset=dataset)
+        add("agce", "002", agce, dataset=dataset)
+        add("nfl+mae", "002", f"nfl:gamma=0.5 + {beta}*mae:scale=2", dataset=dataset)
+        add("nce+mae", "002", "nce + 20*mae:scale=2", dataset=dataset)
+        add("nce+agce", "002", "nce + 4*agce:a=6,q=1.5" if small else "10*nce + 0.1*agce:a=1.8,q=3", dataset=dataset)
+
+    # Paper 004, Tables 8 (tuned on clean CIFAR-100, used for sections 5.1 and C.1) and 12 (CIFAR-10, section 5.2),
+    # all scaled to unit maximum weight (section 5); its SCE is (1 − q)·CE + q·MAE. † rows are its inferior settings.
+    def add_004(loss: str, spec: str, table: int) -> None:
+        add(loss, "004", f"unit:loss=({spec})", dataset="cifar100" if table == 8 else "cifar10")
+
+    for loss, spec in (
+        ("ce", "ce"), ("mae", "mae"), ("sce", "sce:alpha=0.3,beta=0.7,A=-1"), ("gce", "gce:q=0.3"),
+        ("aul", "aul:a=1.1,q=5"), ("agce", "agce:a=0.1,q=0.1"), ("aul-inferior", "aul:a=3,q=0.7"),
+        ("agce-inferior", "agce:a=1.6,q=2"),
+    ):  # fmt: skip
+        add_004(loss, spec, 8)
+    for loss, spec in (
+        ("ce", "ce"), ("mae", "mae"), ("sce", "sce:alpha=0.05,beta=0.95,A=-1"), ("gce", "gce:q=0.4"),
+        ("aul", "aul:a=2,q=2"), ("agce", "agce:a=3,q=4"),
+    ):  # fmt: skip
+        add_004(loss, spec, 12)
+    add("nce+mae", "004", "0.7*nce + 0.3*mae", dataset="cifar100")
+    return rows
+
+
+PRESETS: tuple[Row, ...] = tuple(_rows())
+
+
+def preset(loss: str, paper: str, qualifiers: dict[str, Any]) -> str:
+    """The spec that ``paper`` gives ``loss`` for the data described by ``qualifiers``.
+
+    >>> preset("gce", "002", {})
+    'gce:q=0.7'
+    """
+    named = [row for row in PRESETS if row[:2] == (loss, paper)]
+    if not named:
+        known = ", ".join(sorted({f"{row[0]}@{row[1]}" for row in PRESETS}))
+        raise ValueError(f"No preset {loss}@{paper}. There are: {known}.")
+    rows = [row for row in named if all(row[2].get(key) == value for key, value in qualifiers.items())]
+    specs = {row[3] for row in rows}
+    if len(specs) == 1:
+        return specs.pop()
+    listing = "; ".join(
+        ", ".join(f"{key}={value}" for key, value in row[2].items()) + f" → {row[3]}" for row in rows or named
+    )
+    asked = ", ".join(f"{key}={value}" for key, value in qualifiers.items()) or "no further word"
+    fault = "several settings" if rows else "no setting"
+    raise ValueError(f"{loss}@{paper} has {fault} for {asked}. Say {', '.join(QUALIFIERS)}: {listing}.")

@@ -1,0 +1,148 @@
+"""One wrapper for logit bias (paper 002), shift and scale of the margin (paper 004), and schedules of the shift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.margin import LabelProb
+from noiseproof.core.output import Output
+from noiseproof.losses.base import Loss, adopt, countable, pointwise, register
+from noiseproof.losses.spec import as_loss
+
+CYCLE_002 = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # paper 002, appendix 2: 11 epochs each
+
+
+class LogitBias(nn.Module):
+    """The label's nll after ε is added to its logit: p' = p·e^ε/(1 − p + p·e^ε)."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        # A tensor, so that a schedule changes it inside compiled code and CUDA graphs.
+        self.register_buffer("epsilon", torch.tensor(epsilon, dtype=torch.float64))
+        self.epsilon: Tensor
+
+    def value(self, y: LabelProb) -> Tensor:
+        near = torch.log1p(torch.expm1(y.nll.clamp_max(80)) * torch.exp(-self.epsilon))
+        far = y.nll - self.epsilon + torch.log1p(y.p * torch.expm1(self.epsilon))  # where expm1(nll) overflows
+        return torch.where(y.nll < 80, near, far)
+
+    def slope(self, y: LabelProb) -> Tensor:
+        return 1 / (1 + y.p * torch.expm1(self.epsilon))
+
+
+@register("remargin")
+class Remargin(Loss):
+    """A loss at the margin αΔ + β instead of Δ.
+
+    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of paper 002 and 004's
+    w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is exactly w(αΔ + β) (004's
+    w*; its printed l(σ(αΔ)) has α times that weight). A sequence of shifts is a schedule: each holds for ``every``
+    epochs, and the cycle repeats (002's ``**`` variants: ``CYCLE_002``, every=11). Class-index targets only.
+
+    >>> loss = Remargin("mae", shift=3.0)
+    >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
+    (tensor(0.0474), tensor(0.5000))
+    """
+
+    formula: ClassVar[str] = "l(σ(αΔ + β))/α"
+    source: ClassVar[str] = "002 Eq. 4; 004 §5.1.1"
+
+    def __init__(
+        self,
+        loss: Loss | str,
+        shift: float | Sequence[float] = 0.0,
+        scale: float = 1.0,
+        every: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.loss = adopt(as_loss(loss), self.ignore_index)
+        shifts = list(shift) if isinstance(shift, Sequence) else [shift]
+        if not shifts:
+            raise ValueError("Expected `shift` to be a number or a list of numbers, got an empty list.")
+        self.shifts = [check_number("shift", s, "[-80, 80]", -80, 80, "It adds to the labelled logit.") for s in shifts]
+        self.every = check_count("every", every, 1, "It is the number of epochs that each shift holds.")
+        self.scale = check_number("scale", scale, "(0, inf)", 0)
+        if self.scale != 1 and self.loss.kind != "margin":
+            raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which looks at other classes too.")
+        self.kind = "margin" if self.loss.kind == "margin" else "other"
+        self.vanishes = False
+        self.exact = self.exact or self.loss.exact or self.scale != 1
+        self.bias = LogitBias(self.shifts[0])
+
+    @property
+    def shift(self) -> float | list[float]:
+        """The shift, or the list that the schedule cycles through."""
+        return self.shifts if len(self.shifts) > 1 else self.shifts[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.bias.epsilon.fill_(self.shifts[epoch // self.every % len(self.shifts)])
+
+    def _at(self, margin: Tensor) -> Tensor:
+        moved = margin * self.scale if self.scale != 1 else margin
+        return moved + self.bias.epsilon if self.training else moved
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        if self.exact:
+            moved = LabelProb.from_margin(self._at(y.margin))
+        elif self.training:
+            moved = LabelProb(pointwise(y.nll, self.bias))
+        else:
+            moved = y
+        value = self.loss.evaluate(moved)
+        return value / self.scale if self.scale != 1 else value
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        if target.dim() != 1:
+            raise ValueError(
+                f"Expected class indices (B,) as the target of remargin, got shape {tuple(target.shape)}: a shift "
+                "needs one labelled logit. Use the loss without remargin for real-valued targets."
+            )
+        if self.kind == "margin":
+            return super().per_sample(out, target)
+        logits = out.logits
+        if self.training:
+            label = countable(target, self.ignore_index)[:, None]
+            logits = logits - logits.detach().amax(1, keepdim=True)  # else large logits swallow digits of the shift
+            logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
+        return self.loss.per_sample(Output(logits), target)
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        return self.loss.sample_weight(self._at(margin), unit=unit)
+
+    @property
+    def max_weight(self) -> float:
+        return self.loss.max_weight
+
+
+@register("unit")
+class Unit(Loss):
+    """A margin loss divided by its largest sample weight, as all experiments of paper 004 train it.
+
+    L = l(p_y)/max_Δ w(Δ) (paper 004, section 5), which makes learning rates comparable across losses.
+
+    >>> round(Unit("mae").factor, 6), round(Unit("gce:q=0.7").factor, 6)
+    (4.0, 3.163694)
+    """
+
+    formula: ClassVar[str] = "l(p)/max w"
+    source: ClassVar[str] = "004 §5"
+
+    def __init__(self, loss: Loss | str, **options: Any) -> None:
+        super().__init__(**options)
+        self.loss = adopt(as_loss(loss), self.ignore_index)
+        self.factor = 1 / self.loss.max_weight
+        self.vanishes = self.loss.vanishes
+        self.exact = self.exact or self.loss.exact
+
+    def evaluate(self, y: LabelProb) -> Tensor:
+        return self.loss.evaluate(y) * self.factor
+
+    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
+        return self.loss.sample_weight(margin, unit=True)

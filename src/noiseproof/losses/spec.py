@@ -1,0 +1,59 @@
+"""Losses from text: ``gce:q=0.7``, ``10*nce + 0.1*agce:a=1.8,q=3``, ``nce+agce@002``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noiseproof.core.registry import parse_call, parse_sum
+from noiseproof.losses.base import LOSSES, Loss, WeightedSum
+from noiseproof.losses.presets import PRESETS, QUALIFIERS, preset
+
+
+def get_loss(spec: str, **params: Any) -> Loss:
+    """Build a loss from its spec; keyword arguments are the same parameters, or the options of every loss.
+
+    ``NAME@PAPER`` is a paper's setting. Where the paper's setting depends on the data, say which: ``num_classes``,
+    ``dataset``, ``noise``, ``rate``. Nothing is chosen silently.
+
+    >>> str(get_loss("gce", q=0.7)) == str(get_loss("gce:q=0.7"))
+    True
+    >>> print(get_loss("10*nce + 0.1*agce:a=1.8,q=3"))
+    10*nce + 0.1*agce:a=1.8,q=3.0
+    >>> print(get_loss("nce+agce@002", num_classes=10))
+    nce + 4*agce:a=6.0,q=1.5
+    """
+    if not isinstance(spec, str):
+        raise TypeError(f"Expected the name or spec of a loss, got {type(spec).__name__}.")
+    if "@" in spec and (found := _preset(spec, params)) is not None:
+        return found
+    terms = parse_sum(spec)
+    if len(terms) == 1 and terms[0][0] == 1:
+        inner = terms[0][1]
+        if inner.startswith("(") and inner.endswith(")"):
+            return get_loss(inner[1:-1], **params)
+        name, values = parse_call(inner)
+        if twice := set(values) & set(params):
+            raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
+        return LOSSES.create(name, **values, **params)
+    qualifiers = {k: params.pop(k) for k in list(params) if k in QUALIFIERS}
+    losses = [(scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms]
+    return WeightedSum(losses, **params)
+
+
+def as_loss(loss: Loss | str) -> Loss:
+    """``loss`` itself, or the loss that its spec names."""
+    return loss if isinstance(loss, Loss) else get_loss(loss)
+
+
+def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
+    """The preset that the whole of ``spec`` names, ``a+b@002:num_classes=10``; None where it is a sum of terms."""
+    name, at, rest = spec.strip().rpartition("@")
+    if any(mark in name for mark in "@:*()"):
+        return None
+    paper, values = parse_call(rest) if "+" not in rest else ("", {})
+    name = name.replace(" ", "")
+    if not at or not paper or ("+" in name and not any(row[:2] == (name, paper) for row in PRESETS)):
+        return None
+    merged = {**values, **params}
+    qualifiers = {k: merged.pop(k) for k in list(merged) if k in QUALIFIERS}
+    return get_loss(preset(name, paper, qualifiers), **merged)

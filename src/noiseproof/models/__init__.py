@@ -1,0 +1,97 @@
+"""The backbones of the five papers: inputs to features; a head comes on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Generator
+
+from noiseproof.core.registry import parse_call
+from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
+from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
+from noiseproof.models.spread import initial_logit_spread
+from noiseproof.models.timm import TimmBackbone
+
+__all__ = [
+    "INITS", "MODELS", "Backbone", "cnn", "get_model", "inception", "initial_logit_spread", "initialise_head", "mlp",
+    "resnet", "vgg", "wideresnet",
+]  # fmt: skip
+
+
+def get_model(
+    spec: str, *, generator: Generator | None = None, input_shape: Sequence[int] | None = None, **params: Any
+) -> Backbone:
+    """Build the backbone that ``spec`` names, its weights drawn from ``generator`` as its paper draws them.
+
+    Args:
+        spec: ``wrn-28-2``, ``resnet50:stem=cifar``, ``mlp:hidden=[64,64],in_features=8``; ``timm:NAME`` or
+            ``timm:NAME,pretrained=true`` for any model of timm.
+        generator: a generator on the CPU. None is a new one with seed 0: models built so are equal.
+        input_shape: shape of one input, (C, H, W) or (D,): sets ``in_channels``, ``image_size`` or ``in_features``,
+            and refuses a model that cannot take such inputs.
+        params: parameters of the model, as in ``spec``.
+
+    >>> get_model("wrn-28-2", in_channels=1).num_features
+    128
+    >>> get_model("mlp:hidden=[64,32]", input_shape=(8,))(torch.zeros(5, 8)).shape
+    torch.Size([5, 32])
+    """
+    if not isinstance(spec, str):
+        raise TypeError(f"Expected the name or spec of a model, got {type(spec).__name__}.")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    name, values = _parse(spec)
+    if twice := set(values) & set(params):
+        raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
+    values |= params
+    if input_shape is not None:
+        for key, size in _sizes(name, input_shape).items():
+            if values.setdefault(key, size) != size:
+                raise ValueError(f"Expected {key}={size} for inputs of shape {tuple(input_shape)}, got {values[key]}.")
+    if name == "timm":
+        return TimmBackbone(generator=generator, **values)
+    # A layer fills itself from the global generator as it is made: without a trace, and then as the paper does.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        model = MODELS.create(name, **values)
+    model.reset_parameters(generator)
+    if input_shape is not None:
+        _try(model, spec, input_shape)
+    return model
+
+
+def _parse(spec: str) -> tuple[str, dict[str, Any]]:
+    """Read a call, or ``timm:NAME,key=value,…``."""
+    prefix, _, rest = spec.strip().partition(":")
+    if prefix != "timm":
+        return parse_call(spec)
+    if not rest:
+        raise ValueError(f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}.")
+    return parse_call(f"timm:{rest}" if rest.startswith("name=") else f"timm:name={rest}")
+
+
+def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:
+    """The parameters of the model ``name`` that follow from the shape of an input."""
+    known = MODELS.parameters(name) if name != "timm" else {"in_channels"}
+    if "in_features" in known:
+        return {"in_features": prod(shape)}
+    if len(shape) != 3:
+        raise ValueError(
+            f"Expected inputs of shape (C, H, W) for the model {name!r}, got {tuple(shape)}. "
+            "Use a model for vectors, such as mlp:hidden=[256,256]."
+        )
+    return {key: size for key, size in zip(("in_channels", "image_size"), shape, strict=False) if key in known}
+
+
+@torch.no_grad()
+def _try(model: Backbone, spec: str, shape: Sequence[int]) -> None:
+    """Run ``model`` on one input of zeros."""
+    try:
+        model.eval()(torch.zeros(1, *shape, device="cpu"))
+    except RuntimeError as error:
+        raise ValueError(
+            f"The model {spec!r} cannot take inputs of shape {tuple(shape)}: {error}. "
+            "Resize the images, or choose a model for small ones, such as cnn4."
+        ) from None
+    model.train()

@@ -1,0 +1,88 @@
+"""What every backbone shares: the registry, the contract, and the papers' initialisations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
+
+from torch import Generator, Tensor, nn
+from torch.nn import init
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from noiseproof.core.registry import Registry
+
+MODELS: Registry[Backbone] = Registry("model")
+
+Fill = Callable[..., Tensor]  # fills a weight in place, with generator=…
+
+uniform: Fill = partial(init.kaiming_uniform_, a=sqrt(5))  # U(±1/√fan_in), as PyTorch's own layers
+he_uniform: Fill = partial(init.kaiming_uniform_, nonlinearity="relu")  # U(±√(6/fan_in))
+he_normal: Fill = partial(init.kaiming_normal_, nonlinearity="relu")  # N(0, 2/fan_in)
+he_normal_out: Fill = partial(init.kaiming_normal_, mode="fan_out", nonlinearity="relu")  # N(0, 2/fan_out)
+glorot: Fill = init.xavier_uniform_  # U(±√(6/(fan_in + fan_out)))
+small_normal: Fill = partial(init.normal_, std=0.01)  # N(0, 0.01²)
+
+
+def he_truncated(weight: Tensor, generator: Generator | None) -> Tensor:
+    """N(0, s²) cut at ±2s, where s makes the variance after the cut 2/fan_in: Keras' ``he_normal``."""
+    std = sqrt(2 / weight[0].numel()) / 0.87962566103423978
+    return init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
+
+
+@dataclass(frozen=True)
+class Init:
+    """How a paper fills convolutions, linear layers (the head's too) and biases (zero, or as PyTorch does)."""
+
+    conv: Fill
+    linear: Fill
+    zero_bias: bool
+
+    def __call__(self, layer: nn.Conv2d | nn.Linear, generator: Generator | None) -> None:
+        (self.conv if isinstance(layer, nn.Conv2d) else self.linear)(layer.weight, generator=generator)
+        if layer.bias is not None:
+            bound = 0.0 if self.zero_bias else 1 / sqrt(layer.weight[0].numel())
+            init.uniform_(layer.bias, -bound, bound, generator=generator)
+
+
+INITS = {
+    "pytorch": Init(uniform, uniform, zero_bias=False),  # papers 001 (WRN-28-2) and 003 (CIFAR, WebVision), DivideMix
+    "xavier": Init(glorot, glorot, zero_bias=True),  # paper 002 (MLP1024); Keras' default, so paper 000 (LeNet-5)
+    "keras-he": Init(he_truncated, glorot, zero_bias=True),  # paper 000 (WRN-28-2)
+    "kaiming-normal": Init(he_normal, he_normal, zero_bias=False),  # paper 002 (ResNet-32, ResNet-34)
+    "kaiming-out": Init(he_normal_out, uniform, zero_bias=False),  # torchvision's ResNets
+    "apl": Init(he_uniform, glorot, zero_bias=False),  # Active Passive Losses, followed by paper 004
+    "vgg": Init(he_normal_out, small_normal, zero_bias=True),  # torchvision's VGGs
+}
+
+
+class Backbone(nn.Module):
+    """Inputs (B, C, H, W) or (B, D) to features (B, num_features); a head comes on top.
+
+    :func:`noiseproof.models.get_model` builds and initialises one.
+    """
+
+    num_features: int
+
+    def __init__(self, init: str = "pytorch") -> None:
+        super().__init__()
+        if init not in INITS:
+            raise ValueError(f"Expected `init` to be one of {', '.join(INITS)}, got {init!r}.")
+        self.init = init
+
+    def reset_parameters(self, generator: Generator | None) -> None:
+        """Draw all weights anew from ``generator`` and restart the batch statistics."""
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                INITS[self.init](module, generator)
+            elif isinstance(module, _BatchNorm):
+                module.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def initialise_head(backbone: Backbone, head: nn.Linear, generator: Generator | None) -> None:
+    """Fill a last layer as the paper of ``backbone`` does, which need not be as PyTorch does."""
+    INITS[backbone.init](head, generator)

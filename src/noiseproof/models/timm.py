@@ -1,0 +1,59 @@
+"""Any backbone of timm, pretrained or not, where timm is installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from noiseproof.models.base import Backbone
+
+
+class TimmBackbone(Backbone):
+    """``timm.create_model(name, pretrained, num_classes=0)``, with its random weights drawn from ``generator``.
+
+    Args:
+        name: timm's name of the model, with or without the tag of its weights (``resnet50.a1_in1k``).
+        pretrained: load weights, which timm downloads or takes from its cache.
+        in_channels: channels of the images; timm adapts pretrained weights to it.
+        options: further arguments of ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        pretrained: bool = False,
+        in_channels: int = 3,
+        generator: Generator | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        try:
+            self._create = import_module("timm").create_model
+        except ModuleNotFoundError as error:
+            if error.name != "timm":
+                raise
+            raise ModuleNotFoundError(
+                f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
+                "`pip install noiseproof[timm]`, or choose one of noiseproof's own backbones.",
+                name="timm",
+            ) from None
+        self._arguments = {"pretrained": bool(pretrained), "num_classes": 0, "in_chans": in_channels, **options}
+        self.name = name
+        self.reset_parameters(generator)
+        # With hidden layers in its head (MobileNetV3, VGG), a model returns more than its `num_features`.
+        self.num_features = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
+
+    def reset_parameters(self, generator: Generator | None) -> None:
+        """Create the model anew; pretrained weights are the same each time."""
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # timm draws from the global generator
+            torch.default_generator.manual_seed(seed)
+            self.model = self._create(self.name, **self._arguments)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.model(x)
+        return out

@@ -1,0 +1,256 @@
+"""What every noise model shares: the labels it returns, where its randomness comes from, and its name.
+
+Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in an order that the
+model fixes; permutations, integers and normals are made from those. So a seed gives the same labels on any machine
+and in any process (seeds that are equal modulo 2³² are the same seed), and the global generators of Python, NumPy and
+PyTorch are never touched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_labels, check_number
+from noiseproof.core.registry import Registry, format_call, parse_call
+
+Count = Literal["draws", "total", "per-class", "equal"]
+N = TypeVar("N", bound="NoiseModel")
+
+NOISES: Registry[NoiseModel] = Registry("noise model")
+
+
+def register(name: str) -> Callable[[type[N]], type[N]]:
+    """Class decorator: add a noise model (a dataclass of its parameters) to the registry under ``name``."""
+
+    def add(cls: type[N]) -> type[N]:
+        cls.name = name
+        NOISES.register(name)(cls)
+        return cls
+
+    return add
+
+
+def get_noise(spec: str, **params: Any) -> NoiseModel:
+    """Build a noise model from its spec; keyword arguments are the same parameters.
+
+    >>> get_noise("symmetric:rate=0.4") == get_noise("symmetric", rate=0.4)
+    True
+    >>> print(get_noise('asymmetric:rate=0.4,map={"5": 6, "6": 5}').corrupt([5, 6, 5, 7], generator=2))
+    asymmetric:rate=0.4,map={"5": 6, "6": 5}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
+    """
+    if not isinstance(spec, str):
+        raise TypeError(f"Expected the name or spec of a noise model, got {type(spec).__name__}.")
+    name, values = parse_call(spec)
+    if twice := set(values) & set(params):
+        raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
+    return NOISES.create(name, **values, **params)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class NoisyLabels:
+    """The labels a noise model gives, beside the truth."""
+
+    given: Tensor  # (N,) int64
+    clean: Tensor  # (N,) int64; −1 where the image shows none of the classes
+    num_classes: int
+    noise: str  # the spec of the model
+    nominal: float | None = None  # the rate asked for, under the model's own convention
+    index: Tensor | None = None  # (N,) int64: the row of the data a label belongs to; None: label i to row i
+
+    @property
+    def is_flipped(self) -> Tensor:
+        """Where the given label is not the true one, (N,) bool."""
+        return self.given != self.clean
+
+    @property
+    def rate(self) -> float:
+        """The realised rate: the share of labels that are wrong."""
+        return float(self.is_flipped.double().mean())
+
+    def transition(self) -> Tensor:
+        """The matrix these labels realise: T[i, j] = share of class i given label j; an absent class is kept clean."""
+        known = self.clean >= 0
+        pairs = self.clean[known] * self.num_classes + self.given[known]
+        counts = torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, -1).double()
+        absent = counts.sum(1) == 0
+        counts.diagonal()[absent] = 1
+        return counts / counts.sum(1, keepdim=True)
+
+    def __repr__(self) -> str:
+        noise = self.noise if len(self.noise) <= 80 else f"{self.noise[:79]}…"
+        nominal = "no nominal rate" if self.nominal is None else f"nominal {100 * self.nominal:g} %"
+        flipped, total = int(self.is_flipped.sum()), len(self.given)
+        return f"{noise}: {flipped} of {total} labels flipped, realised rate {100 * self.rate:.2f} % ({nominal})"
+
+
+class NoiseModel(ABC):
+    """A way to get labels wrong. A subclass is a dataclass of its parameters and writes ``draw``."""
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must hold
+    fewest_classes: ClassVar[int] = 1
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes this model is made for; None: any."""
+        return None
+
+    @property
+    def nominal(self) -> float | None:
+        """The rate asked for, where there is one."""
+        rate: float | None = getattr(self, "rate", None)
+        return rate
+
+    @abstractmethod
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+    ) -> NoisyLabels:
+        """The labels for ``clean`` (N,) int64, which lie in 0 … K−1 and are on the CPU."""
+
+    def transition(self, num_classes: int) -> Tensor:
+        """T[i, j] = P(given j | true i), (K, K) float64; rows sum to one."""
+        raise TypeError(
+            f"`{self.name}` has no transition matrix: its labels depend on more than the class. "
+            "Use corrupt(…).transition() for the matrix that a corruption realised."
+        )
+
+    def corrupt(
+        self,
+        labels: Any,
+        *,
+        generator: torch.Generator | int | None = None,
+        features: Any = None,
+        num_classes: int | None = None,
+    ) -> NoisyLabels:
+        """Corrupt the whole vector of original ``labels`` once.
+
+        Args:
+            labels: true classes, (N,) integers from 0. Classes without a sample are fine.
+            generator: a ``torch.Generator`` on the CPU, or a seed; models that draw nothing need none.
+            features: (N, …), for models that look at each sample (see ``needs``); the others ignore it.
+            num_classes: by default what the model or the predictions are made for, else the largest label plus one.
+        """
+        clean = _as_labels(labels)
+        if features is not None:
+            features = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
+            if features.dim() < 2 or len(features) != len(clean):
+                raise ValueError(
+                    f"Expected `features` of shape ({len(clean)}, …), one row a label, got {tuple(features.shape)}."
+                )
+        elif self.needs is not None:
+            raise ValueError(
+                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none."
+            )
+        if num_classes is None:
+            predicted = features.shape[1] if self.needs == "predictions" else None
+            num_classes = self.classes or predicted or max(int(clean.max()) + 1, 1)
+        num_classes = self._check_classes(num_classes)
+        check_labels(clean, num_classes)
+        source = None if generator is None else as_generator(generator)
+        with torch.device("cpu"):  # whatever torch.set_default_device says
+            return self.draw(clean, num_classes, source, features)
+
+    def __str__(self) -> str:
+        """The spec of this model: ``get_noise(str(noise))`` builds it again."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        values = [(field, getattr(self, field.name)) for field in fields]
+        changed = {f.name: v for f, v in values if f.default is dataclasses.MISSING or v != f.default}
+        return format_call(self.name, changed)
+
+    def _check_classes(self, num_classes: int) -> int:
+        num_classes = check_count(
+            "num_classes", num_classes, self.fewest_classes, "A label of a single class cannot be wrong: use `none`."
+        )
+        if self.classes not in (None, num_classes):
+            raise ValueError(f"`{self.name}` is made for {self.classes} classes, got {num_classes}.")
+        return num_classes
+
+    def _labels(self, given: Tensor, clean: Tensor, num_classes: int, index: Tensor | None = None) -> NoisyLabels:
+        return NoisyLabels(given, clean, num_classes, str(self), self.nominal, index)
+
+
+def as_generator(generator: torch.Generator | int) -> torch.Generator:
+    """``generator`` itself, or one of its own for a seed."""
+    if isinstance(generator, Integral) and not isinstance(generator, bool):
+        return torch.Generator("cpu").manual_seed(int(generator))
+    if not isinstance(generator, torch.Generator):
+        raise TypeError(f"Expected a torch.Generator or an integer seed, got {type(generator).__name__}.")
+    if generator.device.type != "cpu":
+        raise ValueError(
+            f"Expected a generator on the CPU, because labels must be the same everywhere, got {generator.device}. "
+            "Use torch.Generator().manual_seed(seed)."
+        )
+    return generator
+
+
+def uniform(generator: torch.Generator | None, *shape: int) -> Tensor:
+    """Float64 in [0, 1), multiples of 2⁻⁵³: the one source of randomness, in the order of the calls."""
+    if generator is None:
+        raise TypeError("Expected a torch.Generator or an integer seed, got None. Use corrupt(labels, generator=0).")
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+
+def check_rate(rate: float, count: str = "draws") -> None:
+    """Refuse a rate outside [0, 1] and a count that :func:`select` does not know."""
+    check_number("rate", rate, "[0, 1]", 0, 1, "A rate of 40 % is 0.4.")
+    if count not in get_args(Count):
+        raise ValueError(f"Expected `count` to be one of {', '.join(get_args(Count))}, got {count!r}.")
+
+
+def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: torch.Generator | None) -> Tensor:
+    """The rows to corrupt, (N,) bool, by one uniform number u a row; a higher rate selects the same rows and more.
+
+    ``"draws"``: each row with probability r, u < r. The others take the rows of smallest u: ``"total"`` ⌊rN⌋ of all
+    rows, ``"per-class"`` ⌊rN_c⌋ of each class, ``"equal"`` ⌊⌊rN⌋/K⌋ of each class however large it is.
+    """
+    u = uniform(generator, len(labels))
+    if count == "draws":
+        return u < rate
+    group = torch.zeros_like(labels) if count == "total" else labels
+    sizes = torch.bincount(group, minlength=1 if count == "total" else num_classes)
+    if count == "equal":
+        wanted = torch.full_like(sizes, whole(rate * len(labels)) // num_classes)
+        if bool((wanted > sizes).any()):
+            small = int((wanted > sizes).nonzero()[0])
+            raise ValueError(
+                f"Expected {int(wanted[0])} rows or more of each class, class {small} has {int(sizes[small])}. "
+                "Use count='per-class' for classes of different sizes."
+            )
+    else:
+        wanted = torch.tensor([whole(rate * size) for size in sizes.tolist()])
+    by_u = u.argsort(stable=True)
+    order = by_u[group[by_u].argsort(stable=True)]  # group by group, within each by u
+    rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[group[order]]
+    selected = torch.empty_like(labels, dtype=torch.bool)
+    selected[order] = rank < wanted[group[order]]
+    return selected
+
+
+def whole(number: float) -> int:
+    """⌊number⌋, where 0.29·100 = 28.999999999999996 counts as 29."""
+    return int(number + 1e-9)
+
+
+def _as_labels(labels: Any) -> Tensor:
+    remedy = "Encode the classes as integers from 0."
+    try:
+        tensor = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"Expected `labels` to be integers of shape (N,), got {type(labels).__name__}: {error}. {remedy}"
+        ) from None
+    if tensor.numel() == 0:
+        raise ValueError(f"Expected at least one label, got shape {tuple(tensor.shape)}.")
+    if tensor.dim() != 1:
+        raise ValueError(f"Expected `labels` of shape (N,), got {tuple(tensor.shape)}. {remedy}")
+    if tensor.dtype is torch.bool or tensor.is_floating_point() or tensor.is_complex():
+        raise TypeError(f"Expected integer `labels`, got {tensor.dtype}. {remedy}")
+    return tensor.detach().to("cpu", torch.int64, copy=True)

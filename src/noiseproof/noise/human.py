@@ -1,0 +1,302 @@
+"""Labels that people gave: CIFAR-10N and CIFAR-100N, and files of labels from one annotator or several.
+
+Files are read without running anything in them: ``torch.load(weights_only=True)`` with NumPy's int64 arrays allowed
+beside tensors (the official CIFAR-N files hold those), ``numpy.load(allow_pickle=False)``, and the csv module.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noiseproof.noise.base import NoiseModel, NoisyLabels, register
+
+Annotators = Literal["vote", "all", "worst"]
+MISSING = -1  # an annotator who did not label a row
+
+_INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # 3.0, which pandas writes for 3 beside an empty cell, is one too
+_reconstruct: Any = np.empty(0).__reduce__()[0]
+_NUMPY_ARRAYS: list[Any] = [  # NumPy 1 and 2 pickle arrays through the same function under two names
+    (_reconstruct, "numpy.core.multiarray._reconstruct"),
+    (_reconstruct, "numpy._core.multiarray._reconstruct"),
+    np.ndarray,
+    np.dtype,
+    type(np.dtype(np.int64)),
+]
+
+
+@register("file")
+@dataclass(frozen=True)
+class LabelFile(NoiseModel):
+    """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor or named ones.
+
+    Row i of the file belongs to row i of the data; nothing is drawn. Where a row has several annotators, an empty cell
+    or −1 is a label not given.
+
+    Args:
+        path: the file.
+        given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, which
+            is what paper 001's files call it, or the only column there is.
+        clean: column of the true labels, compared with the data's to make sure that the rows are in the same order;
+            by default ``label`` where ``given`` is left to its default and the file has such a column.
+        annotators: what several labels a row become: ``vote``, the most frequent one, of which the earliest column's
+            where several are; ``all``, one row for each label (``index`` says whose); ``worst``, the earliest
+            column's wrong label, the true one where all are right.
+    """
+
+    path: str | Path
+    given: str | Sequence[str] | None = None
+    clean: str | None = None
+    annotators: Annotators | None = None
+
+    def __post_init__(self) -> None:
+        if self.annotators is not None and self.annotators not in get_args(Annotators):
+            raise ValueError(f"Expected `annotators` to be vote, all or worst, got {self.annotators!r}.")
+
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+    ) -> NoisyLabels:
+        labels = self._read(clean, num_classes)
+        if self.annotators == "all":
+            present = labels != MISSING
+            index = present.nonzero()[:, 0]
+            return self._labels(labels[present], clean[index], num_classes, index)
+        given = worst_label(labels, clean) if self.annotators == "worst" else majority_vote(labels)
+        return self._labels(given, clean, num_classes)
+
+    def _read(self, clean: Tensor, num_classes: int) -> Tensor:
+        """The labels of each row, (N, A), one column for each annotator."""
+        path = Path(self.path)
+        table = read_table(path)
+        names, truth = self._columns(table)
+        columns = {name: _column(table, name, path) for name in (*names, *([truth] if truth else []))}
+        for name, column in columns.items():
+            if len(column) != len(clean):
+                raise ValueError(
+                    f"Expected {len(clean)} labels in {name!r} of {path}, one for each row of the data, "
+                    f"got {len(column)}. Corrupt the whole training set before you split it; "
+                    "if the file is cut short, get it again."
+                )
+        if truth and bool((differs := columns[truth][:, 0] != clean).any()):
+            row = int(differs.nonzero()[0])
+            raise ValueError(
+                f"Expected the clean labels in {path} to be those of the data, {int(differs.sum())} of {len(clean)} "
+                f"rows differ, first row {row}: {int(columns[truth][row, 0])} in the file, {int(clean[row])} in the "
+                "data. Keep the data in the order the file was made for (CIFAR: the official python files)."
+            )
+        labels = torch.cat([columns[name] for name in names], 1)
+        several = labels.shape[1] > 1
+        if bool((outside := (labels < (MISSING if several else 0)) | (labels >= num_classes)).any()):
+            row, annotator = outside.nonzero()[0].tolist()
+            raise ValueError(
+                f"Expected labels in 0 … {num_classes - 1} in {path}, got {int(labels[row, annotator])} in row {row}. "
+                "Use the file that belongs to the data; give num_classes if the data lacks its last classes."
+            )
+        if bool((silent := (labels == MISSING).all(1)).any()):
+            row = int(silent.nonzero()[0])
+            raise ValueError(
+                f"Expected a label from at least one annotator in {path}, row {row} has none. Drop the row."
+            )
+        if several and self.annotators is None:
+            raise ValueError(f"{path} has {labels.shape[1]} labels a row. Set `annotators` to vote, all or worst.")
+        return labels
+
+    def _columns(self, table: Mapping[str, Any]) -> tuple[list[str], str | None]:
+        if self.given is not None:
+            names = self.given if isinstance(self.given, (list, tuple)) else [self.given]
+            return [str(name) for name in names], self.clean
+        if "label_noisy" in table:
+            return ["label_noisy"], self.clean or ("label" if "label" in table else None)
+        if len(table) != 1:
+            raise ValueError(
+                f"Expected `given` to name the labels of {self.path}. It has {', '.join(table) or 'none'}."
+            )
+        return list(table), self.clean
+
+
+@dataclass(frozen=True)
+class CIFARN(NoiseModel):
+    """Human labels of CIFAR's training images, from the official files (Wei et al. 2022).
+
+    Args:
+        which: the set of labels.
+        folder: where the official file is, or in whose folder ``cifar-n``; by default ``$NOISEPROOF_DATA``.
+    """
+
+    which: str
+    folder: str | Path | None = None
+    file: ClassVar[str] = ""
+    keys: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        if self.which not in self.keys:
+            raise ValueError(f"Expected `which` to be one of {', '.join(self.keys)}, got {self.which!r}.")
+
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+    ) -> NoisyLabels:
+        labels = LabelFile(self._path(), given=self.keys[self.which], clean="clean_label")
+        return self._labels(labels.draw(clean, num_classes, None, None).given, clean, num_classes)
+
+    def _path(self) -> Path:
+        folder = self.folder or os.environ.get("NOISEPROOF_DATA")
+        if not folder:
+            raise ValueError(f"Expected to be told where {self.file} is. Set `folder` or the variable NOISEPROOF_DATA.")
+        for path in (Path(folder) / self.file, Path(folder) / "cifar-n" / self.file):
+            if path.is_file():
+                return path
+        raise FileNotFoundError(
+            f"Expected {self.file} in {folder} or its folder cifar-n. "
+            "It comes from the folder `data` of https://github.com/UCSC-REAL/cifar-10-100n."
+        )
+
+
+@register("cifar10n")
+@dataclass(frozen=True)
+class CIFAR10N(CIFARN):
+    """CIFAR-10N: ``clean``, ``aggregate``, ``random1``, ``random2``, ``random3`` or ``worst``.
+
+    Three people labelled each image (17.23, 18.12 and 17.64 % wrong); ``aggregate`` is their majority (9.01 %) and
+    ``worst`` a wrong one of the three wherever there is one (40.21 %).
+    """
+
+    file: ClassVar[str] = "CIFAR-10_human.pt"
+    keys: ClassVar[Mapping[str, str]] = {
+        "clean": "clean_label",
+        "aggregate": "aggre_label",
+        "random1": "random_label1",
+        "random2": "random_label2",
+        "random3": "random_label3",
+        "worst": "worse_label",
+    }
+
+    @property
+    def classes(self) -> int:
+        return 10
+
+
+@register("cifar100n")
+@dataclass(frozen=True)
+class CIFAR100N(CIFARN):
+    """CIFAR-100N: ``noisy``, by one person an image (40.20 % wrong), or ``clean``."""
+
+    which: str = "noisy"
+    file: ClassVar[str] = "CIFAR-100_human.pt"
+    keys: ClassVar[Mapping[str, str]] = {"noisy": "noisy_label", "clean": "clean_label"}
+
+    @property
+    def classes(self) -> int:
+        return 100
+
+
+def majority_vote(labels: Tensor) -> Tensor:
+    """The most frequent label of each row of (N, A); of equally frequent ones that of the earliest annotator.
+
+    >>> majority_vote(torch.tensor([[3, 1, 1], [2, 1, 0], [-1, 4, 4]]))
+    tensor([1, 2, 4])
+    """
+    votes = torch.stack([(labels == label[:, None]).sum(1) for label in labels.unbind(1)], 1)  # (N, A)
+    earliest = votes.masked_fill(labels == MISSING, 0).argmax(1, keepdim=True)
+    return labels.gather(1, earliest).squeeze(1)
+
+
+def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
+    """The earliest wrong label of each row of (N, A), the true one where every annotator is right.
+
+    >>> worst_label(torch.tensor([[3, 1, 1], [2, 2, 2]]), clean=torch.tensor([3, 2]))
+    tensor([1, 2])
+    """
+    wrong = (labels != clean[:, None]) & (labels != MISSING)
+    earliest = wrong.int().argmax(1, keepdim=True)
+    return torch.where(wrong.any(1), labels.gather(1, earliest).squeeze(1), clean)
+
+
+def read_table(path: Path) -> Mapping[str, Any]:
+    """The columns of a .csv, .npy or .pt file by name; an array without a name is ``labels``."""
+    readers = {".csv": _read_csv, ".npy": _read_npy, ".pt": _read_pt}
+    if path.suffix.lower() not in readers:
+        raise ValueError(f"Expected labels in a .csv, .npy or .pt file, got {path}.")
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file of labels at {path}, there is none.")
+    return readers[path.suffix.lower()](path)
+
+
+def _read_csv(path: Path) -> Mapping[str, Any]:
+    rows = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if row and len(row) != len(header):
+                    raise ValueError(
+                        f"Expected {len(header)} cells in line {reader.line_num} of {path}, got {len(row)}. "
+                        "If the file is cut short, get it again."
+                    )
+                rows += [row] if row else []
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"Expected {path} to be CSV in UTF-8: {error}. Get or save it again.") from None
+    if not header or len(set(header)) < len(header) or all(map(_INTEGER.fullmatch, header)):
+        raise ValueError(f"Expected the first line of {path} to name its columns, each once, got {header}.")
+    return {name: [row[i] for row in rows] for i, name in enumerate(header)}
+
+
+def _read_npy(path: Path) -> Mapping[str, Any]:
+    try:
+        return {"labels": np.load(path, allow_pickle=False)}
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(
+            f"Expected {path} to hold an array of integers and nothing else: {error}. "
+            "If the file is cut short, get it again; save labels of your own as numpy.save(path, integers)."
+        ) from None
+
+
+def _read_pt(path: Path) -> Mapping[str, Any]:
+    try:
+        with torch.serialization.safe_globals(_NUMPY_ARRAYS):
+            content = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # a broken or hostile file can raise anything
+        raise ValueError(
+            f"Expected {path} to hold tensors or int64 arrays and nothing else, could not read it safely "
+            f"({type(error).__name__}). If the file is cut short, get it again; "
+            "save labels of your own as torch.save(tensor, path)."
+        ) from error
+    return {str(key): value for key, value in content.items()} if isinstance(content, Mapping) else {"labels": content}
+
+
+def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
+    """The labels called ``name``, (N, A)."""
+    where = f"in {name!r} of {path}"
+    if name not in table:
+        raise ValueError(f"Expected a column {name!r} in {path}, got {', '.join(map(repr, table)) or 'none'}.")
+    values = table[name]
+    if path.suffix.lower() == ".csv":
+        values = _parse_cells(values, where)
+    try:
+        labels = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"Expected integers {where}: {error}. Encode the classes from 0.") from None
+    if labels.dim() not in (1, 2) or labels.numel() == 0:
+        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {tuple(labels.shape)}.")
+    if labels.dtype is torch.bool or labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"Expected integers {where}, got {labels.dtype}. Encode the classes from 0.")
+    return labels.long().reshape(len(labels), -1)
+
+
+def _parse_cells(cells: Sequence[str], where: str) -> list[int]:
+    labels = []
+    for row, cell in enumerate(cells):
+        integer = _INTEGER.fullmatch(cell)
+        if integer is None and cell.strip():
+            raise ValueError(f"Expected an integer {where}, row {row}, got {cell!r}. Encode the classes from 0.")
+        labels.append(int(integer[1]) if integer else MISSING)
+    return labels

@@ -1,0 +1,163 @@
+"""Noise that depends on the sample: Chen et al. 2020 (deterministic) and Xia et al. 2020 (random)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.noise.base import NoiseModel, NoisyLabels, check_rate, register, uniform, whole
+
+ROWS_AT_ONCE = 2048  # of features held in float64
+
+
+@register("chen")
+@dataclass(frozen=True)
+class Chen(NoiseModel):
+    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; paper 001, 4.3).
+
+    ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see :class:`PredictionAverage`).
+    With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows of largest N(i) get the class that attains it; nothing is drawn.
+    Ties: the smaller class, the earlier row.
+
+    >>> probs = [[0.9, 0.1, 0.0], [0.4, 0.5, 0.1], [0.1, 0.3, 0.6]]
+    >>> Chen(0.67).corrupt([0, 1, 2], features=probs).given
+    tensor([0, 0, 1])
+    """
+
+    rate: float
+    needs: ClassVar[Literal["inputs", "predictions"] | None] = "predictions"
+    fewest_classes: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+    ) -> NoisyLabels:
+        probs = _check_predictions("features", features, num_classes)
+        doubt, rival = probs.scatter(1, clean[:, None], -1).max(1)  # (N,)
+        flipped = doubt.argsort(descending=True, stable=True)[: whole(self.rate * len(clean))]
+        given = clean.clone()
+        given[flipped] = rival[flipped]
+        return self._labels(given, clean, num_classes)
+
+
+class PredictionAverage:
+    """The average of each sample's predicted probabilities over epochs, S̄ = (1/E)·Σ_e S⁽ᵉ⁾, which ``chen`` needs.
+
+    >>> average = PredictionAverage(num_samples=2, num_classes=2)
+    >>> average.update(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # an epoch at once …
+    >>> average.update(torch.tensor([[0.0, 1.0]]), index=[1])  # … or batch by batch
+    >>> average.update(torch.tensor([[0.5, 0.5]]), index=[0])
+    >>> average.mean()
+    tensor([[0.7500, 0.2500],
+            [0.2500, 0.7500]], dtype=torch.float64)
+    """
+
+    def __init__(self, num_samples: int, num_classes: int) -> None:
+        check_count("num_samples", num_samples, 1)
+        check_count("num_classes", num_classes, 2)
+        self._sum = torch.zeros(num_samples, num_classes, dtype=torch.float64)
+        self._times = torch.zeros(num_samples, dtype=torch.int64)
+
+    def update(self, probs: Tensor, index: Any = None) -> None:
+        """Add the softmax outputs of all samples in order, or of those at ``index``."""
+        probs = _check_predictions("probs", probs, self._sum.shape[1])
+        rows = torch.arange(len(self._sum)) if index is None else torch.as_tensor(index, dtype=torch.int64).cpu()
+        if rows.shape != probs.shape[:1]:
+            raise ValueError(f"Expected `probs` with {len(rows)} rows, one for each sample, got {len(probs)}.")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._sum):
+            raise ValueError(f"Expected `index` in 0 … {len(self._sum) - 1}, got {rows.tolist()}.")
+        self._sum.index_add_(0, rows, probs)
+        self._times.index_add_(0, rows, torch.ones_like(rows))
+
+    def mean(self) -> Tensor:
+        """S̄, (N, K) float64."""
+        if bool((self._times == 0).any()):
+            row = int((self._times == 0).nonzero()[0])
+            raise ValueError(f"Expected predictions of every sample, sample {row} has none. Update with all of them.")
+        return self._sum / self._times[:, None]
+
+
+@register("xia")
+@dataclass(frozen=True)
+class Xia(NoiseModel):
+    """Part-dependent noise: which wrong label a sample gets depends on its ``features`` (Xia et al. 2020, Alg. 2).
+
+    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class;
+    P_i = q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i.
+    Order of draws: the q of all rows, W_0 … W_{K−1}, one number a row for its label.
+
+    The mean rate is r only where truncation does not bite: r = 0 with sd = 0.1 is 8 %.
+
+    Args:
+        rate: mean flip rate r, before truncation.
+        scale: factor on the features. The released code feeds raw 0 … 255 pixels, whose scores differ by thousands, so
+            that each image has one wrong class (CIFAR, K = 10: probability above 0.99 for 99.9 % of the images; with
+            ``scale`` = 1/255 for 73 %, with 1/25500 for none).
+        sd: standard deviation of the flip rates.
+    """
+
+    rate: float
+    scale: float = 1.0
+    sd: float = 0.1
+    needs: ClassVar[Literal["inputs", "predictions"] | None] = "inputs"
+    fewest_classes: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+        check_number("scale", self.scale, "[0, inf)", 0)
+        check_number("sd", self.sd, "[0, inf)", 0)
+
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+    ) -> NoisyLabels:
+        assert features is not None
+        flip = self._flip_rates(uniform(generator, len(clean)))
+        scores = self._scores(features.detach().flatten(1), clean, num_classes, generator)
+        probs = scores.scatter_(1, clean[:, None], -torch.inf).softmax(1).mul_(flip[:, None])
+        running = probs.scatter_(1, clean[:, None], 1 - flip[:, None]).cumsum(1)
+        u = uniform(generator, len(clean)) * running[:, -1]
+        given = torch.searchsorted(running, u[:, None], right=True).squeeze(1)
+        return self._labels(given, clean, num_classes)
+
+    def _flip_rates(self, u: Tensor) -> Tensor:
+        """N(r, sd²) truncated to [0, 1], by its inverse distribution function."""
+        if self.sd == 0:
+            return torch.full_like(u, self.rate)
+        low, high = torch.special.ndtr((torch.tensor([0.0, 1.0], dtype=torch.float64) - self.rate) / self.sd)
+        rates: Tensor = self.rate + self.sd * torch.special.ndtri(low + u * (high - low))
+        return rates.clamp_(0, 1)
+
+    def _scores(self, x: Tensor, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
+        """scale·x_i W_{y_i}, (N, K) float64, one class's W and few rows of x in memory at a time."""
+        scores = torch.empty(len(x), num_classes, dtype=torch.float64)
+        for own in torch.split(clean.argsort(stable=True), torch.bincount(clean, minlength=num_classes).tolist()):
+            # A class without samples has its W too, so that the other classes' do not depend on it.
+            W = torch.special.ndtri(uniform(generator, x.shape[1], num_classes).clamp_(min=2.0**-54))
+            for rows in torch.split(own, ROWS_AT_ONCE):
+                part = x[rows.to(x.device)].to("cpu", torch.float64)
+                if not bool(torch.isfinite(part).all()):
+                    row = int(rows[~torch.isfinite(part).all(1)][0])
+                    raise ValueError(
+                        f"Expected finite `features`, row {row} has NaN or infinite ones. Clean or drop it."
+                    )
+                scores[rows] = self.scale * (part @ W)
+        return scores
+
+
+def _check_predictions(name: str, predictions: Any, num_classes: int) -> Tensor:
+    probs: Tensor = torch.as_tensor(predictions, dtype=torch.float64).detach().cpu()
+    if probs.dim() != 2 or probs.shape[1] != num_classes:
+        raise ValueError(f"Expected `{name}` of shape (N, {num_classes}), got {tuple(probs.shape)}.")
+    sound = torch.isfinite(probs).all(1) & (probs >= 0).all(1) & ((probs.sum(1) - 1).abs() < 1e-3)
+    if not bool(sound.all()):
+        row = int((~sound).nonzero()[0])
+        raise ValueError(
+            f"Expected rows of `{name}` to be probabilities that sum to one, row {row} is not. Apply softmax to logits."
+        )
+    return probs

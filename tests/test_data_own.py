@@ -1,0 +1,470 @@
+"""A user's own data, in every form it may come, and everything that may be wrong with it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import IterableDataset, TensorDataset
+
+from noiseproof.data import from_arrays, from_hf, from_table, from_text, from_torch, get_dataset
+from noiseproof.data.labels import encode_labels
+
+X = np.arange(12.0).reshape(6, 2)
+Y = ["b", "a", "b", "c", "c", "a"]
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers", "classes"),
+    [
+        (["z", "a", "m", "a"], [2, 0, 1, 0], ("a", "m", "z")),
+        ([10, 2, 0, 2], [2, 1, 0, 1], ("0", "2", "10")),
+        (["10", "2", "0", "2"], [2, 1, 0, 1], ("0", "2", "10")),
+        (["01", "1", "2"], [0, 1, 2], ("01", "1", "2")),
+        ([-1, 1, -1], [0, 1, 0], ("-1", "1")),
+        ([1.0, 0.0, 3.0], [1, 0, 2], ("0", "1", "3")),
+        ([True, False, True], [1, 0, 1], ("False", "True")),
+        (np.array([[3], [1]]), [1, 0], ("1", "3")),
+        (torch.tensor([7, 5]), [1, 0], ("5", "7")),
+        (pd.Series(["x", "None", "NA"], index=[5, 5, 1]), [2, 1, 0], ("NA", "None", "x")),
+        (pd.Categorical(["u", "v", "u"]), [0, 1, 0], ("u", "v")),
+        (np.array([1, "a", 2.5], dtype=object), [0, 2, 1], ("1", "2.5", "a")),
+    ],
+    ids=str,
+)
+def test_labels_of_any_kind_become_sorted_classes(values: Any, numbers: list[int], classes: tuple[str, ...]) -> None:
+    encoded, names = encode_labels(values)
+    assert encoded.tolist() == numbers and names == classes and encoded.dtype is torch.int64
+
+
+def test_given_classes_fix_the_order() -> None:
+    assert encode_labels(["b", "c"], ("c", "b", "a"))[0].tolist() == [1, 0]
+    assert encode_labels([2, 0], ("x", "y", "z"), positions=True)[0].tolist() == [2, 0]
+    assert encode_labels([2, 5], ("0", "2", "5"))[0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="Expected labels of `y` among 'a', 'b', got 'd'"):
+        encode_labels(["a", "d"], ("a", "b"))
+    with pytest.raises(ValueError, match="got '-1'"):
+        encode_labels([0, -1], ("a", "b"), positions=True)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "", "  ", pd.NA, pd.NaT])
+def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
+    with pytest.raises(ValueError, match="label in every row of `y`, got none in 2 of 4 rows, the first of them 1, 3"):
+        encode_labels(np.array(["a", missing, "b", missing], dtype=object))
+
+
+def test_numbers_that_name_no_class_are_refused() -> None:
+    with pytest.raises(ValueError, match="Expected classes in `y`, got real numbers such as 0.25"):
+        encode_labels([0.25, 1.5])
+    with pytest.raises(ValueError, match="got none in 1 of 2 rows"):
+        encode_labels([1.0, np.inf])
+    with pytest.raises(ValueError, match=r"got shape \(2, 3\). For one-hot rows use argmax"):
+        encode_labels(np.eye(3)[:2])
+
+
+# Arrays
+
+
+def test_arrays_in_any_label_order() -> None:
+    data = from_arrays(X, Y, test=(X[:2], ["c", "a"]), trusted=(X[:1], ["b"]))
+    assert data.classes == ("a", "b", "c") and data.train.y.tolist() == [1, 0, 1, 2, 2, 0]
+    assert data.train.x.dtype is torch.float32 and data.train.x.tolist() == X.tolist()
+    assert data.test.y.tolist() == [2, 0] and data.trusted.y.tolist() == [1]
+    assert data.train.clean is None and data.notes == ()
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32, bool])
+def test_numbers_of_any_type_become_float32(kind: type) -> None:
+    assert from_arrays((X > 4).astype(kind), Y).train.x.dtype is torch.float32
+    assert from_arrays(torch.tensor(X), Y).train.x.dtype is torch.float32
+
+
+def test_images_stay_bytes_with_channels_first() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
+    last = from_arrays(pixels, Y)
+    assert last.train.x.dtype is torch.uint8
+    assert torch.equal(last.train.x, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    assert "channels last" in last.notes[0]
+    assert from_arrays(pixels.transpose(0, 3, 1, 2), Y).notes == ()
+    assert from_arrays(pixels[..., 0], Y).train.x.shape == (6, 1, 5, 4)
+
+
+@pytest.mark.parametrize(("bad", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf"), (1e39, r"1e\+39")])
+def test_features_that_are_not_finite_are_refused_by_place(bad: float, shown: str) -> None:
+    x = X.copy()
+    x[3, 1] = x[5, 0] = bad
+    with pytest.raises(
+        ValueError, match=f"Expected finite numbers in `x`, got {shown} in column 1 of row 3; 2 of 6 rows"
+    ):
+        from_arrays(x, Y)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error"),
+    [
+        (X, Y[:5], "got 6 rows of x, 5 labels"),
+        (X[:0], [], "none of them 0, got \\(0, 2\\)"),
+        (X[:, :0], Y, "none of them 0, got \\(6, 0\\)"),
+        (X[:, 0], Y, "of shape \\(N, D\\) or \\(N, C, H, W\\), .* got \\(6,\\)"),
+        (X, ["a"] * 6, "Expected at least two classes in `y`, every label is 'a'"),
+        ([["a", "b"]] * 6, Y, "Expected numbers in `x`, got dtype <U1 from list. Use from_table"),
+        (pd.DataFrame({"a": list("abcdef")}), Y, "from DataFrame. Use from_table"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=error):
+        from_arrays(x, y)
+
+
+def test_further_parts_must_fit_the_training_rows() -> None:
+    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\) in x of test, got \(1,\)"):
+        from_arrays(X, Y, test=(X[:, :1], Y))
+    with pytest.raises(ValueError, match="Expected labels of `y of trusted` among 'a', 'b', 'c', got 'd'"):
+        from_arrays(X, Y, trusted=(X[:1], ["d"]))
+
+
+def test_holes_and_single_examples_are_reported() -> None:
+    data = from_arrays(X, [0, 0, 3, 3, 7, 3])
+    assert data.train.y.tolist() == [0, 0, 1, 1, 2, 1] and data.classes == ("0", "3", "7")
+    assert data.notes[0].startswith("The labels 0, 3, 7 do not count from 0 without holes: they were renumbered 0 … 2")
+    assert data.notes[1].startswith("1 of 3 classes have a single training example: '7'")
+    named = from_arrays(X, [0, 0, 3, 3, 1, 1], classes=("w", "x", "y", "z"))
+    assert named.train.y.tolist() == [0, 0, 3, 3, 1, 1]
+    assert named.notes == ("1 of 4 classes have no training example: 'y'.",)
+    with pytest.raises(ValueError, match="Expected labels of `y` among .* got '4'"):
+        from_arrays(X, [0, 0, 3, 4, 1, 1], classes=("w", "x", "y", "z"))
+
+
+def test_classes_that_differ_by_a_slip_are_reported() -> None:
+    data = from_arrays(X, ["cat", "Cat", "dog ", "dog", "cow", "cow"])
+    assert data.num_classes == 5
+    assert (
+        data.notes[-1] == "Some classes differ in case or spaces only: ['Cat', 'cat'], ['dog', 'dog ']. Are they one?"
+    )
+
+
+def test_nine_thousand_classes() -> None:
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(9000), 3))
+    data = from_arrays(np.zeros((27_000, 1)), [f"class {k}" for k in y])
+    assert data.num_classes == 9000 and torch.bincount(data.train.y).tolist() == [3] * 9000
+    assert [data.classes[k] for k in data.train.y[:50].tolist()] == [f"class {k}" for k in y[:50]]
+    assert data.notes == ("There are 9000 classes with 3.0 training examples each on average.",)
+    every = from_arrays(np.zeros((9000, 1)), np.arange(9000))
+    assert "is this column an identifier rather than a label?" in every.notes[0]
+
+
+# torch datasets
+
+
+class Pictures:
+    """A map-style dataset of PIL images of different sizes, as torchvision's are."""
+
+    classes = ("cat", "dog")
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+        return Image.new("RGB", (8 + i, 8), (i, 0, 0)), i % 2
+
+
+class Stream(IterableDataset[tuple[torch.Tensor, str]]):
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, str]]:
+        return ((torch.full((2,), float(i)), "ab"[i % 2]) for i in range(4))
+
+
+def test_torch_datasets_of_tensors() -> None:
+    data = from_torch(
+        TensorDataset(torch.tensor(X), torch.tensor([0, 1, 0, 1, 1, 0])), test=Stream(), classes=("a", "b")
+    )
+    assert data.train.x.tolist() == X.tolist() and data.test.y.tolist() == [0, 1, 0, 1]
+    assert from_torch(Stream()).train.x[:, 0].tolist() == [0, 1, 2, 3]
+    with pytest.raises(TypeError, match="an iterable one"):
+        from_torch(Stream(), lazy=True)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_torch_datasets_of_pictures(lazy: bool) -> None:
+    data = from_torch(Pictures(), size=8, lazy=lazy, trusted=Pictures())
+    assert data.classes == ("cat", "dog") and data.train.y.tolist() == [0, 1, 0, 1] == data.trusted.y.tolist()
+    assert isinstance(data.train.x, torch.Tensor) != lazy
+    assert data.train.x[3].shape == (3, 8, 8) and data.train.x[3].dtype is torch.uint8
+    assert int(data.train.x[3][0, 0, 0]) == 3
+    with pytest.raises(ValueError, match="Expected inputs of one shape.*Set `size`"):
+        from_torch(Pictures())
+
+
+def test_lazy_rows_and_labels_are_read_only_when_needed() -> None:
+    class Careful(Pictures):
+        targets = (1, 0, 1, 0)
+
+        def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+            assert i == 2
+            return super().__getitem__(i)
+
+    data = from_torch(Careful(), lazy=True, size=4)
+    assert data.train.y.tolist() == [1, 0, 1, 0]
+    assert int(data.train.x.subset(torch.tensor([2]))[0][0, 0, 0]) == 2
+
+
+@pytest.mark.parametrize("items", [[], [1, 2], [(1, 2, 3)], {0: (torch.zeros(1), 0)}])
+def test_torch_datasets_of_other_things_are_refused(items: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="Expected (items \\(x, y\\)|at least (one item|two classes))"):
+        from_torch(items)
+
+
+# Tables
+
+
+def table() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "age": [30, 50, 40, 20],
+            "price": [1.5, -2.5, 0.5, 0.5],
+            "member": [True, False, True, True],
+            "city": ["Rome", "Oslo", "Rome", "Bern"],
+            "label": ["yes", "no", "yes", "no"],
+        }
+    )
+
+
+def test_tables_keep_their_units_and_know_their_spread() -> None:
+    data = from_table(table(), label="label")
+    names = ("age", "price", "member", "city=Bern", "city=Oslo", "city=Rome")
+    assert data.encoder.names == names and data.classes == ("no", "yes")
+    rows = [[30, 1.5, 1, 0, 0, 1], [50, -2.5, 0, 0, 1, 0], [40, 0.5, 1, 0, 0, 1], [20, 0.5, 1, 1, 0, 0]]
+    assert data.train.x.tolist() == rows and data.train.x.dtype is torch.float32
+    reference = np.array(rows)[:, :3]
+    scaled = data.encoder.standardise(data.train.x)
+    np.testing.assert_allclose(scaled[:, :3], (reference - reference.mean(0)) / reference.std(0), atol=1e-6)
+    assert torch.equal(scaled[:, 3:], data.train.x[:, 3:])
+    constant = from_table(table().assign(price=3.0), label="label")
+    assert bool(torch.isfinite(constant.encoder.standardise(constant.train.x)).all())
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "parquet"])
+def test_tables_in_files(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"shop.{kind}"
+    if kind == "parquet":
+        table().to_parquet(path)
+    else:
+        table().to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
+    data = get_dataset(f"table:table={path},label=label")
+    whole = from_table(table(), label="label")
+    assert data.name.startswith("shop") and data.classes == whole.classes and torch.equal(data.train.x, whole.train.x)
+    assert torch.equal(data.train.y, whole.train.y)
+
+
+def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,None\n2,NA\n3,null\n4,NA\n,None\n")
+    data = from_table(tmp_path / "a.csv", label="y", missing="impute")
+    assert data.classes == ("NA", "None", "null") and data.train.y.tolist() == [1, 0, 2, 0, 1]
+    assert data.train.x.flatten().tolist() == [1, 2, 3, 4, 2.5]
+    (tmp_path / "a.csv").write_text("x,y\n1,None\n2,\n")
+    with pytest.raises(ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"):
+        from_table(tmp_path / "a.csv", label="y")
+
+
+def test_new_rows_are_encoded_like_the_training_rows() -> None:
+    new = pd.DataFrame({"label": ["no"], "city": ["Paris"], "price": [9.0], "age": [1], "member": [False], "more": [1]})
+    data = from_table(table(), label="label", test=new, trusted=table()[:2])
+    assert data.test.x.tolist() == [[1, 9, 0, 0, 0, 0]] and data.test.y.tolist() == [0]
+    assert len(data.trusted) == 2 and torch.equal(data.encoder.encode(new), data.test.x)
+    with pytest.raises(ValueError, match="Expected numbers in column 'age', got 'old' in row 0"):
+        data.encoder.encode(new.assign(age=["old"]))
+    with pytest.raises(ValueError, match="Expected the columns of the training table, 'price' are not there"):
+        data.encoder.encode(new.drop(columns="price"))
+
+
+def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
+    holes = table().astype({"age": float})
+    holes.loc[1, "age"] = np.nan
+    holes.loc[[0, 2], "city"] = None
+    with pytest.raises(ValueError, match="Expected no missing values, got 1 in 'age', 2 in 'city'. .*missing='impute'"):
+        from_table(holes, label="label")
+    data = from_table(holes, label="label", missing="impute", test=holes)
+    assert data.train.x[1, 0] == 30  # the median of 30, 40, 20
+    assert data.train.x[0, 3:].tolist() == [0, 0] and torch.equal(data.test.x, data.train.x)
+    assert data.notes == (
+        "1 missing numbers in column 'age' were filled with its median 30.",
+        "2 missing words in column 'city' count as none of its categories.",
+    )
+    with pytest.raises(ValueError, match="Expected `missing` to be refuse or impute"):
+        from_table(table(), label="label", missing="drop")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e300])
+def test_infinite_numbers_are_refused_even_when_imputing(bad: float) -> None:
+    with pytest.raises(ValueError, match="Expected finite numbers in column 'price', got .* in row 2; 1 rows"):
+        from_table(table().assign(price=[0, 1, bad, 2]), label="label", missing="impute")
+
+
+def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
+    frame = pd.concat([table()] * 30, ignore_index=True)
+    frame["when"] = pd.Timestamp("2020-01-01")
+    frame["id"] = range(120)
+    frame["comment"] = [f"words {i}" for i in range(120)]
+    frame["nothing"] = np.nan
+    data = from_table(frame, label="label")
+    assert data.encoder.numeric == ("age", "price", "member", "id")
+    assert data.notes == (
+        "Column 'when' holds dates and was left out.",
+        "Column 'id' differs in every row: if it is an identifier, leave it out.",
+        "Column 'comment' holds 120 different words and was left out.",
+        "Column 'nothing' is empty and was left out.",
+    )
+    assert from_table(frame, label="label", features=["age", "city"]).encoder.names[0] == "age"
+    with pytest.raises(ValueError, match="Expected numbers or categories in column 'comment', which holds 120"):
+        from_table(frame, label="label", features=["age", "comment"])
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "error"),
+    [
+        (table()[:0], {}, "Expected at least one row in the table, got an empty table"),
+        (table(), {"label": "labels"}, "Expected a column 'labels' in the table, found none. Did you mean 'label'?"),
+        (table(), {"features": ["agee"]}, "Expected the columns 'agee' in the table"),
+        (table()[["label"]], {}, "Expected at least one usable column"),
+        (table().assign(label="yes"), {}, "Expected at least two classes in `label`, every label is 'yes'"),
+        (table().assign(label=[0.5, 1, 2, 3]), {}, "Expected classes in `label`, got real numbers such as 0.5"),
+        (pd.concat([table(), table()[["age"]]], axis=1), {}, "got 'age' twice"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_by_name(frame: pd.DataFrame, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        from_table(frame, **{"label": "label"} | options)
+
+
+def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="Expected a table at"):
+        from_table(tmp_path / "none.csv", label="y")
+    for name, blob in (("a.csv", b""), ("a.parquet", b"PAR1 not really"), ("a.xlsx", b"x"), ("b.csv", b'a,y\n1,"2\n')):
+        (tmp_path / name).write_bytes(blob)
+        with pytest.raises(ValueError, match=f"Expected .*{name}"):
+            from_table(tmp_path / name, label="y")
+
+
+# Text
+
+
+def sentences(n: int = 60) -> pd.DataFrame:
+    kinds = {"food": "soup bread cheese apple dinner", "sport": "goal match team ball score"}
+    rows = [
+        (" ".join(np.random.default_rng(i).choice(words.split(), 6)), kind)
+        for i, (kind, words) in zip(range(n), list(kinds.items()) * n, strict=False)
+    ]
+    return pd.DataFrame(rows, columns=["text", "topic"])
+
+
+def test_texts_become_rows_that_tell_topics_apart() -> None:
+    frame = sentences()
+    data = from_text(frame[:40], text="text", label="topic", dim=8, test=frame[40:])
+    assert data.train.x.shape == (40, 8) and data.train.x.dtype is torch.float32
+    torch.testing.assert_close(data.train.x.norm(dim=1), torch.ones(40))
+    assert data.train.raw == frame["text"][:40].tolist() and data.test.raw == frame["text"][40:].tolist()
+    centres = torch.stack([data.train.x[data.train.y == k].mean(0) for k in (0, 1)])
+    assert torch.equal((data.test.x @ centres.T).argmax(1), data.test.y)
+    assert torch.equal(data.encoder.encode(frame["text"][40:]), data.test.x)
+
+
+def test_texts_are_the_same_for_the_same_seed_and_touch_nothing_global() -> None:
+    before = np.random.get_state()[1].tolist(), torch.get_rng_state()
+    first, again = (from_text(sentences(), text="text", label="topic", dim=4, seed=5) for _ in range(2))
+    assert torch.equal(first.train.x, again.train.x)
+    assert np.random.get_state()[1].tolist() == before[0] and torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
+    frame = sentences(6)
+    frame.loc[0, "text"] = " "
+    data = from_text(frame, text="text", label="topic")
+    assert data.notes == ("1 of 6 texts are empty: nothing can be learned from them.",)
+    assert bool(torch.isfinite(data.train.x).all()) and data.train.x.shape == (6, 6)
+    frame.loc[2, "text"] = None
+    with pytest.raises(
+        ValueError, match="Expected a text in every row of 'text', got none in 1 rows, the first of them 2"
+    ):
+        from_text(frame, text="text", label="topic")
+    with pytest.raises(ValueError, match="every text is empty"):
+        from_text(frame.assign(text=""), text="text", label="topic")
+    with pytest.raises(ValueError, match="Expected a column 'txt' in the table, found none. Did you mean 'text'?"):
+        from_text(frame, text="txt", label="topic")
+    sentences(6).to_csv(tmp_path / "news.csv", index=False)
+    assert get_dataset(f"text:table={tmp_path / 'news.csv'},text=text,label=topic,dim=2").train.x.shape == (6, 2)
+
+
+# Hugging Face, by its interface
+
+
+class HFDataset:
+    """What is used of ``datasets.Dataset``: column_names, features, rows by number, columns by name."""
+
+    def __init__(self, columns: dict[str, list[Any]], features: dict[str, Any]) -> None:
+        self.columns, self.features, self.column_names = columns, features, list(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self.columns[key] if isinstance(key, str) else {c: values[key] for c, values in self.columns.items()}
+
+
+IMAGE = type("Image", (), {"dtype": "PIL.Image.Image"})()  # a feature is known by its class's name
+TEXT, NUMBER, LABEL = (
+    SimpleNamespace(dtype="string"),
+    SimpleNamespace(dtype="float32"),
+    SimpleNamespace(names=["neg", "pos"]),
+)
+
+
+def test_hugging_face_text() -> None:
+    def part(n: int) -> HFDataset:
+        frame = sentences(n)
+        labels = [int(topic == "sport") for topic in frame["topic"]]
+        return HFDataset({"text": frame["text"].tolist(), "label": labels}, {"text": TEXT, "label": LABEL})
+
+    data = from_hf({"train": part(20), "test": part(6), "unsupervised": part(4)}, dim=4)
+    assert (
+        data.classes == ("neg", "pos") and data.train.y.tolist() == [0, 1] * 10 and data.test.y.tolist() == [0, 1] * 3
+    )
+    assert data.train.x.shape == (20, 4) and len(data.train.raw) == 20
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_hugging_face_images(size: int | None, tmp_path: Path) -> None:
+    pictures: list[Any] = [Image.new("RGB", (8, 8), (i, 0, 0)) for i in range(3)]
+    pictures[2].save(tmp_path / "2.png")
+    pictures[2] = {"bytes": (tmp_path / "2.png").read_bytes(), "path": "2.png"}  # not decoded yet
+    source = HFDataset(
+        {"img": pictures, "label": [0, 1, 1], "note": list("abc")}, {"img": IMAGE, "label": LABEL, "note": TEXT}
+    )
+    data = from_hf(source, size=size)
+    assert data.train.y.tolist() == [0, 1, 1] and data.train.x[2].shape == (3, size or 8, size or 8)
+    assert [int(data.train.x[i][0, 0, 0]) for i in range(3)] == [0, 1, 2]
+
+
+def test_hugging_face_tables() -> None:
+    columns = {"a": [1.0, 2.0, 3.0], "b": [1, 0, 0], "species": ["x", "y", "x"]}
+    source = HFDataset(columns, {"a": NUMBER, "b": NUMBER, "species": TEXT})
+    data = from_hf(source, label="species")
+    assert data.classes == ("x", "y") and data.train.x.tolist() == [[1, 1], [2, 0], [3, 0]]
+    assert from_hf(source, label="species", features=["b"]).train.x.shape == (3, 1)
+
+
+def test_hugging_face_refusals() -> None:
+    with pytest.raises(TypeError, match="Expected a Hugging Face Dataset"):
+        from_hf([1, 2])
+    with pytest.raises(TypeError, match="DatasetDict with a train split, got dict"):
+        from_hf({"test": HFDataset({"label": [1]}, {"label": LABEL})})
+    with pytest.raises(ValueError, match="Expected a column 'label' among 'a'"):
+        from_hf(HFDataset({"a": [1]}, {"a": NUMBER}))
+    with pytest.raises(ValueError, match="got '-1'. Correct these labels, drop their rows"):
+        from_hf(HFDataset({"a": [1.0, 2.0], "label": [0, -1]}, {"a": NUMBER, "label": LABEL}))

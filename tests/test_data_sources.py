@@ -1,0 +1,357 @@
+"""The named datasets that live in official files, or need none: facts of the real files, and what is refused."""
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from noiseproof.data import DATASETS, Dataset, get_dataset
+from noiseproof.data.cifar import CIFAR10_CLASSES, CifarUnpickler
+from noiseproof.data.idx import read_idx
+from noiseproof.data.sources import data_root
+from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
+
+REAL = Path(os.environ.get("NOISEPROOF_DATA", "/tmp/noiseproof-data"))
+
+
+def needs(place: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not (REAL / place).exists(), reason=f"the official files are not here: {REAL / place}")
+
+
+@pytest.fixture(scope="module")
+def cifar10() -> Dataset:
+    return get_dataset("cifar10", REAL)
+
+
+@pytest.fixture(scope="module")
+def cifar100() -> Dataset:
+    return get_dataset("cifar100", REAL)
+
+
+# Without files
+
+
+@pytest.mark.parametrize("name", ["two-moons", "circles", "digits"])
+def test_sets_without_files_depend_on_the_seed_alone(name: str) -> None:
+    np.random.seed(3)
+    torch.manual_seed(3)
+    before = np.random.get_state()[1].tolist(), torch.get_rng_state()
+    first, again, other = get_dataset(name), get_dataset(name, seed=0), get_dataset(f"{name}:seed=1")
+    assert np.random.get_state()[1].tolist() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert torch.equal(first.train.x, again.train.x)
+    assert torch.equal(first.test.y, again.test.y)
+    assert not torch.equal(first.train.x, other.train.x)
+    assert first.train.clean is first.train.y
+
+
+def test_moons_and_circles_have_their_shapes() -> None:
+    moons = get_dataset("two-moons:n=400,spread=0")
+    x, y = moons.train.x, moons.train.y
+    centre = torch.tensor([[0.0, 0.0], [1.0, 0.5]])[y]  # the upper arc is around 0, the lower one around (1, ½)
+    torch.testing.assert_close((x - centre).norm(dim=1), torch.ones(400), atol=1e-5, rtol=0)
+    assert bool((x[y == 0, 1] >= -1e-6).all()) and bool((x[y == 1, 1] <= 0.5 + 1e-6).all())
+    circles = get_dataset("circles:n=400,spread=0,factor=0.3")
+    radius = torch.tensor([1.0, 0.3])[circles.train.y]
+    torch.testing.assert_close(circles.train.x.norm(dim=1), radius, atol=1e-5, rtol=0)
+    assert torch.bincount(circles.train.y).tolist() == [200, 200]
+
+
+def test_digits_are_the_default_and_bundled() -> None:
+    data = get_dataset()
+    assert data.name == "digits" and len(data.classes) == 10
+    assert data.train.x.dtype is torch.uint8 and data.train.x.shape == (1437, 1, 8, 8)
+    assert len(data.test) == 360
+    every = torch.cat([data.train.y, data.test.y])
+    assert torch.bincount(every).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert int(data.train.x.max()) == 255 and len(data.train.x.unique()) == 17
+
+
+@pytest.mark.parametrize("spec", ["two-moons:n=1", "circles:factor=1", "two-moons:spread=-1", "digits:test=1"])
+def test_sets_without_files_refuse_nonsense(spec: str) -> None:
+    with pytest.raises(ValueError, match="Expected `"):
+        get_dataset(spec)
+
+
+def test_every_name_is_registered_and_unknown_ones_are_refused() -> None:
+    named = {"two-moons", "circles", "digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "cifar10n", "cifar100n"}
+    assert named | {"animal10n", "clothing1m", "webvision", "folder", "table", "text"} == set(DATASETS)
+    with pytest.raises(ValueError, match="Unknown dataset 'cifar'. Did you mean"):
+        get_dataset("cifar")
+    with pytest.raises(TypeError, match="takes the parameters"):
+        get_dataset("digits:size=3")
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10", "cifar100", "cifar10n"])
+def test_files_that_are_not_there_are_named_with_the_remedy(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "fashion-mnist" and Path("/usr/share/datasets/fashion-mnist").exists():
+        pytest.skip("Debian's package is installed")
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    assert data_root() == tmp_path and data_root("/x") == Path("/x")
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}.*noiseproof data fetch {name.removesuffix('n')}"):
+        get_dataset(name)
+
+
+# MNIST and Fashion-MNIST
+
+
+def idx(array: np.ndarray) -> bytes:
+    return (
+        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape) + array.astype(np.uint8).tobytes()
+    )
+
+
+@needs("MNIST/raw")
+def test_mnist_is_the_real_one() -> None:
+    data = get_dataset("mnist", REAL)
+    assert data.train.x.shape == (60_000, 1, 28, 28) and data.test.x.shape == (10_000, 1, 28, 28)
+    assert data.train.x.dtype is torch.uint8
+    assert data.train.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert data.test.y[:5].tolist() == [7, 2, 1, 0, 4]
+    assert torch.bincount(data.train.y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    pixels = data.train.x.double() / 255
+    assert float(pixels.mean()) == pytest.approx(0.1306604762738429, abs=1e-9)  # the 0.1307, 0.3081 of every tutorial
+    assert float(pixels.std(correction=0)) == pytest.approx(0.3081078038564622, abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def fashion_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files in Fashion-MNIST's format and label counts, as Debian packs them (.gz)."""
+    folder = tmp_path_factory.mktemp("data") / "fashion-mnist"
+    folder.mkdir()
+    for prefix, count in (("train", 60_000), ("t10k", 10_000)):
+        labels = np.arange(count) % 10
+        images = np.broadcast_to(labels[:, None, None], (count, 28, 28))
+        for name, array in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):
+            (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array), 1))
+    return folder
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["data folder", "its own folder"])
+def test_fashion_mnist_reads_compressed_files(fashion_like: Path, inside: bool) -> None:
+    data = get_dataset("fashion-mnist", fashion_like if inside else fashion_like.parent)
+    assert data.classes[9] == "ankle boot"
+    assert torch.equal(data.train.x[:, 0, 5, 7].long(), data.train.y)
+    assert torch.bincount(data.test.y).tolist() == [1000] * 10
+
+
+def test_fashion_mnist_is_not_taken_for_mnist(fashion_like: Path) -> None:
+    with pytest.raises(ValueError, match=f"Expected mnist in {fashion_like}, got another dataset of the same format"):
+        get_dataset("mnist", fashion_like)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("damage", ["truncated", "longer", "empty", "other shape", "not idx"])
+def test_damaged_idx_files_are_named(tmp_path: Path, damage: str, compressed: bool) -> None:
+    blob = idx(np.arange(30).reshape(5, 6))
+    blob = {
+        "truncated": blob[:-3],
+        "longer": blob + b"x",
+        "empty": b"",
+        "other shape": idx(np.zeros((6, 6))),
+        "not idx": b"<html>404</html>" * 9,
+    }[damage]
+    path = tmp_path / ("a-idx2-ubyte" + ".gz" * compressed)
+    path.write_bytes(gzip.compress(blob) if compressed else blob)
+    with pytest.raises(ValueError, match=f"Expected an idx file of 5 × 6 bytes in {path}, got .*fetch it again"):
+        read_idx(path, (5, 6))
+
+
+def test_cut_gzip_streams_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(idx(np.random.default_rng(0).integers(0, 255, (50, 60))))[:-200])
+    with pytest.raises(ValueError, match=f"in {path}, got .*end-of-stream"):
+        read_idx(path, (50, 60))
+
+
+# CIFAR
+
+
+@needs("cifar-10-batches-py")
+def test_cifar10_is_the_real_one(cifar10: Dataset) -> None:
+    assert cifar10.train.x.shape == (50_000, 3, 32, 32) and cifar10.test.x.shape == (10_000, 3, 32, 32)
+    assert cifar10.train.x.dtype is torch.uint8
+    assert torch.bincount(cifar10.train.y).tolist() == [5000] * 10
+    assert torch.bincount(cifar10.test.y).tolist() == [1000] * 10
+    assert cifar10.train.y[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert cifar10.test.y[:5].tolist() == [3, 8, 8, 0, 6]
+    assert cifar10.train.x[0, 0, 0, :4].tolist() == [59, 43, 50, 68]
+    mean = cifar10.train.x.double().mean((0, 2, 3)) / 255
+    assert mean.tolist() == pytest.approx([0.49139968, 0.48215841, 0.44653091], abs=1e-8)
+    meta = pickle.loads((REAL / "cifar-10-batches-py/batches.meta").read_bytes(), encoding="ascii")
+    assert list(cifar10.classes) == meta["label_names"]
+
+
+@needs("cifar-100-python")
+def test_cifar100_is_the_real_one(cifar100: Dataset) -> None:
+    assert cifar100.train.x.shape == (50_000, 3, 32, 32)
+    assert torch.bincount(cifar100.train.y).tolist() == [500] * 100
+    assert torch.bincount(cifar100.test.y).tolist() == [100] * 100
+    assert cifar100.train.y[:5].tolist() == [19, 29, 0, 11, 1]
+    assert cifar100.classes[0] == "apple" and cifar100.classes[99] == "worm"
+    mean = cifar100.train.x.double().mean((0, 2, 3)) / 255
+    assert mean.tolist() == pytest.approx([0.50707516, 0.48654887, 0.44091784], abs=1e-8)
+
+
+@needs("cifar-100-python")
+def test_cifar100_coarse_labels_are_a_function_of_the_fine_ones(cifar100: Dataset) -> None:
+    coarse = get_dataset("cifar100:labels=coarse", REAL)
+    assert coarse.classes[:2] == ("aquatic_mammals", "fish") and coarse.num_classes == 20
+    superclass = torch.full((100,), -1)
+    superclass[cifar100.train.y] = coarse.train.y
+    assert torch.equal(superclass[cifar100.train.y], coarse.train.y)
+    assert torch.equal(superclass[cifar100.test.y], coarse.test.y)
+    assert torch.bincount(superclass).tolist() == [5] * 20
+    assert tuple(superclass.tolist()) == CIFAR100_SUPERCLASS  # the table that superclass noise uses
+    with pytest.raises(ValueError, match="Expected `labels` to be fine or coarse"):
+        get_dataset("cifar100:labels=medium", REAL)
+
+
+@needs("cifar-10-batches-py")
+def test_cifar10_binary_files_and_archives_read_alike(cifar10: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    parts = [(f"data_batch_{i + 1}.bin", cifar10.train, slice(10_000 * i, 10_000 * (i + 1))) for i in range(5)]
+    for name, split, rows in [*parts, ("test_batch.bin", cifar10.test, slice(None))]:
+        records = np.concatenate([split.y[rows, None].numpy().astype(np.uint8), split.x[rows].flatten(1).numpy()], 1)
+        assert records.shape == (10_000, 3073)
+        (folder / name).write_bytes(records.tobytes())
+    data = get_dataset("cifar10", folder)  # the data folder may be the dataset's own
+    assert torch.equal(data.train.x, cifar10.train.x) and torch.equal(data.train.y, cifar10.train.y)
+    assert torch.equal(data.test.x, cifar10.test.x) and torch.equal(data.test.y, cifar10.test.y)
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    with tarfile.open(packed / "cifar-10-binary.tar.gz", "w:gz", compresslevel=0) as tar:
+        tar.add(folder, "cifar-10-batches-bin")
+    data = get_dataset("cifar10", packed)
+    assert torch.equal(data.train.x, cifar10.train.x) and torch.equal(data.test.y, cifar10.test.y)
+    assert [path.name for path in packed.iterdir()] == ["cifar-10-binary.tar.gz"]  # nothing was extracted
+    short = (folder / "data_batch_4.bin").read_bytes()[:-1]
+    (folder / "data_batch_4.bin").write_bytes(short)
+    with pytest.raises(ValueError, match="Expected 10000 records of 3073 bytes in .*data_batch_4.bin, got 30729999"):
+        get_dataset("cifar10", tmp_path)
+    (folder / "data_batch_4.bin").unlink()
+    with pytest.raises(FileNotFoundError, match="Expected the file data_batch_4.bin in"):
+        get_dataset("cifar10", tmp_path)
+
+
+@needs("cifar-100-python")
+def test_cifar100_binary_files_and_python_archives_read_alike(cifar100: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    coarse = torch.tensor(CIFAR100_SUPERCLASS)
+    for name, split in (("train.bin", cifar100.train), ("test.bin", cifar100.test)):
+        labels = torch.stack([coarse[split.y], split.y], 1).numpy().astype(np.uint8)
+        (folder / name).write_bytes(np.concatenate([labels, split.x.flatten(1).numpy()], 1).tobytes())
+    (folder / "fine_label_names.txt").write_text("\n".join(cifar100.classes) + "\n")
+    data = get_dataset("cifar100", tmp_path)
+    assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(data.train.y, cifar100.train.y)
+    assert data.classes == cifar100.classes
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    with tarfile.open(packed / "cifar-100-python.tar.gz", "w:gz", compresslevel=0) as tar:
+        tar.add(REAL / "cifar-100-python", "cifar-100-python")
+    data = get_dataset("cifar100", packed)
+    assert torch.equal(data.train.x, cifar100.train.x) and torch.equal(data.test.y, cifar100.test.y)
+    whole = (packed / "cifar-100-python.tar.gz").read_bytes()
+    (packed / "cifar-100-python.tar.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="Expected a readable archive in .*cifar-100-python.tar.gz.*fetch"):
+        get_dataset("cifar100", packed)
+
+
+class Hostile:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> object:
+        return os.system, (f"touch {self.target}",)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    touched = tmp_path / "touched"
+    blob = pickle.dumps({"data": Hostile(touched)}, protocol)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        (folder / name).write_bytes(blob)
+    with pytest.raises(ValueError, match=r"python batch of 10000 images in .*data_batch_1, got .*a call of \w+.system"):
+        get_dataset("cifar10", tmp_path)
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        b"cbuiltins\neval\n",
+        b"cnumpy\nload\n",
+        b"cnumpy\nfromfile\n",
+        b"cos\nsystem\n",
+        b"cnumpy.core.multiarray\nscalar\n",
+    ],
+)
+def test_only_what_the_official_files_need_is_admitted(call: bytes) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="which no CIFAR file makes"):
+        CifarUnpickler(io.BytesIO(call + b"(S'1'\ntR."), encoding="bytes").load()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "short", "wrong labels", "floats", "list"])
+def test_damaged_cifar_pickles_are_named(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    pixels, labels = np.zeros((10_000, 3072), np.uint8), [0] * 10_000
+    blob = pickle.dumps({b"data": pixels, b"labels": labels}, 2).replace(b"numpy._core.m", b"numpy.core.m")
+    blobs = {
+        "truncated": blob[:-5000],
+        "empty": b"",
+        "text": b"<html>404</html>",
+        "short": pickle.dumps({b"data": pixels[:9999], b"labels": labels}, 2),
+        "wrong labels": pickle.dumps({b"data": pixels, b"labels": labels[1:]}, 2),
+        "floats": pickle.dumps({b"data": pixels.astype(np.float16), b"labels": labels}, 2),
+        "list": pickle.dumps([1, 2], 2),
+    }
+    for name in [f"data_batch_{i}" for i in range(2, 6)] + ["test_batch"]:
+        (folder / name).touch()
+    (folder / "data_batch_1").write_bytes(blobs[damage].replace(b"numpy._core.m", b"numpy.core.m"))
+    with pytest.raises(ValueError, match=f"images in {folder / 'data_batch_1'}, got .*fetch the dataset again"):
+        get_dataset("cifar10", tmp_path)
+
+
+def test_an_archive_with_links_in_place_of_files_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as tar:
+        link = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(FileNotFoundError, match="Expected the file data_batch_1 in"):
+        get_dataset("cifar10", tmp_path)
+
+
+# Human labels
+
+
+@needs("cifar-n/CIFAR-10_human.pt")
+def test_cifar10n_gives_human_labels_and_keeps_the_truth(cifar10: Dataset) -> None:
+    for labels, rate in (("aggregate", 0.0901), ("random1", 0.1723), ("worst", 0.4021)):
+        data = get_dataset(f"cifar10n:labels={labels}", REAL)
+        assert torch.equal(data.train.clean, cifar10.train.y)
+        assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(rate, abs=5e-5)
+    assert data.classes == CIFAR10_CLASSES and data.name == "cifar10n"
+    assert torch.equal(data.test.y, cifar10.test.y)
+    with pytest.raises(ValueError, match="aggregate, random1"):
+        get_dataset("cifar10n:labels=worse", REAL)
+
+
+@needs("cifar-n/CIFAR-100_human.pt")
+def test_cifar100n_gives_human_labels_and_keeps_the_truth(cifar100: Dataset) -> None:
+    data = get_dataset("cifar100n", REAL)
+    assert torch.equal(data.train.clean, cifar100.train.y)
+    assert float((data.train.y != data.train.clean).double().mean()) == pytest.approx(0.4020, abs=5e-5)

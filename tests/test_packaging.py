@@ -1,0 +1,55 @@
+"""What a stranger relies on: the examples in the pages run, and the set-up installs what was tested."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noiseproof.losses import LOSSES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOSSES, "_factories", dict(LOSSES._factories))  # what a page registers is gone afterwards
+    names: dict[str, Any] = {"__name__": page.stem}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        if block.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), 0)
+            runner.run(test, clear_globs=False)
+            names |= test.globs
+        else:
+            exec(compile(block, page.name, "exec"), names)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+def test_everything_that_make_installs_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = {name(r) for r in (*project["dependencies"], *extras["dev"], *extras["docs"])}
+    assert asked <= {name(pin) for pin in pins}
+    assert f"pip install --quiet torch=={pins['torch']}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_required_packages_are_the_chosen_few() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {name(r) for r in project["dependencies"]} == {
+        "torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "pandas", "typer", "rich", "jinja2",
+        "plotly", "matplotlib",
+    }  # fmt: skip
+    extras = project["optional-dependencies"].values()
+    assert "torchvision" not in {name(requirement) for extra in extras for requirement in extra}
