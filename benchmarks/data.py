@@ -2,15 +2,16 @@
 
     python benchmarks/data.py [--quick] [--device cuda]
 
-One contender is one epoch in random order over CIFAR-shaped images, batches of 128, both on the same cores of the same
-machine in the same run. The baseline's transformations are imported from the tests, where their results are proved
-equal. A row is the median number of images per second with its p20 and p80 over rounds; ``speedup`` is the median
-of the ratio within a round.
+One contender is one epoch in random order over CIFAR-shaped images, batches of 128, all on the same two cores in the
+same run: the baseline has a worker process on each, the whole batch one or two threads of a single process. The
+baseline's transformations are imported from the tests, where their results are proved equal. A row is the median number
+of images per second with its p20 and p80 over rounds; ``speedup`` is the median of the ratio within a round.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -66,19 +67,20 @@ def loader_epoch(images: np.ndarray, task: str) -> Callable[[], None]:
     loader = DataLoader(PapersDataset(images, task), BATCH, shuffle=True, num_workers=WORKERS)
 
     def epoch() -> None:
-        for _ in loader:
+        for _batch in loader:
             pass
 
     return epoch
 
 
-def batched_epoch(images: Tensor, augment: Transform) -> Callable[[], None]:
+def batched_epoch(images: Tensor, augment: Transform, threads: int) -> Callable[[], None]:
     generator = torch.Generator().manual_seed(0)
 
     def epoch() -> None:
+        torch.set_num_threads(threads)
         order = torch.randperm(len(images), generator=generator).to(images.device)
         for index in order.split(BATCH):
-            augment(images.index_select(0, index), generator)
+            _batch = augment(images.index_select(0, index), generator)  # lives until the next one, as in training
         if images.is_cuda:
             torch.cuda.synchronize()
 
@@ -86,22 +88,19 @@ def batched_epoch(images: Tensor, augment: Transform) -> Callable[[], None]:
 
 
 def measure(task: str, count: int, rounds: int, device: str) -> list[dict[str, object]]:
+    load = round(os.getloadavg()[0], 2)
     images = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    baseline, ours = f"PIL + DataLoader(num_workers={WORKERS})", "whole batch"
-    seconds = interleave(
-        {
-            baseline: loader_epoch(images.permute(0, 2, 3, 1).contiguous().numpy(), task),
-            ours: batched_epoch(images.to(device), TASKS[task]),
-        },
-        rounds=rounds,
-        calls=1,
-    )
+    baseline, resident = f"PIL + DataLoader(num_workers={WORKERS})", images.to(device)
+    contenders = {baseline: loader_epoch(images.permute(0, 2, 3, 1).contiguous().numpy(), task)}
+    for threads in (1, WORKERS):
+        contenders[f"whole batch, threads={threads}"] = batched_epoch(resident, TASKS[task], threads)
+    seconds = interleave(contenders, rounds=rounds, calls=1)
     rows: list[dict[str, object]] = []
     for name, times in seconds.items():
         p20, median, p80 = quantiles([count / t for t in times])
-        row = {"task": task, "pipeline": name, "device": device if name == ours else "cpu", "images": count}
-        row |= {"images_per_s": round(median), "p20": round(p20), "p80": round(p80)}
-        if name == ours:
+        row = {"task": task, "pipeline": name, "device": "cpu" if name == baseline else device, "images": count}
+        row |= {"load_before": load, "images_per_s": round(median), "p20": round(p20), "p80": round(p80)}
+        if name != baseline:
             low, ratio, high = quantiles([b / t for b, t in zip(seconds[baseline], times, strict=True)])
             bar = BARS.get(task)
             row |= {"speedup": round(ratio, 1), "speedup_p20": round(low, 1), "speedup_p80": round(high, 1)}
@@ -115,7 +114,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a fifth of the images, three rounds, nothing written")
     parser.add_argument("--device", default="cpu", help="where the images live for the whole-batch pipeline")
     args = parser.parse_args()
-    torch.set_num_threads(WORKERS)
     rows = []
     for task in TASKS:
         count = 50_000 if task in BARS else 20_000
@@ -127,6 +125,7 @@ def main() -> None:
                 f"[{row['p20']}, {row['p80']}]{speedup}",
                 flush=True,
             )
+    torch.set_num_threads(WORKERS)
     if not args.quick:
         name = "data.json" if args.device == "cpu" else f"data-{args.device}.json"
         write_rows(Path(__file__).parent / "results" / name, rows)

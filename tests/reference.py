@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -136,9 +136,25 @@ def per_class(name: str, logits: Tensor, **hp: Any) -> Tensor:
     raise KeyError(name)
 
 
+def expected_margin(num_classes: int, sigma: float = 1.0) -> float:
+    """E[Δ_y] of N(0, σ²) logits: −E[log S] of S = Σ_{i≠y} exp z_i, with E[log S] = ∫ (e^(−s) − E[e^(−sS)]) ds/s."""
+    x, z = np.arange(-60, 12, 0.02), np.arange(-9, 9, 0.02)  # s = e^x
+    one = np.exp(-np.exp(x[:, None] + sigma * z)) @ np.exp(-(z**2) / 2) * 0.02 / math.sqrt(2 * math.pi)
+    return -float((np.exp(-np.exp(x)) - one ** (num_classes - 1)).sum() * 0.02)
+
+
+def retau(name: str, hp: dict[str, Any]) -> Setting:
+    """004 §5.1.1: shift by |E[Δ]| − τ or scale by τ/|E[Δ]|; τ is |E[Δ]| of 10 classes where not given."""
+    size, tau = -expected_margin(hp["num_classes"]), hp.get("tau", -expected_margin(10))
+    moved = {"shift": size - tau} if name == "tau-shift" else {"scale": tau / size}
+    return "remargin", {"loss": hp["loss"], **moved}
+
+
 def reference(name: str, logits: Tensor, target: Tensor, **hp: Any) -> Tensor:
     """The loss of each row, (B,), for class labels (B,) or real-valued targets (B, K)."""
     K = logits.shape[1]
+    if name in ("tau-shift", "tau-scale"):
+        name, hp = retau(name, hp)
     if name == "bitempered":
         return bitempered(logits, target, **hp)
     if name == "remargin" and hp["loss"][0] == "peer":
@@ -149,7 +165,7 @@ def reference(name: str, logits: Tensor, target: Tensor, **hp: Any) -> Tensor:
             return reference("cr", logits, target, prior=t.mean(0), **hp)
         inner, inner_hp = hp.get("loss", ("ce", {}))
         every = per_class(inner, logits, **inner_hp)  # L(z_n, k); row m's label is k for a share of the rows
-        return (t * every).sum(1) - (every @ t.T).mean()
+        return (t * (every - (every @ t.T).mean())).sum(1)
     losses = per_class(name, logits, **hp)
     return losses.gather(1, target[:, None]).squeeze(1) if target.dim() == 1 else (target * losses).sum(1)
 
@@ -191,9 +207,7 @@ def tempered_softmax(logits: Tensor, t2: float) -> Tensor:
     return exp_t(logits - centre, t2)
 
 
-def bitempered(
-    logits: Tensor, target: Tensor, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0
-) -> Tensor:
+def bitempered(logits: Tensor, target: Tensor, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0) -> Tensor:
     """Bi-tempered logistic loss (Amid et al. 2019, Eq. 9), converged."""
     return bregman(tempered_softmax(logits, t2), smoothed(target, logits.shape[1], smoothing), t1)
 
@@ -221,12 +235,12 @@ class Row:
         return mp.log1p(self.rest[k] / self.e[k])
 
 
-@lru_cache(maxsize=None)
+@cache
 def row(z: tuple[float, ...]) -> Row:
     return Row([mpf(x) for x in z])
 
 
-@lru_cache(maxsize=None)
+@cache
 def all_n(z: tuple[float, ...]) -> list[mpf]:
     r = row(z)
     return [r.n(k) for k in range(len(z))]
@@ -360,7 +374,7 @@ def bitempered_truth(hp: dict[str, Any], z: tuple[float, ...], target: Sequence[
     return mp.fsum(terms), [g - e * share for g, e in zip(pulls, escort, strict=True)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def tempered_probabilities(z: tuple[float, ...], t: mpf) -> list[mpf]:
     """exp_t(z − λ): Newton from max z, whence it climbs monotonically because Σ exp_t(z − λ) is convex in λ."""
     if t == 1:

@@ -106,6 +106,12 @@ def test_numbered_folders_are_ordered_by_number(tmp_path: Path) -> None:
     assert all(int(data.train.x[i][0, 0, 0]) == int(data.train.y[i]) for i in range(11))
 
 
+def test_train_may_be_a_class(tmp_path: Path) -> None:
+    for name in ("bus/1", "train/1", "test/1"):
+        paint(tmp_path / f"{name}.png", 1)
+    assert from_image_folder(tmp_path).classes == ("bus", "test", "train")
+
+
 def test_a_folder_of_parts(tmp_path: Path) -> None:
     for part, names in {
         "train": ["a/1", "a/2", "b/1", "c/1"],

@@ -6,6 +6,7 @@ import os
 import pickle
 import struct
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from noiseproof.data import DATASETS, Dataset, get_dataset
-from noiseproof.data.cifar import CIFAR10_CLASSES, CifarUnpickler
+from noiseproof.data.cifar import CIFAR10_CLASSES, PIXELS, CifarUnpickler, read_pickle
 from noiseproof.data.idx import read_idx
 from noiseproof.data.sources import data_root
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
@@ -304,25 +305,76 @@ def test_only_what_the_official_files_need_is_admitted(call: bytes) -> None:
         CifarUnpickler(io.BytesIO(call + b"(S'1'\ntR."), encoding="bytes").load()
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "short", "wrong labels", "floats", "list"])
-def test_damaged_cifar_pickles_are_named(tmp_path: Path, damage: str) -> None:
+def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
+    """A pickle as the official files have it; protocol 3 writes bytes as bytes."""
+    return pickle.dumps({b"data": pixels, b"labels": labels}, 3).replace(b"cnumpy._core.multi", b"cnumpy.core.multi")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda blob: blob[:-40], "EOFError|truncated"),
+        (lambda blob: b"", "EOFError"),
+        (lambda blob: b"<html>404</html>", "UnpicklingError"),
+        (lambda blob: batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]), r"pixels and labels of shape \(2, 3072\)"),
+        (lambda blob: batch(np.zeros((3, PIXELS), np.uint8), [0, 1]), r"shape \(3, 3072\), \(2,\)"),
+        (lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]), "an array of something other than bytes"),
+        (lambda blob: pickle.dumps([1, 2], 3), "TypeError"),
+        (lambda blob: blob.replace(b"labels", b"lablls"), "KeyError"),
+    ],
+    ids=["truncated", "empty", "text", "fewer images", "fewer labels", "floats", "no dict", "no labels"],
+)
+def test_damaged_cifar_pickles_are_named(damage: Callable[[bytes], bytes], reason: str) -> None:
+    whole = batch(np.arange(3 * PIXELS, dtype=np.uint8).reshape(3, PIXELS), [0, 1, 2])
+    pixels, (labels,) = read_pickle(whole, Path("here/data_batch_1"), 3, ["labels"])
+    assert pixels.tobytes() == np.arange(3 * PIXELS, dtype=np.uint8).tobytes() and labels.tolist() == [0, 1, 2]
+    message = (
+        f"Expected a CIFAR python batch of 3 images in here/data_batch_1, got .*({reason}).*fetch the dataset again"
+    )
+    with pytest.raises(ValueError, match=message):
+        read_pickle(damage(whole), Path("here/data_batch_1"), 3, ["labels"])
+
+
+class Forged:
+    """A byte array whose flags claim that it holds references to objects: NumPy's own unpickling crashes on such."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def __reduce__(self) -> object:
+        return (
+            np.empty(0).__reduce__()[0],
+            (np.ndarray, (0,), b"b"),
+            (1, (1, PIXELS), Flags(self.code), False, bytes(PIXELS)),
+        )
+
+
+class Flags(Forged):
+    def __reduce__(self) -> object:
+        return np.dtype, (self.code, False, True), (3, "|", None, None, None, -1, -1, 63)
+
+
+def test_forged_arrays_are_plain_bytes_or_refused() -> None:
+    def blob(code: str) -> bytes:
+        return batch(Forged(code), [0])  # type: ignore[arg-type]
+
+    pixels, _ = read_pickle(blob("u1"), Path("x"), 1, ["labels"])
+    assert pixels.dtype == np.uint8 and not pixels.any()
+    with pytest.raises(ValueError, match="an array of something other than bytes"):
+        read_pickle(blob("O"), Path("x"), 1, ["labels"])
+
+
+@needs("cifar-10-batches-py")
+def test_a_real_batch_that_was_cut_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    pixels, labels = np.zeros((10_000, 3072), np.uint8), [0] * 10_000
-    blob = pickle.dumps({b"data": pixels, b"labels": labels}, 2).replace(b"numpy._core.m", b"numpy.core.m")
-    blobs = {
-        "truncated": blob[:-5000],
-        "empty": b"",
-        "text": b"<html>404</html>",
-        "short": pickle.dumps({b"data": pixels[:9999], b"labels": labels}, 2),
-        "wrong labels": pickle.dumps({b"data": pixels, b"labels": labels[1:]}, 2),
-        "floats": pickle.dumps({b"data": pixels.astype(np.float16), b"labels": labels}, 2),
-        "list": pickle.dumps([1, 2], 2),
-    }
-    for name in [f"data_batch_{i}" for i in range(2, 6)] + ["test_batch"]:
-        (folder / name).touch()
-    (folder / "data_batch_1").write_bytes(blobs[damage].replace(b"numpy._core.m", b"numpy.core.m"))
-    with pytest.raises(ValueError, match=f"images in {folder / 'data_batch_1'}, got .*fetch the dataset again"):
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        (folder / name).symlink_to(REAL / "cifar-10-batches-py" / name)
+    (folder / "data_batch_3").unlink()
+    (folder / "data_batch_3").write_bytes((REAL / "cifar-10-batches-py/data_batch_3").read_bytes()[:20_000_000])
+    with pytest.raises(
+        ValueError, match=f"10000 images in {folder / 'data_batch_3'}, got UnpicklingError: .*truncated"
+    ):
         get_dataset("cifar10", tmp_path)
 
 

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.losses import LOSSES, Loss, base, get_loss
+from noiseproof.losses.remargin import Remargin
 
 B, K = 6, 5
 T = 0.75 * torch.eye(K, dtype=torch.float64) + 0.05 * torch.ones(K, K, dtype=torch.float64)
 PRIOR = [0.1, 0.3, 0.2, 0.25, 0.15]
-REQUIRED: dict[str, Any] = {"T": T, "loss": "gce:q=0.7"}  # arguments without a default, by name
+REQUIRED: dict[str, Any] = {"T": T, "loss": "gce:q=0.7", "num_classes": K}  # arguments without a default, by name
 
 # Beside each loss as registered, variants whose code differs.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -43,7 +44,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("sum", {"spec": "ael + 2*forward", "T": T}),
 ]
 BATCHWISE = ("peer", "cr")  # look at the other rows of the batch
-CLASSES_ONLY = ("remargin",)
+CLASSES_ONLY = tuple(name for name in LOSSES if inspect.isclass(LOSSES[name]) and issubclass(LOSSES[name], Remargin))
 NOT_LINEAR = ("bitempered",)  # in the target
 ONCE_DIFFERENTIABLE = ("bitempered",)
 
@@ -99,7 +100,7 @@ class Case:
         return reference(self.name, logits, target, **hp)
 
 
-CASES = [Case(name, {}) for name in LOSSES] + [Case(*v) for v in VARIANTS if v[0] in LOSSES or v[0] == "sum"]
+CASES = [Case(name, {}) for name in LOSSES] + [Case(*variant) for variant in VARIANTS]
 g = torch.Generator().manual_seed(0)
 LOGITS = 2 * torch.randn(B, K, generator=g, dtype=torch.float64)
 LABELS = torch.tensor([0, 3, 1, 4, 3, 2])
@@ -157,7 +158,9 @@ def test_sample_weight_is_minus_the_derivative(case: Case) -> None:
         with pytest.raises(TypeError):
             loss.sample_weight(at)
         return
-    _, gradient = with_gradient(loss, torch.stack([at, torch.zeros_like(at)], 1), torch.zeros(len(at), dtype=torch.long))
+    _, gradient = with_gradient(
+        loss, torch.stack([at, torch.zeros_like(at)], 1), torch.zeros(len(at), dtype=torch.long)
+    )
     weight = loss.sample_weight(at)
     torch.testing.assert_close(weight, -gradient[:, 0], rtol=1e-7, atol=1e-12)
     assert weight.dtype == at.dtype and not weight.requires_grad
@@ -349,6 +352,30 @@ def compiled_equals_eager(case: Case, backend: str) -> None:
 @every_loss
 def test_compile(case: Case) -> None:
     compiled_equals_eager(case, "aot_eager")
+
+
+@pytest.mark.parametrize("name", ["gce", "nce", "forward", "bitempered", "remargin"])
+def test_compile_with_weights(name: str) -> None:
+    torch._dynamo.reset()
+    loss = Case(name, {}).make(weight=WEIGHT.float(), ignore_index=3)
+    fast = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    rows = ROW_WEIGHT.float()
+    want = with_gradient(loss, LOGITS.float(), LABELS, sample_weight=rows)
+    same(with_gradient(fast, LOGITS.float(), LABELS, sample_weight=rows), want, 1e-5)
+
+
+def test_schedule_moves_inside_compiled_code() -> None:
+    torch._dynamo.reset()
+    loss = get_loss("remargin", loss="mae", shift=[3.0, 0.5])
+    fast = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    seen = []
+    for epoch in (0, 1, 2):
+        loss.set_epoch(epoch)
+        torch.testing.assert_close(fast(LOGITS, LABELS), loss(LOGITS, LABELS))
+        seen.append(float(fast(LOGITS, LABELS)))
+    assert seen[0] == seen[2] < seen[1]
+    loss.eval()
+    torch.testing.assert_close(fast(LOGITS, LABELS), get_loss("mae")(LOGITS, LABELS))
 
 
 @pytest.mark.parametrize("name", ["ce", "gce", "nce"])

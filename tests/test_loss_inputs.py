@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_loss_contract import CASES, PRIOR, REQUIRED, Case, K, T
 
 from noiseproof.losses import LOSSES, Loss, estimate_transition, get_loss
+from noiseproof.losses.base import OPTIONS
 
 every_loss = pytest.mark.parametrize("case", CASES, ids=repr)
 LOGITS = torch.randn(4, K, generator=torch.Generator().manual_seed(0))
@@ -21,35 +22,36 @@ LABELS = torch.tensor([0, 4, 2, 2])
 
 
 # --- Shapes and dtypes -----------------------------------------------------------------------------------------------
+BAD: list[tuple[torch.Tensor, torch.Tensor, Any, str]] = [
+    (torch.zeros(4, K, 2), LABELS, ValueError, "logits of shape (B, K), got (4, 5, 2)"),
+    (torch.zeros(4), LABELS, ValueError, "logits"),
+    (torch.zeros(()), LABELS, ValueError, "logits"),
+    (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), ValueError, "at least two classes, got shape (4, 1)"),
+    (torch.zeros(4, 0), torch.zeros(4, dtype=torch.long), ValueError, "at least two classes"),
+    (torch.zeros(4, 1), torch.ones(4, 1), ValueError, "at least two classes"),
+    (torch.zeros(1), torch.tensor(0), ValueError, "at least two classes"),
+    (torch.zeros(4, K, dtype=torch.long), LABELS, TypeError, "floating-point logits, got torch.int64"),
+    (torch.zeros(4, K, dtype=torch.complex64), LABELS, TypeError, "floating-point logits, got torch.complex64"),
+    (LOGITS, LABELS[:3], ValueError, "4 targets, one for each row of logits, got 3"),
+    (LOGITS, LABELS.int(), TypeError, "torch.int64 in a target of shape (B,), got torch.int32"),
+    (LOGITS, LABELS.float(), TypeError, "torch.int64 in a target of shape (B,), got torch.float32"),
+    (LOGITS, LABELS.bool(), TypeError, "torch.int64"),
+    (LOGITS, torch.zeros(4, K, dtype=torch.long), TypeError, "floating-point target of shape (B, K)"),
+    (LOGITS, torch.zeros(4, K + 1), ValueError, "target of shape (4, 5), got (4, 6)"),
+    (LOGITS, torch.zeros(3, K), ValueError, "4 targets"),
+    (LOGITS, torch.zeros(4, 1, dtype=torch.long), (TypeError, ValueError), "target"),
+    (LOGITS, torch.zeros(4, K, 1), ValueError, "target of shape (B,) or (B, K), got (4, 5, 1)"),
+    (LOGITS, torch.tensor(1), ValueError, "target"),
+]
+
+
 @every_loss
-@pytest.mark.parametrize(
-    ("logits", "target", "error", "message"),
-    [
-        (torch.zeros(4, K, 2), LABELS, ValueError, "logits of shape (B, K), got (4, 5, 2)"),
-        (torch.zeros(4), LABELS, ValueError, "logits"),
-        (torch.zeros(()), LABELS, ValueError, "logits"),
-        (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), ValueError, "at least two classes, got shape (4, 1)"),
-        (torch.zeros(4, 0), torch.zeros(4, dtype=torch.long), ValueError, "at least two classes"),
-        (torch.zeros(4, 1), torch.ones(4, 1), ValueError, "at least two classes"),
-        (torch.zeros(1), torch.tensor(0), ValueError, "at least two classes"),
-        (torch.zeros(4, K, dtype=torch.long), LABELS, TypeError, "floating-point logits, got torch.int64"),
-        (torch.zeros(4, K, dtype=torch.complex64), LABELS, TypeError, "floating-point logits, got torch.complex64"),
-        (LOGITS, LABELS[:3], ValueError, "4 targets, one for each row of logits, got 3"),
-        (LOGITS, LABELS.int(), TypeError, "torch.int64 in a target of shape (B,), got torch.int32"),
-        (LOGITS, LABELS.float(), TypeError, "torch.int64 in a target of shape (B,), got torch.float32"),
-        (LOGITS, LABELS.bool(), TypeError, "torch.int64"),
-        (LOGITS, torch.zeros(4, K, dtype=torch.long), TypeError, "floating-point target of shape (B, K)"),
-        (LOGITS, torch.zeros(4, K + 1), ValueError, "target of shape (4, 5), got (4, 6)"),
-        (LOGITS, torch.zeros(3, K), ValueError, "4 targets"),
-        (LOGITS, torch.zeros(4, 1, dtype=torch.long), (TypeError, ValueError), "target"),
-        (LOGITS, torch.zeros(4, K, 1), ValueError, "target of shape (B,) or (B, K), got (4, 5, 1)"),
-        (LOGITS, torch.tensor(1), ValueError, "target"),
-    ],
-)
-def test_shapes_and_dtypes(case: Case, logits: Any, target: Any, error: Any, message: str) -> None:
-    with pytest.raises(error) as caught:
-        case.make()(logits, target)
-    assert message in str(caught.value)
+def test_shapes_and_dtypes(case: Case) -> None:
+    loss = case.make()
+    for logits, target, error, message in BAD:
+        with pytest.raises(error) as caught:
+            loss(logits, target)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("target", [[0, 1, 2, 3], np.zeros(4, dtype=np.int64), None], ids=["list", "numpy", "none"])
@@ -59,16 +61,16 @@ def test_targets_that_are_not_tensors(target: Any) -> None:
 
 
 @every_loss
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("weight", [None, torch.ones(K)], ids=["plain", "weight"])
-@pytest.mark.parametrize(("label", "ignore_index"), [(K, -100), (-1, -100), (10**6, -100), (-K - 1, 2), (-2, -1)])
-def test_labels_outside_the_classes(case: Case, label: int, ignore_index: int, weight: Any, exact: bool) -> None:
+@pytest.mark.parametrize("exact", [False, True], ids=["fast", "exact"])
+def test_labels_outside_the_classes(case: Case, exact: bool) -> None:
     """In eager mode on a CPU, however the loss is computed; −1 must not mean the last class."""
-    labels = torch.tensor([0, ignore_index if ignore_index != 2 else 1, label, 1])
-    loss = case.make(ignore_index=ignore_index, weight=weight, exact=exact)
-    with pytest.raises(ValueError, match=f"labels in 0 … {K - 1}, got {label} at position 2"):
-        loss(LOGITS, labels)
-    assert loss(LOGITS, torch.where(labels == label, 1, labels)).isfinite()
+    for weight in (None, torch.ones(K)):
+        for label, ignore_index in ((K, -100), (-1, -100), (10**6, -100), (-K - 1, 2), (-2, -1)):
+            labels = torch.tensor([0, ignore_index, label, 1])
+            loss = case.make(ignore_index=ignore_index, weight=weight, exact=exact)
+            with pytest.raises(ValueError, match=f"labels in 0 … {K - 1}, got {label} at position 2"):
+                loss(LOGITS, labels)
+            assert loss(LOGITS, torch.where(labels == label, 1, labels)).isfinite()
 
 
 @every_loss
@@ -87,25 +89,25 @@ def test_weight_length(case: Case) -> None:
                     case.make(weight=wrong)(LOGITS, target)
 
 
+BAD_OPTIONS: list[tuple[str, Any]] = [
+    ("reduction", "batchmean"),
+    ("reduction", None),
+    ("weight", torch.ones(K, 1)),
+    ("weight", torch.ones(K, dtype=torch.long)),
+    ("weight", "heavy"),
+    ("weight", {"a": 1}),
+    ("ignore_index", "none"),
+    ("ignore_index", math.inf),
+    ("ignore_index", 0.5),
+    ("exact", "maybe"),
+]
+
+
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("reduction", "batchmean"),
-        ("reduction", None),
-        ("weight", torch.ones(K, 1)),
-        ("weight", torch.ones(K, dtype=torch.long)),
-        ("weight", "heavy"),
-        ("weight", {"a": 1}),
-        ("ignore_index", "none"),
-        ("ignore_index", math.inf),
-        ("ignore_index", 0.5),
-        ("exact", "maybe"),
-    ],
-)
-def test_options(name: str, option: str, value: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=option):
-        Case(name, {}).make(**{option: value})
+def test_options(name: str) -> None:
+    for option, value in BAD_OPTIONS:
+        with pytest.raises((ValueError, TypeError), match=option):
+            Case(name, {}).make(**{option: value})
 
 
 @every_loss
@@ -149,6 +151,9 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("remargin", "shift", ([], "up", [1.0, "x"], [1.0, math.nan])),
     ("remargin", "every", (0, 1.5)),
     ("remargin", "loss", ("nosuch", 3, None)),
+    *[(name, "num_classes", (1, 0, 2.5, -3)) for name in ("tau-shift", "tau-scale")],
+    *[(name, "tau", (0, -1)) for name in ("tau-shift", "tau-scale")],
+    *[(name, "sigma", (0, -1)) for name in ("tau-shift", "tau-scale")],
     ("peer", "loss", ("nosuch", 3)),
     ("peer", "generator", ("seed", 1.5, True)),
     ("unit", "loss", ("nosuch", 3, "nce")),
@@ -158,18 +163,19 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize(
     ("name", "parameter", "value"),
-    [(name, parameter, value) for name, parameter, values in OUTSIDE for value in values if name in LOSSES],
+    [(name, parameter, value) for name, parameter, values in OUTSIDE for value in values],
 )
 def test_hyperparameters_outside_their_range(name: str, parameter: str, value: Any) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         Case(name, {parameter: value}).make()
     message = str(caught.value)
     assert parameter in message or "loss" in message.lower(), message
-    assert str(value) in message or repr(value) in message or not isinstance(value, (int, float)), message
+    assert parameter == "loss" or not isinstance(value, (int, float)) or str(value) in message, message
 
 
 @pytest.mark.parametrize(
-    ("name", "parameter"), [(name, parameter) for name in LOSSES for parameter in LOSSES.parameters(name)]
+    ("name", "parameter"),
+    [(name, parameter) for name in LOSSES for parameter in LOSSES.parameters(name) if parameter not in OPTIONS],
 )
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "q", [0.5, [1]]], ids=str)
 def test_nonsense_is_refused_for_every_parameter(name: str, parameter: str, value: Any) -> None:
@@ -185,7 +191,7 @@ def test_every_number_has_a_row_above() -> None:
         (name, parameter)
         for name in LOSSES
         for parameter, default in LOSSES.parameters(name).items()
-        if isinstance(default, (int, float)) and not isinstance(default, bool)
+        if parameter not in OPTIONS and isinstance(default, (int, float)) and not isinstance(default, bool)
     }
     assert numeric <= known, f"Add to OUTSIDE: {sorted(numeric - known)}"
 
@@ -199,7 +205,7 @@ def test_every_number_has_a_row_above() -> None:
         (torch.ones(1, 1), "square"),
         (torch.ones(3), "square"),
         (torch.eye(3)[None], "square"),
-        (torch.tensor([[0.9, 0.2], [0.1, 0.8]]), "rows of `T` to sum to one, row 0 sums to 1.1"),
+        (torch.tensor([[0.9, 0.2], [0.1, 0.9]]), "rows of `T` to sum to one, row 0 sums to 1.1"),
         (torch.tensor([[1.5, -0.5], [0.0, 1.0]]), "probabilities"),
         (torch.tensor([[math.nan, 1.0], [0.0, 1.0]]), "probabilities"),
     ],
@@ -237,7 +243,6 @@ def test_remargin_refuses_real_valued_targets() -> None:
         (get_loss("ce") + get_loss("remargin", loss="mae", shift=1.0))(LOGITS, torch.eye(K)[LABELS])
 
 
-@pytest.mark.skipif("bitempered" not in LOSSES, reason="not registered")
 def test_bitempered_refuses_negative_targets() -> None:
     target = torch.eye(K)[LABELS]
     target[1, 0] = -0.25
@@ -281,21 +286,26 @@ def test_adding_something_else() -> None:
 
 
 # --- Specs -----------------------------------------------------------------------------------------------------------
-WORDS = st.sampled_from([*LOSSES, "nosuch", "002", "000", "cifar10", "true", "none", "1", "-2.5", "1e999", "1e-5", "9" * 5000, "[1, 2]", "{}", '{"a": 1}',
-                         "[[1, 0], [0, 1]]", "[[0.5]]", "(gce:q=0.7)", "()", "", " ", "nan", "inf", "½", "٣"])  # fmt: skip
-KEYS = st.sampled_from(["q", "a", "T", "loss", "shift", "scale", "every", "prior", "generator", "gamma", "t", "t1", "weight", "reduction",
-                        "ignore_index", "exact", "detach", "self", "options", "num_classes", "dataset", "class", "1", ""])  # fmt: skip
+NAMES = st.sampled_from([*LOSSES, "nosuch", "gce@002", "nce+agce@002"])
+WORDS = st.sampled_from(
+    ["002", "000", "cifar10", "true", "none", "1", "-2.5", "1e999", "1e-5", "9" * 5000, "[1, 2]", "{}", '{"a": 1}',
+     "[[1, 0], [0, 1]]", "[[0.5]]", "(gce:q=0.7)", "nce", "()", "", " ", "nan", "inf", "½", "٣"]
+)  # fmt: skip
+KEYS = st.sampled_from(
+    ["q", "a", "T", "loss", "shift", "scale", "every", "prior", "generator", "gamma", "t", "t1", "tau", "weight",
+     "reduction", "ignore_index", "exact", "detach", "self", "options", "num_classes", "dataset", "class", "1", ""]
+)  # fmt: skip
 MARKS = st.sampled_from([":", ",", "=", "+", "*", "@", "(", ")", "[", "]", "{", "}", " + ", "2*", " ", "-"])
 TEXTS = st.one_of(
     st.text(max_size=40),
-    st.lists(st.one_of(WORDS, KEYS, MARKS), max_size=10).map("".join),
-    st.tuples(WORDS, st.lists(st.tuples(KEYS, WORDS), max_size=3)).map(
+    st.lists(st.one_of(NAMES, WORDS, KEYS, MARKS), max_size=10).map("".join),
+    st.tuples(NAMES, st.lists(st.tuples(KEYS, WORDS), max_size=3)).map(
         lambda call: call[0] + ":" + ",".join(f"{key}={value}" for key, value in call[1])
     ),
 )
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(TEXTS)
 def test_specs_are_read_or_refused(text: str) -> None:
     """Whatever the text: a loss, or ValueError or TypeError; what is built can be written and read again."""
@@ -344,7 +354,7 @@ def test_estimate_transition(shape: tuple[int, int], percentile: float | None) -
 
 
 def test_estimate_transition_by_hand() -> None:
-    """100 samples, class 0's probabilities 0.01 … 1.00: the 97th percentile ('higher') is 0.98, so 0.97 is the anchor."""
+    """Of the probabilities 0.01 … 1.00 of class 0, 0.98 is the 97th percentile ('higher'), so 0.97 is the anchor."""
     column = torch.arange(1, 101, dtype=torch.float64) / 100
     estimate = estimate_transition(torch.stack([column, 1 - column], 1))
     torch.testing.assert_close(estimate, torch.tensor([[0.97, 0.03], [0.04, 0.96]], dtype=torch.float64))

@@ -24,14 +24,28 @@ def check_number(
     return number
 
 
-def check_count(name: str, value: object, at_least: int, remedy: str = "") -> int:
-    """Return ``value`` as an integer of at least ``at_least``."""
-    whole = not isinstance(value, bool) and isinstance(value, Real) and float(value).is_integer()
-    if not whole or float(value) < at_least:  # type: ignore[arg-type]
-        raise ValueError(
-            f"Expected `{name}` to be an integer of at least {at_least}, got {value!r}.{' ' + remedy if remedy else ''}"
-        )
+def check_count(name: str, value: object, at_least: int | None = None, remedy: str = "") -> int:
+    """Return ``value`` as an integer, of at least ``at_least``."""
+    whole = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
+    if not whole or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
+        bound = "" if at_least is None else f" of at least {at_least}"
+        raise ValueError(f"Expected `{name}` to be an integer{bound}, got {value!r}.{' ' + remedy if remedy else ''}")
     return int(float(value))  # type: ignore[arg-type]
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return ``value`` where it is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"Expected `{name}` to be true or false, got {value!r}.")
+    return value
+
+
+def check_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``value`` as a tensor, from whatever holds numbers."""
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"Expected `{name}` to hold numbers, got {type(value).__name__} {value!r}.") from None
 
 
 def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
@@ -80,7 +94,7 @@ def check_labels(target: Tensor, num_classes: int, ignore_index: int | None = No
 
 def check_transition(name: str, matrix: object) -> Tensor:
     """Return ``matrix`` as a float64 row-stochastic tensor: T[i, j] = P(given j | true i)."""
-    T = torch.as_tensor(matrix, dtype=torch.float64).detach().cpu()
+    T = check_tensor(name, matrix, torch.float64).detach().cpu()
     if T.dim() != 2 or T.shape[0] != T.shape[1] or T.shape[0] < 2:
         raise ValueError(f"Expected `{name}` to be a square matrix of at least 2 classes, got shape {tuple(T.shape)}.")
     if not bool(torch.isfinite(T).all()) or bool((T < 0).any()):

@@ -27,6 +27,8 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
     for i, char in enumerate(text):
         if char in _PAIRS:
             closing.append(_PAIRS[char])
+            if len(closing) > 20:
+                raise ValueError(f"Expected brackets nested at most 20 deep, got {text[:60]!r}….")
         elif char in _PAIRS.values():
             if not closing or closing.pop() != char:
                 raise ValueError(f"Unbalanced {char!r} in {text!r}.")
@@ -117,8 +119,9 @@ def format_call(name: str, params: Mapping[str, Any]) -> str:
 class Registry(Generic[T]):
     """Names to factories, with errors that say what exists."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, shared: tuple[str, ...] = ()) -> None:
         self.kind = kind
+        self.shared = shared  # what a factory's **kwargs may hold
         self._factories: dict[str, Callable[..., T]] = {}
 
     def register(self, name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -156,9 +159,13 @@ class Registry(Generic[T]):
     def create(self, name: str, **params: Any) -> T:
         """Build ``name`` with ``params``, refusing parameters it does not take."""
         factory = self[name]
-        try:
-            inspect.signature(factory).bind(**params)
-        except TypeError as error:
-            known = ", ".join(self.parameters(name)) or "none"
-            raise TypeError(f"The {self.kind} {name!r} takes the parameters {known}: {error}.") from None
+        signature = inspect.signature(factory)
+        own = self.parameters(name)
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+        known = [*own, *(self.shared if open_ended else ())]
+        unknown = [key for key in params if key not in known]
+        missing = [key for key, default in own.items() if default is inspect.Parameter.empty and key not in params]
+        if unknown or missing:
+            fault = f"got {', '.join(map(repr, unknown))}" if unknown else f"{', '.join(map(repr, missing))} is missing"
+            raise TypeError(f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}.")
         return factory(**params)

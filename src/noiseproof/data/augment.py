@@ -103,37 +103,47 @@ class Transform(ABC):
         return self.apply(images, params.to(images.device, non_blocking=True))
 
 
-class Placement(Transform):
-    """A transformation that only moves pixels: each output row and column copies one of the input's, or is zero."""
-
-    @abstractmethod
-    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Source rows (B, h) and columns (B, w), counted from 1; 0 and height + 1 (width + 1) are zero pixels.
-
-        Counting in the image with a border of one zero pixel makes any chain of placements one gather without masks.
-        """
-
-    def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        return _gather(images, *self.place(params, images.shape[2], images.shape[3]))
+def _check_crop(size: int, length: int, padding: int = 0) -> None:
+    if size > length + 2 * padding:
+        padded = f"{length} + 2·{padding}" if padding else f"{length}"
+        raise ValueError(
+            f"Expected a crop no larger than the image, got {size} pixels of {padded}. Pad more, or resize first."
+        )
 
 
-def _gather(images: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-    B, C, _, width = images.shape
-    bordered = F.pad(images, (1, 1, 1, 1)).flatten(2)  # (B, C, (H + 2)·(W + 2))
-    index = rows[:, :, None] * (width + 2) + cols[:, None, :]  # (B, h, w)
-    return bordered.gather(2, index.flatten(1)[:, None].expand(B, C, -1)).view(B, C, *index.shape[1:])
+def _pad(images: Tensor, paddings: tuple[int, int], fill: Fill) -> Tensor:
+    if fill == "zero":
+        return F.pad(images, (paddings[1], paddings[1], paddings[0], paddings[0])) if any(paddings) else images
+    for dim, padding in enumerate(paddings, 2):
+        last = images.shape[dim] - 1
+        if padding > last:
+            raise ValueError(f"Expected reflected padding below the image's {last + 1} pixels, got {padding}.")
+        index = torch.arange(-padding, last + 1 + padding, device=images.device)
+        images = images.index_select(dim, last - (last - index.abs()).abs())
+    return images
 
 
-def _window(start: Tensor, size: int, length: int, fill: Fill) -> Tensor:
-    """Positions of ``size`` pixels from ``start`` (B,) on in a line of ``length`` pixels, counted from 1."""
-    index = start[:, None] + torch.arange(size, device=start.device)  # (B, size)
-    if fill == "reflect":
-        return length - ((length - 1) - index.abs()).abs()
-    return (index + 1).clamp(0, length + 1)
+def _random_crop(
+    images: Tensor, params: Tensor, paddings: tuple[int, int], size: tuple[int, int], fill: Fill
+) -> Tensor:
+    """Pad, then cut a window for each image: every row of a window is one contiguous strip of the padded batch."""
+    B, C = images.shape[:2]
+    h, w = size
+    for length, padding, wanted in zip(images.shape[2:], paddings, size, strict=True):
+        _check_crop(wanted, length, padding)
+    padded = _pad(images, paddings, fill).contiguous()
+    height, width = padded.shape[2:]
+    # Below the number of places also after rounding, as every float32 below 1 is at most 1 − 2⁻²⁴.
+    top = (params[:, 0] * (height - h + 1)).long().view(B, 1, 1)
+    left = (params[:, 1] * (width - w + 1)).long().view(B, 1, 1)
+    plane = torch.arange(B * C, device=images.device).view(B, C, 1)
+    row = torch.arange(h, device=images.device)
+    start = ((plane * height + top) + row) * width + left  # (B, C, h)
+    return padded.flatten().unfold(0, w, 1).index_select(0, start.flatten()).view(B, C, h, w)
 
 
 @dataclass(frozen=True)
-class PadCrop(Placement):
+class PadCrop(Transform):
     """Pad every side by ``padding`` pixels, then cut a window of ``size`` (the image's own by default) at random.
 
     All (2·padding + 1)² places of a window of the image's size are equally likely.
@@ -157,31 +167,13 @@ class PadCrop(Placement):
     def columns(self) -> int:
         return 2
 
-    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        size = (height, width) if self.size is None else _pair("size", self.size)
-        return _random_window(params, (height, width), (self.padding, self.padding), size, self.mode)
-
-
-def _random_window(
-    params: Tensor, lengths: tuple[int, int], paddings: tuple[int, int], sizes: tuple[int, int], fill: Fill
-) -> tuple[Tensor, Tensor]:
-    places = []
-    for u, length, padding, size in zip(params.unbind(1), lengths, paddings, sizes, strict=True):
-        choices = length + 2 * padding - size + 1
-        if choices < 1:
-            raise ValueError(
-                f"Expected a crop no larger than the padded image, got {size} pixels of {length} + 2·{padding}. "
-                "Pad more, or resize first."
-            )
-        if fill == "reflect" and padding >= length:
-            raise ValueError(f"Expected reflected padding below the image's {length} pixels, got {padding}.")
-        start = (u * choices).long()  # below `choices` also after rounding, as every float32 u < 1 is at most 1 − 2⁻²⁴
-        places.append(_window(start - padding, size, length, fill))
-    return places[0], places[1]
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        size = (images.shape[2], images.shape[3]) if self.size is None else _pair("size", self.size)
+        return _random_crop(images, params, (self.padding, self.padding), size, self.mode)
 
 
 @dataclass(frozen=True)
-class Shift(Placement):
+class Shift(Transform):
     """Move by up to ``max_fraction`` of height and width, in whole pixels, each move equally likely (paper 004).
 
     ``Shift(0.125)`` of a 32-pixel image is ``PadCrop(4)``, number for number.
@@ -198,13 +190,14 @@ class Shift(Placement):
     def columns(self) -> int:
         return 2
 
-    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        height, width = images.shape[2:]
         most = int(self.max_fraction * height + 1e-6), int(self.max_fraction * width + 1e-6)
-        return _random_window(params, (height, width), most, (height, width), self.mode)
+        return _random_crop(images, params, most, (height, width), self.mode)
 
 
 @dataclass(frozen=True)
-class Flip(Placement):
+class Flip(Transform):
     """Mirror left to right with probability ``p``."""
 
     p: float = 0.5
@@ -216,14 +209,17 @@ class Flip(Placement):
     def columns(self) -> int:
         return 1
 
-    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        row = torch.arange(1, height + 1, device=params.device)
-        col = torch.arange(1, width + 1, device=params.device)
-        return row.expand(len(params), height), torch.where(params < self.p, width + 1 - col, col)
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        chosen = (params < self.p)[..., None, None]  # (B, 1, 1, 1)
+        mirrored = images.flip(3)
+        if images.is_floating_point():
+            return torch.where(chosen, mirrored, images)
+        # The same choice bit by bit, on a CPU four times as fast as `where` on bytes.
+        return mirrored.bitwise_xor_(images).bitwise_and_(chosen.byte() * 255).bitwise_xor_(images)
 
 
 @dataclass(frozen=True)
-class CenterCrop(Placement):
+class CenterCrop(Transform):
     """Cut the central window of ``size``."""
 
     size: Size
@@ -235,16 +231,12 @@ class CenterCrop(Placement):
     def columns(self) -> int:
         return 0
 
-    def place(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-        places = []
-        for length, size in zip((height, width), _pair("size", self.size), strict=True):
-            if size > length:
-                raise ValueError(
-                    f"Expected a crop no larger than the image, got {size} pixels of {length}. Resize first."
-                )
-            start = 1 + round((length - size) / 2)
-            places.append(torch.arange(start, start + size, device=params.device).expand(len(params), size))
-        return places[0], places[1]
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        for dim, size in enumerate(_pair("size", self.size), 2):
+            length = images.shape[dim]
+            _check_crop(size, length)
+            images = images.narrow(dim, round((length - size) / 2), size)
+        return images
 
 
 @dataclass(frozen=True)
@@ -422,7 +414,7 @@ class ColorJitter(Transform):
         channels = images.shape[1]
         if channels not in (1, 3):
             raise ValueError(f"Expected images of 1 or 3 channels for ColorJitter, got {channels}.")
-        x = _floating(images) if images.is_floating_point() else images / 255
+        x = _floating(images) if images.is_floating_point() else images.float().div_(255)
         swing = 2 * params[:, 4:, None, None, None] - 1  # (B, 4, 1, 1, 1) in ±1
         limits = self.brightness, self.contrast, self.saturation, 0.0
         factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1).to(x.dtype)
@@ -435,7 +427,7 @@ class ColorJitter(Transform):
             _, contrast, saturation, hue = chosen[:, step].unbind(1)  # each (B, 1, 1, 1), 1 for its images, else 0
             factor = (chosen[:, step] * factors).sum(1)
             grey = _luma(x)  # (B, 1, H, W)
-            target = saturation * grey + contrast * grey.mean((2, 3), keepdim=True)
+            target = (saturation * grey).add_(contrast * grey.mean((2, 3), keepdim=True))
             mixed = torch.lerp(target.expand_as(x), x, factor).clamp_(0, 1)
             x = torch.lerp(mixed, _turn_hue(x, angle), hue.expand_as(x)) if steps == 4 else mixed
         return _restore(x if images.is_floating_point() else x * 255, images)
@@ -444,7 +436,8 @@ class ColorJitter(Transform):
 def _luma(x: Tensor) -> Tensor:
     if x.shape[1] == 1:
         return x
-    return 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]  # ITU-R 601, as PIL
+    r, g, b = torch.split(x, 1, dim=1)
+    return (0.299 * r).add_(g, alpha=0.587).add_(b, alpha=0.114)  # ITU-R 601, as PIL
 
 
 def _turn_hue(x: Tensor, angle: Tensor) -> Tensor:
@@ -453,14 +446,13 @@ def _turn_hue(x: Tensor, angle: Tensor) -> Tensor:
     chroma = high - low
     r, g, b = torch.split(x, 1, dim=1)
     scale = 1 / chroma.clamp(min=1e-12)  # the hue of a grey pixel is of no consequence: its chroma is zero
-    sixths = torch.where(high == r, (g - b) * scale, torch.where(high == g, (b - r) * scale + 2, (r - g) * scale + 4))
+    green_or_blue = torch.where(high == g, (b - r).mul_(scale).add_(2), (r - g).mul_(scale).add_(4))
+    sixths = torch.where(high == r, (g - b).mul_(scale), green_or_blue)
     # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two turns more keep the
     # phase positive, where frac is the remainder (torch's % is far slower on a CPU).
     about = torch.arange(6, 3, -1, device=x.device, dtype=x.dtype).view(3, 1, 1) / 3
-    height = (
-        (sixths / 6 + angle + about).frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1)
-    )  # in place: memory is slow
-    return low + chroma * height
+    phase = sixths.div_(6).add_(angle) + about
+    return phase.frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(chroma).add_(low)
 
 
 @dataclass(frozen=True)
@@ -499,7 +491,7 @@ class Normalise(Transform):
 
 @dataclass(frozen=True)
 class Compose(Transform):
-    """Transformations one after another; neighbours that only move pixels are carried out as one gather.
+    """Transformations one after another.
 
     >>> augment = Compose([PadCrop(4), Flip(), Normalise((0.5,), (0.5,))])
     >>> augment(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.Generator().manual_seed(0)).shape
@@ -516,20 +508,10 @@ class Compose(Transform):
         return sum(transform.columns for transform in self.transforms)
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        place: tuple[Tensor, Tensor] | None = None
         widths = [transform.columns for transform in self.transforms]
         for transform, u in zip(self.transforms, torch.split(params, widths, dim=1), strict=True):
-            if isinstance(transform, Placement):
-                if place is None:
-                    place = transform.place(u, images.shape[2], images.shape[3])
-                else:
-                    rows, cols = transform.place(u, place[0].shape[1], place[1].shape[1])
-                    place = F.pad(place[0], (1, 1)).gather(1, rows), F.pad(place[1], (1, 1)).gather(1, cols)
-                continue
-            if place is not None:
-                images, place = _gather(images, *place), None
             images = transform.transform(images, u)
-        return images if place is None else _gather(images, *place)
+        return images
 
 
 def _flatten(transforms: Iterable[Transform]) -> Iterable[Transform]:

@@ -27,13 +27,33 @@ LARGEST_FILE = 200 * 2**20  # CIFAR-100's train file has 155 MB
 AGAIN = "Delete it and fetch the dataset again."
 
 
+class _Kind:
+    """Stands in for ``numpy.dtype``."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        self.code = code
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like, of which a byte has none."""
+
+
+class _Array:
+    """Stands in for ``numpy.ndarray``: its own unpickling trusts the flags in the file, and forged ones crash it."""
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Kind, bool, bytes]) -> None:
+        _, shape, kind, fortran, raw = state
+        if not isinstance(kind, _Kind) or kind.code not in ("u1", b"u1") or type(raw) is not bytes:
+            raise pickle.UnpicklingError("an array of something other than bytes")
+        self.values = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
 class CifarUnpickler(pickle.Unpickler):
-    """Admits a dict of numbers, strings and NumPy arrays, which is all that CIFAR's files hold; runs no other code."""
+    """Admits numbers, strings, lists, dicts and arrays of bytes, all that CIFAR's files hold; runs no code."""
 
     admitted: ClassVar[dict[tuple[str, str], Any]] = {
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],  # NumPy 2 has moved it
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
+        ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _Kind,
     }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -69,10 +89,11 @@ def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> tupl
     """Pixels (N, 3072) and the label lists ``keys`` of one python batch."""
     try:
         batch = CifarUnpickler(io.BytesIO(blob), encoding="bytes").load()
-        pixels, labels = batch[b"data"], [torch.tensor(batch[key.encode()], dtype=torch.int64) for key in keys]
-        shapes = (pixels.shape, pixels.dtype, *(tuple(column.shape) for column in labels))
-        if shapes != ((rows, PIXELS), np.uint8, *[(rows,)] * len(labels)):
-            raise ValueError(f"pixels and labels of {', '.join(map(str, shapes))}")
+        pixels: NDArray[np.uint8] = batch[b"data"].values
+        labels = [torch.tensor(batch[key.encode()], dtype=torch.int64) for key in keys]
+        shapes = [pixels.shape, *(tuple(column.shape) for column in labels)]
+        if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)]:
+            raise ValueError(f"pixels and labels of shape {', '.join(map(str, shapes))}")
     # An unpickler may raise anything on bytes it does not understand.
     except Exception as error:
         raise ValueError(

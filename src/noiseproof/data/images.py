@@ -130,7 +130,7 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
     if not root.is_dir():
         raise FileNotFoundError(f"Expected a folder of images at {root}, found none.")
     parts = {"train": root}
-    if "train" in _subfolders(root):
+    if (root / "train").is_dir() and _subfolders(root / "train"):  # else it is a class of railway pictures
         parts = {part: root / part for part in ("train", "val", "test", "trusted") if (root / part).is_dir()}
     classes = encode_labels(_subfolders(parts["train"]))[1]  # in order, numbers as numbers
     splits: dict[str, Split] = {}

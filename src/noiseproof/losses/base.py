@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_labels, check_logits_and_target, check_number
+from noiseproof.core.checks import (
+    check_count,
+    check_flag,
+    check_labels,
+    check_logits_and_target,
+    check_number,
+    check_tensor,
+)
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
@@ -20,9 +27,9 @@ Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
 L = TypeVar("L", bound="Loss")
 
-LOSSES: Registry[Loss] = Registry("loss")
 BLOCK = 2**18  # logits: the size from which blocks pay, twice the size of a block
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
+LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
 
 
 def register(name: str) -> Callable[[type[L]], type[L]]:
@@ -55,6 +62,7 @@ class Loss(nn.Module):
     formula: ClassVar[str] = ""
     source: ClassVar[str] = ""
     name: ClassVar[str] = ""
+    class_indices_only: bool = False
     independent_rows: bool = True  # a row's loss does not depend on the other rows
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
     weight: Tensor | None
@@ -71,15 +79,15 @@ class Loss(nn.Module):
         if reduction not in get_args(Reduction):
             raise ValueError(f"Expected `reduction` to be 'mean', 'sum' or 'none', got {reduction!r}.")
         if weight is not None:
-            weight = torch.as_tensor(weight)
+            weight = check_tensor("weight", weight)
             if weight.dim() != 1 or not weight.is_floating_point():
                 raise ValueError(
                     f"Expected `weight` to hold one float for each class, got {weight.dtype} {tuple(weight.shape)}."
                 )
-        self.register_buffer("weight", weight)
-        self.ignore_index = int(ignore_index)
+        set_weight(self, weight)
+        self.ignore_index = check_count("ignore_index", ignore_index)
         self.reduction: Reduction = reduction
-        self.exact = bool(exact)
+        self.exact = check_flag("exact", exact)
 
     def value(self, y: LabelProb) -> Tensor:
         """The loss of a label as a function of its probability: all that a new loss writes."""
@@ -133,20 +141,45 @@ class Loss(nn.Module):
             loss: Tensor = self(Output(out.logits[None]), target[None], sample_weight)
             return loss[0] if self.reduction == "none" else loss
         check_logits_and_target(out.logits, target)
-        try:
-            losses = self._in_blocks(out, target) if self._wants_blocks(out.logits) else self.per_sample(out, target)
-        except IndexError:
+        if self.weight is not None and self.weight.shape[0] != out.logits.shape[1]:
+            raise ValueError(f"Expected `weight` of {out.logits.shape[1]} classes, got {self.weight.shape[0]}.")
+        if self.class_indices_only and target.dim() == 2:
+            raise ValueError(
+                f"Expected class indices (B,) as the target of `{self}`, got shape {tuple(target.shape)}: a shift "
+                "needs one labelled logit. Use the loss without remargin for real-valued targets."
+            )
+        # Reading the labels is free on a CPU, elsewhere it would wait for the device.
+        lowest = int(target.min()) if target.dim() == 1 and target.numel() and readable(target) else None
+        if lowest is not None and lowest < 0:
             check_labels(target, out.logits.shape[1], self.ignore_index)
+        all_count = target.dim() == 2 or (self.ignore_index < 0 and lowest is not None and lowest >= 0)
+        try:
+            if all_count and sample_weight is None and self._is_plain_mean and target.dim() == 1:
+                return self._mean(out.logits, target)
+            by_blocks = self._wants_blocks(out.logits, target)
+            losses = self._in_blocks(out, target) if by_blocks else self.per_sample(out, target)
+        except (IndexError, RuntimeError):
+            if lowest is not None:
+                check_labels(target, out.logits.shape[1], self.ignore_index)
             raise
-        return self._reduce(losses, target, sample_weight, out.logits.shape[1])
+        return self._reduce(losses, target, sample_weight, all_count)
 
-    def _wants_blocks(self, logits: Tensor) -> bool:
+    @property
+    def _is_plain_mean(self) -> bool:
+        """Whether ``_mean`` computes value, slope and mean as one node of the graph, which matters at (128, 10)."""
+        return False
+
+    def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _wants_blocks(self, logits: Tensor, target: Tensor) -> bool:
         """Whether to go by blocks of rows: for large batches on a CPU, where they stay in its cache."""
         return (
             (self.exact or self.kind != "margin")
             and self.independent_rows
             and logits.numel() >= BLOCK
             and logits.requires_grad
+            and not target.requires_grad
             and readable(logits)
         )
 
@@ -163,23 +196,17 @@ class Loss(nn.Module):
 
     def _weighed(self, target: Tensor) -> Tensor:
         """A real-valued target times the class weights."""
-        if self.weight is None:
-            return target
-        self._check_weight(target.shape[1])
-        return target * self.weight
+        return target if self.weight is None else target * self.weight
 
-    def _check_weight(self, num_classes: int) -> None:
-        if self.weight is not None and self.weight.shape[0] != num_classes:
-            raise ValueError(f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}.")
-
-    def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, num_classes: int) -> Tensor:
-        counted = target != self.ignore_index if target.dim() == 1 else None
+    def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool) -> Tensor:
+        counted = None if all_count else target != self.ignore_index
         if counted is not None and (self.exact or not self.vanishes):
             losses = torch.where(counted, losses, 0)
         class_weight = None
-        if counted is not None and self.weight is not None:
-            self._check_weight(num_classes)
-            class_weight = self.weight[countable(target, self.ignore_index)] * counted
+        if target.dim() == 1 and self.weight is not None:
+            class_weight = self.weight[countable(target, self.ignore_index)]
+            if counted is not None:
+                class_weight = class_weight * counted
             losses = losses * class_weight
         if sample_weight is not None:
             if sample_weight.shape != losses.shape:
@@ -189,12 +216,11 @@ class Loss(nn.Module):
             losses = losses * sample_weight
         if self.reduction == "none":
             return losses
-        total = losses.sum()
         if self.reduction == "sum":
-            return total
+            return losses.sum()
         if class_weight is not None:
-            return total / class_weight.sum()
-        return total / (losses.shape[0] if counted is None else counted.sum())
+            return losses.sum() / class_weight.sum()
+        return losses.mean() if counted is None else losses.sum() / counted.sum()
 
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
@@ -222,6 +248,8 @@ class Loss(nn.Module):
         return str(self)
 
     def __add__(self, other: Loss) -> WeightedSum:
+        if not isinstance(other, Loss):
+            return NotImplemented
         return WeightedSum([(1.0, self), (1.0, other)], **_shared_options([self, other]))
 
     def __mul__(self, scale: float) -> WeightedSum:
@@ -251,6 +279,13 @@ class MarginLoss(Loss):
     def evaluate(self, y: LabelProb) -> Tensor:
         return pointwise(y.nll, self) if self._closed else self.value(y)
 
+    @property
+    def _is_plain_mean(self) -> bool:
+        return self._closed and self.reduction == "mean" and self.weight is None and not self.exact
+
+    def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
+        return pointwise(F.cross_entropy(logits, target, reduction="none"), self, mean=True)
+
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         y = LabelProb.from_margin(margin)
         weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
@@ -276,6 +311,8 @@ class WeightedSum(Loss):
         self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
         kinds = {loss.kind for loss in self.losses}
         self.vanishes = all(loss.vanishes for _, loss in flat)
+        self.independent_rows = all(loss.independent_rows for _, loss in flat)
+        self.class_indices_only = any(loss.class_indices_only for _, loss in flat)
         self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
 
     @property
@@ -341,31 +378,33 @@ class _Pointwise(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(nll: Tensor, curve: Curve) -> Tensor:
-        return curve.value(LabelProb(nll))
+    def forward(nll: Tensor, curve: Curve, mean: bool) -> Tensor:
+        value = curve.value(LabelProb(nll))
+        return value.mean() if mean else value
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
-        ctx.curve = inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve, bool], output: Tensor) -> None:
+        nll, ctx.curve, ctx.mean = inputs
+        ctx.save_for_backward(nll)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.curve.slope(LabelProb(ctx.saved_tensors[0])), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (nll,) = ctx.saved_tensors
+        return (grad / nll.numel() if ctx.mean else grad) * ctx.curve.slope(LabelProb(nll)), None, None
 
 
 class _PointwiseForwardMode(_Pointwise):
     """The same with forward-mode derivatives, which ``torch.compile`` cannot trace."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve, bool], output: Tensor) -> None:
         _Pointwise.setup_context(ctx, inputs, output)
         ctx.save_for_forward(inputs[0])
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        slope: Tensor = ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))
-        return tangent * slope
+    def jvp(ctx: Any, tangent: Tensor, _: None, __: None) -> Tensor:
+        change: Tensor = tangent * ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))
+        return change.mean() if ctx.mean else change
 
 
 class _Blocks(torch.autograd.Function):
@@ -395,17 +434,17 @@ class _Blocks(torch.autograd.Function):
 
 # ``Function.apply`` binds its arguments by signature on every call, half the cost of a loss at (128, 10). The class
 # below it in the hierarchy skips that, and knows nothing of torch.func, which we therefore ask for first.
-_apply_directly = super(torch.autograd.Function, _PointwiseForwardMode).apply
+_apply_directly = super(torch.autograd.Function, _Pointwise).apply
 _in_torch_func = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
-def pointwise(nll: Tensor, curve: Curve) -> Tensor:
+def pointwise(nll: Tensor, curve: Curve, mean: bool = False) -> Tensor:
     """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
     if torch.compiler.is_compiling():
         apply = _Pointwise.apply
     else:
         apply = _PointwiseForwardMode.apply if _in_torch_func() else _apply_directly
-    value: Tensor = apply(nll, curve)  # type: ignore[no-untyped-call]
+    value: Tensor = apply(nll, curve, mean)  # type: ignore[no-untyped-call]
     return value
 
 
@@ -413,13 +452,24 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
     if loss.ignore_index == ignore_index and _same(loss.weight, weight):
         return loss
-    if loss.weight is not None:
+    if loss.weight is not None and not _same(loss.weight, weight):
         raise ValueError(f"Expected `weight` on the outermost loss only, got it on the inner `{loss}` too.")
     inner = copy.deepcopy(loss)
+    set_weight(inner, weight)
     for part in inner.modules():
         if isinstance(part, Loss):
-            part.ignore_index, part.weight = ignore_index, weight
+            part.ignore_index = ignore_index
     return inner
+
+
+def set_weight(loss: Loss, weight: Tensor | None) -> None:
+    """A buffer where there is a weight; else a plain None, since a module finds its buffers slowly."""
+    loss.__dict__.pop("weight", None)
+    if weight is None:
+        loss._buffers.pop("weight", None)
+        loss.weight = None
+    else:
+        loss.register_buffer("weight", weight)
 
 
 def readable(tensor: Tensor) -> bool:

@@ -145,7 +145,7 @@ class BiTempered(Loss):
             )
         if self.smoothing:
             others = self.smoothing / (logits.shape[1] - 1)
-            one_hot = F.one_hot(label, logits.shape[1]).to(logits.dtype) if hard else label
+            one_hot = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
             label = one_hot * (1 - self.smoothing - others) + others
         value: Tensor
         value, _ = _BiTempered.apply(logits, label, self.t1, self.t2, self.iterations)  # type: ignore[no-untyped-call]

@@ -52,7 +52,7 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
         low, reach = low - reach, 2 * reach
     while gap(high) < 0:
         high, reach = high + reach, 2 * reach
-    return _root(gap, low, high, tolerance=1e-14 * C)
+    return _root(gap, (low, gap(low)), (high, gap(high)), tolerance=1e-14 * C)
 
 
 def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True) -> float:
@@ -495,13 +495,13 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float,
     directions = [1, -1]
     for k in range(1, 8 if by_factor else 14):
         for side in tuple(directions):
-            last, t = ends[side][0], side * 0.1 * (2**k - 1)
+            last, t = ends[side], side * 0.1 * (2**k - 1)
             if build(at(t)) is None:
                 directions.remove(side)
-                t = _last_admitted(lambda t: build(at(t)) is not None, last, t)
+                t = _last_admitted(lambda t: build(at(t)) is not None, last[0], t)
             found = gap(t)
             if found * here <= 0:
-                return at(_root(gap, last, t, tolerance=1e-12 * abs(target)))
+                return at(_root(gap, last, (t, found), tolerance=1e-12 * abs(target)))
             if math.isfinite(found):
                 ends[side] = t, found
     (low, below), (high, above) = sorted((at(t), found + target) for t, found in ends.values())
@@ -518,9 +518,12 @@ def _last_admitted(admitted: Callable[[float], bool], inside: float, outside: fl
     return inside
 
 
-def _root(f: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
+Point = tuple[float, float]  # x, f(x)
+
+
+def _root(f: Callable[[float], float], one: Point, other: Point, *, tolerance: float) -> float:
     """Root of ``f`` between two points where its signs differ: false position, Illinois' variant."""
-    f_low, f_high = f(low), f(high)
+    (low, f_low), (high, f_high) = one, other
     x = low if abs(f_low) < abs(f_high) else high
     for _ in range(200):
         if f_low == f_high or abs(high - low) <= 1e-15 * abs(high + low):

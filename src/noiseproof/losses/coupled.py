@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, adopt, pointwise, register
+from noiseproof.losses.base import Kind, Loss, adopt, pointwise, readable, register
 from noiseproof.losses.margin import Focal
 from noiseproof.losses.spec import as_loss
 
@@ -58,16 +58,40 @@ class NFL(CoupledLoss):
     def __init__(self, gamma: float = 0.5, detach: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self.gamma = check_number("gamma", gamma, "[0, inf)", 0)
-        self.detach = bool(detach)
+        self.detach = check_flag("detach", detach)
         self._focal = Focal(self.gamma)
 
-    def _f(self, y: LabelProb) -> Tensor:
-        if self.detach:
-            return y.miss.detach() ** self.gamma * y.nll
-        return pointwise(y.nll, self._focal)
-
     def value(self, y: LabelProb) -> Tensor:
-        return self._f(y) / y.total(self._f(LabelProb(-y.log_p)))
+        if self.detach:
+            constant = (-torch.expm1(y.log_p.detach())) ** self.gamma
+            return y.miss.detach() ** self.gamma * y.nll / -y.total(constant * y.log_p)
+        own = pointwise(y.nll, self._focal)
+        if readable(y.log_p):
+            total: Tensor = _FocalTotal.apply(y.log_p, self._focal)  # type: ignore[no-untyped-call]
+            return own / (total if own.dim() == 1 else total[:, None])
+        return own / y.total(pointwise(-y.log_p, self._focal))
+
+
+class _FocalTotal(torch.autograd.Function):
+    """Σ_k −(1 − p_k)^γ log p_k with few passes over (B, K): ``pointwise`` spends four transcendentals a class."""
+
+    @staticmethod
+    def forward(ctx: Any, log_p: Tensor, focal: Focal) -> Tensor:
+        p = log_p.exp()
+        miss = (1 - p).clamp_min_(torch.finfo(p.dtype).tiny)  # its digits are lost only where f(p) itself vanishes
+        power = miss**focal.gamma
+        ctx.save_for_backward(log_p, p, miss, power)
+        ctx.focal = focal
+        total: Tensor = -torch.linalg.vecdot(power, log_p)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        log_p, p, miss, power = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
+            return -grad[:, None] * ctx.focal.slope(LabelProb(-log_p)), None
+        odds = (p * log_p).div_(miss).clamp_min_(-1)  # −nll/expm1(nll), which never leaves [−1, 0]
+        return odds.mul_(ctx.focal.gamma).sub_(1).mul_(power).mul_(grad[:, None]), None
 
 
 @register("mse")
@@ -185,8 +209,8 @@ class CR(CoupledLoss):
         self.independent_rows = prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         if prior is not None:
-            prior = torch.as_tensor(prior, dtype=torch.float64)
-            if prior.dim() != 1 or bool((prior < 0).any()) or abs(float(prior.sum()) - 1) > 1e-6:
+            prior = check_tensor("prior", prior, torch.float64)
+            if prior.dim() != 1 or bool((prior < 0).any()) or not abs(float(prior.sum()) - 1) <= 1e-6:
                 raise ValueError(f"Expected `prior` to hold probabilities (K,) that sum to one, got {prior.tolist()}.")
         self.register_buffer("prior", prior)
         self.prior: Tensor | None
@@ -225,7 +249,9 @@ class Peer(Loss):
     def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.loss = adopt(as_loss(loss), self.ignore_index)
-        self.generator = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
+        if generator is not None and not isinstance(generator, torch.Generator):
+            generator = torch.Generator().manual_seed(check_count("generator", generator, 0, "It is a seed."))
+        self.generator = generator
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits, hard = out.logits, target.dim() == 1

@@ -58,7 +58,8 @@ class Focal(MarginLoss):
 
     def slope(self, y: LabelProb) -> Tensor:
         nll = y.nll.clamp_min(torch.finfo(y.nll.dtype).tiny)  # nll/expm1(nll) → 1 as nll → 0
-        return y.miss**self.gamma * (1 + self.gamma * nll / torch.expm1(nll))
+        power = y.miss**self.gamma
+        return torch.addcmul(power, power, nll / torch.expm1(nll), value=self.gamma)
 
 
 @register("mae")
@@ -178,7 +179,7 @@ class AUL(MarginLoss):
     l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (paper 004, Table 1; Table 6 swaps it with AGCE).
 
     >>> AUL(a=1.1, q=5)(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
-    tensor(0.1767)
+    tensor(0.1815)
     """
 
     formula: ClassVar[str] = "((a − p)^q − (a − 1)^q)/q"
@@ -190,11 +191,16 @@ class AUL(MarginLoss):
         self.q = check_number("q", q, "(0, inf)", 0)
 
     def value(self, y: LabelProb) -> Tensor:
-        miss, gap = y.miss, self.a - 1  # a − p = gap + miss, the larger base: no overflow, no cancellation
-        return (gap + miss) ** self.q * torch.expm1(-self.q * torch.log1p(miss / gap)) * (-1 / self.q)
+        gap = self.a - 1  # a − p = gap + miss: nothing cancels
+        growth = torch.log1p(torch.expm1(-y.nll) * (-1 / gap)) * self.q
+        if self.q * math.log1p(1 / gap) < (11 if y.nll.dtype is torch.float16 else 80):
+            return torch.expm1(growth) * (math.pow(gap, self.q) / self.q)
+        return (gap + y.miss) ** self.q * torch.expm1(-growth) * (-1 / self.q)  # where the first form overflows
 
     def slope(self, y: LabelProb) -> Tensor:
-        return y.p * torch.pow(y.miss + (self.a - 1), self.q - 1)
+        p = y.p
+        rest = self.a - p if self.a >= 1.05 else y.miss + (self.a - 1)  # a − p, which cancels where a → 1
+        return p * torch.pow(rest, self.q - 1)
 
 
 @register("agce")
@@ -216,9 +222,10 @@ class AGCE(MarginLoss):
         self.q = check_number("q", q, "(0, inf)", 0)
 
     def value(self, y: LabelProb) -> Tensor:
-        miss, whole = y.miss, self.a + 1
-        # log((a + p)/(a + 1)): the first form keeps its digits where p → 1, the second where a + p → 0.
-        ratio = torch.where(miss < 0.5, torch.log1p(miss / -whole), torch.log((y.p + self.a) / whole))
+        whole = self.a + 1
+        ratio = torch.log1p(torch.expm1(-y.nll) / whole)  # log((a + p)/(a + 1)), with its digits where p → 1
+        if self.a < 0.01:  # and where a + p → 0
+            ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / whole))
         return torch.expm1(self.q * ratio) * (-math.pow(whole, self.q) / self.q)
 
     def slope(self, y: LabelProb) -> Tensor:
@@ -277,7 +284,7 @@ class TCE(MarginLoss):
         return total
 
     def slope(self, y: LabelProb) -> Tensor:
-        return -torch.expm1(self.t * torch.log1p(-y.p))  # p Σ (1 − p)^(i−1) = 1 − (1 − p)^t
+        return F.elu(torch.log1p(-y.p) * self.t, alpha=-1.0)  # p Σ (1 − p)^(i−1) = 1 − (1 − p)^t
 
 
 @register("phuber")
@@ -299,7 +306,9 @@ class PHuber(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         bend = math.log(self.tau)
-        return torch.where(y.nll < bend, y.nll, y.miss * self.tau + (bend + 1 - self.tau))
+        # −τp + log τ + 1 in the form that cancels less: by 1 − p where τ is near one
+        line = torch.expm1(-y.nll) * -self.tau + (bend + 1 - self.tau) if self.tau < 2 else bend + 1 - y.p * self.tau
+        return torch.where(y.nll < bend, y.nll, line)
 
     def slope(self, y: LabelProb) -> Tensor:
         return (y.p * self.tau).clamp_max(1)

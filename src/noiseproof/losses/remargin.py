@@ -32,7 +32,7 @@ class LogitBias(nn.Module):
         return torch.where(y.nll < 80, near, far)
 
     def slope(self, y: LabelProb) -> Tensor:
-        return 1 / (1 + y.p * torch.expm1(self.epsilon))
+        return 1 / (y.miss + y.p * torch.exp(self.epsilon))
 
 
 @register("remargin")
@@ -49,6 +49,7 @@ class Remargin(Loss):
     (tensor(0.0474), tensor(0.5000))
     """
 
+    class_indices_only = True
     formula: ClassVar[str] = "l(σ(αΔ + β))/α"
     source: ClassVar[str] = "002 Eq. 4; 004 §5.1.1"
 
@@ -71,8 +72,9 @@ class Remargin(Loss):
         if self.scale != 1 and self.loss.kind != "margin":
             raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which looks at other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
-        self.vanishes = False
-        self.exact = self.exact or self.loss.exact or self.scale != 1
+        self.independent_rows = self.loss.independent_rows
+        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
+        self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
 
     @property
@@ -99,11 +101,6 @@ class Remargin(Loss):
         return value / self.scale if self.scale != 1 else value
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        if target.dim() != 1:
-            raise ValueError(
-                f"Expected class indices (B,) as the target of remargin, got shape {tuple(target.shape)}: a shift "
-                "needs one labelled logit. Use the loss without remargin for real-valued targets."
-            )
         if self.kind == "margin":
             return super().per_sample(out, target)
         logits = out.logits
