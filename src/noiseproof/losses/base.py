@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +22,12 @@ from noiseproof.core.checks import (
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
+from noiseproof.losses.engine import by_blocks, pays_in_blocks, pointwise, readable
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
 L = TypeVar("L", bound="Loss")
 
-BLOCK = 2**18  # logits: the size from which blocks pay, twice the size of a block
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
 
@@ -156,8 +156,7 @@ class Loss(nn.Module):
         try:
             if all_count and sample_weight is None and self._is_plain_mean and target.dim() == 1:
                 return self._mean(out.logits, target)
-            by_blocks = self._wants_blocks(out.logits, target)
-            losses = self._in_blocks(out, target) if by_blocks else self.per_sample(out, target)
+            losses = self._in_blocks(out, target) if self._wants_blocks(out, target) else self.per_sample(out, target)
         except (IndexError, RuntimeError):
             if lowest is not None:
                 check_labels(target, out.logits.shape[1], self.ignore_index)
@@ -172,23 +171,12 @@ class Loss(nn.Module):
     def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _wants_blocks(self, logits: Tensor, target: Tensor) -> bool:
-        """Whether to go by blocks of rows: for large batches on a CPU, where they stay in its cache."""
-        return (
-            (self.exact or self.kind != "margin")
-            and self.independent_rows
-            and logits.numel() >= BLOCK
-            and logits.requires_grad
-            and not target.requires_grad
-            and readable(logits)
-        )
+    def _wants_blocks(self, out: Output, target: Tensor) -> bool:
+        beyond_cross_entropy = self.exact or self.kind != "margin"
+        return beyond_cross_entropy and self.independent_rows and pays_in_blocks(out.logits, target)
 
     def _in_blocks(self, out: Output, target: Tensor) -> Tensor:
-        def rows(logits: Tensor, start: int) -> Tensor:
-            return self.per_sample(Output(logits), target[start : start + len(logits)])
-
-        losses: Tensor = _Blocks.apply(out.logits, rows)  # type: ignore[no-untyped-call]
-        return losses
+        return by_blocks(out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]))
 
     def _over_classes(self, value: Tensor, target: Tensor) -> Tensor:
         """Σ_k t_k·L(z, k) over (B, K), each class times its weight as in ``torch.nn.CrossEntropyLoss``."""
@@ -364,90 +352,6 @@ class WeightedSum(Loss):
         )
 
 
-class Curve(Protocol):
-    """A scalar function of the label's nll with its derivative in closed form."""
-
-    def value(self, y: LabelProb) -> Tensor: ...
-
-    def slope(self, y: LabelProb) -> Tensor: ...
-
-
-class _Pointwise(torch.autograd.Function):
-    """value(nll) whose derivative is the closed-form slope; the slope is differentiable, so higher orders work."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(nll: Tensor, curve: Curve, mean: bool) -> Tensor:
-        value = curve.value(LabelProb(nll))
-        return value.mean() if mean else value
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve, bool], output: Tensor) -> None:
-        nll, ctx.curve, ctx.mean = inputs
-        ctx.save_for_backward(nll)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (nll,) = ctx.saved_tensors
-        return (grad / nll.numel() if ctx.mean else grad) * ctx.curve.slope(LabelProb(nll)), None, None
-
-
-class _PointwiseForwardMode(_Pointwise):
-    """The same with forward-mode derivatives, which ``torch.compile`` cannot trace."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Curve, bool], output: Tensor) -> None:
-        _Pointwise.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(inputs[0])
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None, __: None) -> Tensor:
-        change: Tensor = tangent * ctx.curve.slope(LabelProb(ctx.saved_tensors[0]))
-        return change.mean() if ctx.mean else change
-
-
-class _Blocks(torch.autograd.Function):
-    """A row-wise loss by blocks of rows, value and gradient together, so that no (B, K) temporary leaves the cache."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, rows: Callable[[Tensor, int], Tensor]) -> Tensor:
-        size = max(1, BLOCK // (2 * logits.shape[1]))
-        values, gradient = [], torch.empty_like(logits)
-        for start in range(0, len(logits), size):
-            block = logits[start : start + size].detach().requires_grad_()
-            with torch.enable_grad():
-                value = rows(block, start)
-                gradient[start : start + size] = torch.autograd.grad(value.sum(), block)[0]
-            values.append(value.detach())
-        ctx.save_for_backward(logits, gradient)
-        ctx.rows = rows
-        return torch.cat(values)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        logits, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: the stored gradient is a constant, so derive it again
-            gradient = torch.autograd.grad(ctx.rows(logits, 0).sum(), logits, create_graph=True)[0]
-        return grad[:, None] * gradient, None
-
-
-# ``Function.apply`` binds its arguments by signature on every call, half the cost of a loss at (128, 10). The class
-# below it in the hierarchy skips that, and knows nothing of torch.func, which we therefore ask for first.
-_apply_directly = super(torch.autograd.Function, _Pointwise).apply
-_in_torch_func = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
-
-
-def pointwise(nll: Tensor, curve: Curve, mean: bool = False) -> Tensor:
-    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and functional code."""
-    if torch.compiler.is_compiling():
-        apply = _Pointwise.apply
-    else:
-        apply = _PointwiseForwardMode.apply if _in_torch_func() else _apply_directly
-    value: Tensor = apply(nll, curve, mean)  # type: ignore[no-untyped-call]
-    return value
-
-
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
     if loss.ignore_index == ignore_index and _same(loss.weight, weight):
@@ -470,11 +374,6 @@ def set_weight(loss: Loss, weight: Tensor | None) -> None:
         loss.weight = None
     else:
         loss.register_buffer("weight", weight)
-
-
-def readable(tensor: Tensor) -> bool:
-    """Whether looking at values costs nothing: on a CPU, and neither compiled nor transformed by torch.func."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not _in_torch_func()
 
 
 def countable(target: Tensor, ignore_index: int) -> Tensor:

@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, countable, readable, register
+from noiseproof.losses.base import Kind, Loss, countable, register
+from noiseproof.losses.engine import readable
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:

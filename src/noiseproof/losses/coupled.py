@@ -11,7 +11,8 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, adopt, pointwise, readable, register
+from noiseproof.losses.base import Kind, Loss, adopt, register
+from noiseproof.losses.engine import pointwise, readable
 from noiseproof.losses.margin import Focal
 from noiseproof.losses.spec import as_loss
 

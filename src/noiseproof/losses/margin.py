@@ -189,11 +189,12 @@ class AUL(MarginLoss):
         super().__init__(**options)
         self.a = check_number("a", a, "(1, inf)", 1)
         self.q = check_number("q", q, "(0, inf)", 0)
+        self._most = self.q * math.log1p(1 / (self.a - 1))  # log of ((a − p)/(a − 1))^q at p = 0
 
     def value(self, y: LabelProb) -> Tensor:
         gap = self.a - 1  # a − p = gap + miss: nothing cancels
         growth = torch.log1p(torch.expm1(-y.nll) * (-1 / gap)) * self.q
-        if self.q * math.log1p(1 / gap) < (11 if y.nll.dtype is torch.float16 else 80):
+        if self._most < (11 if y.nll.dtype is torch.float16 else 80):
             return torch.expm1(growth) * (math.pow(gap, self.q) / self.q)
         return (gap + y.miss) ** self.q * torch.expm1(-growth) * (-1 / self.q)  # where the first form overflows
 
@@ -303,12 +304,14 @@ class PHuber(MarginLoss):
     def __init__(self, tau: float = 10.0, **options: Any) -> None:
         super().__init__(**options)
         self.tau = check_number("tau", tau, "[1, inf)", 1)
+        self._bend = math.log(self.tau)
 
     def value(self, y: LabelProb) -> Tensor:
-        bend = math.log(self.tau)
-        # −τp + log τ + 1 in the form that cancels less: by 1 − p where τ is near one
-        line = torch.expm1(-y.nll) * -self.tau + (bend + 1 - self.tau) if self.tau < 2 else bend + 1 - y.p * self.tau
-        return torch.where(y.nll < bend, y.nll, line)
+        # Cross entropy up to the bend, then 1 − τp more; by 1 − p where τ is near one and that would cancel.
+        beyond = (
+            torch.expm1(-y.nll) * -self.tau + (1 - self.tau) if self.tau < 2 else torch.rsub(y.p, 1, alpha=self.tau)
+        )
+        return y.nll.clamp_max(self._bend) + torch.relu(beyond)
 
     def slope(self, y: LabelProb) -> Tensor:
         return (y.p * self.tau).clamp_max(1)

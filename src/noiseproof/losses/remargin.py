@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Loss, adopt, countable, pointwise, register
+from noiseproof.losses.base import Loss, adopt, countable, register
+from noiseproof.losses.engine import pointwise
 from noiseproof.losses.spec import as_loss
 
 CYCLE_002 = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # paper 002, appendix 2: 11 epochs each
