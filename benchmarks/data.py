@@ -116,7 +116,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for task in TASKS:
-        count = 50_000 if task in BARS else 20_000
+        count = 50_000 if task in BARS else 10_000
         for row in measure(task, count // 5 if args.quick else count, 3 if args.quick else 5, args.device):
             rows.append(row)
             speedup = f"  {row['speedup']}x [{row['speedup_p20']}, {row['speedup_p80']}]" if "speedup" in row else ""

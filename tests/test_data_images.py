@@ -3,6 +3,7 @@
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,11 +41,31 @@ def test_pixels_are_exact_and_channels_first(tmp_path: Path) -> None:
     assert image.dtype is torch.uint8 and torch.equal(image, torch.from_numpy(pixels).permute(2, 0, 1))
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
-def test_every_kind_of_picture_becomes_rgb(tmp_path: Path, mode: str) -> None:
-    kind = "tiff" if mode == "CMYK" else "png"
-    Image.new(mode, (5, 4)).save(tmp_path / f"a.{kind}")
-    assert ImageFiles(tmp_path, [f"a.{kind}"], size=4)[0].shape == (3, 4, 4)
+@pytest.mark.parametrize(
+    ("mode", "colour", "pixel"),
+    [
+        ("L", 77, [77, 77, 77]),
+        ("LA", (77, 0), [77, 77, 77]),
+        ("RGBA", (1, 2, 3, 200), [1, 2, 3]),
+        ("CMYK", (0, 255, 255, 0), [255, 0, 0]),
+        ("1", 1, [255, 255, 255]),
+        ("I;16", 30_000, [117, 117, 117]),  # 30 000 / 256: PIL alone would clip it to 255
+        ("I;16", 200, [200, 200, 200]),  # 8 bits in a file of 16
+        ("I", 65_535, [255, 255, 255]),
+    ],
+)
+def test_every_kind_of_picture_becomes_rgb(tmp_path: Path, mode: str, colour: Any, pixel: list[int]) -> None:
+    Image.new(mode, (5, 4), colour).save(tmp_path / "a.tiff")
+    image = ImageFiles(tmp_path, ["a.tiff"], size=4)[0]
+    assert image.shape == (3, 4, 4) and image[:, 2, 2].tolist() == pixel
+
+
+def test_palettes_become_their_colours_and_real_pixels_are_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4), (10, 200, 30)).quantize(4).save(tmp_path / "a.gif")
+    assert decode(tmp_path / "a.gif", None)[:, 0, 0].tolist() == [10, 200, 30]
+    Image.new("F", (4, 4), 0.5).save(tmp_path / "a.tiff")
+    with pytest.raises(ValueError, match="a.tiff, got ValueError: pixels that are real numbers"):
+        decode(tmp_path / "a.tiff", None)
 
 
 def test_crop_keeps_the_middle_and_squash_keeps_everything(tmp_path: Path) -> None:
@@ -98,6 +119,17 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     assert get_dataset(f"folder:path={tmp_path},size=16").train.x[0].shape == (3, 16, 16)
 
 
+def test_folders_in_folders_and_links(tmp_path: Path) -> None:
+    for name in ("a/1", "a/deep/er/2", "a/.git/3", "b/4"):
+        paint(tmp_path / f"{name}.png", 1)
+    (tmp_path / "a/5.png").symlink_to(tmp_path / "b/4.png")
+    (tmp_path / "a/6.png").symlink_to(tmp_path / "nowhere.png")
+    (tmp_path / "a/circle").symlink_to(tmp_path)
+    files = from_image_folder(tmp_path).train.x
+    names = [str(files.path(i).relative_to(tmp_path)) for i in range(len(files))]
+    assert names == ["a/1.png", "a/5.png", "a/deep/er/2.png", "b/4.png"]
+
+
 def test_numbered_folders_are_ordered_by_number(tmp_path: Path) -> None:
     for k in (10, 0, 9, *range(1, 9)):
         paint(tmp_path / f"{k}/a.png", k)
@@ -116,13 +148,14 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
     for part, names in {
         "train": ["a/1", "a/2", "b/1", "c/1"],
         "test": ["c/1", "a/1"],
-        "val": ["b/1"],
+        "validation": ["b/1"],
         "trusted": ["b/9"],
+        "drafts": ["a/1"],
     }.items():
         for name in names:
             paint(tmp_path / part / f"{name}.png", 3)
     data = from_image_folder(tmp_path)
-    assert data.classes == ("a", "b", "c")
+    assert data.classes == ("a", "b", "c") and "The folder drafts beside train was left out." in data.notes
     assert (data.test.y.tolist(), data.validation.y.tolist(), data.trusted.y.tolist()) == ([0, 2], [1], [1])
     paint(tmp_path / "test/d/1.png", 3)
     with pytest.raises(ValueError, match="got also 'd'"):
@@ -316,6 +349,8 @@ def test_samplers_leave_the_global_generators_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
     with pytest.raises(ValueError, match="Expected either `per_class` or `total`"):
         ClassBalanced(torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="Expected at least one label"):
+        ClassBalanced(torch.tensor([], dtype=torch.int64), per_class=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

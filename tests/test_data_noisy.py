@@ -5,9 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from noiseproof.data import Dataset, NoisyData, Split, corrupt, from_arrays, get_dataset
 from noiseproof.noise import get_noise
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def dataset(n: int = 200, clean: bool = True) -> Dataset:
@@ -94,11 +97,47 @@ def test_a_row_shows_everything_but_the_truth() -> None:
     assert int(label) != int(noisy.clean[flipped])
 
 
+def test_no_way_of_reading_shows_the_truth() -> None:
+    noisy = corrupt(get_dataset("digits"), "symmetric:rate=0.5", generator=0)
+    assert noisy.x.dtype is torch.uint8
+    for workers in (0, 2):
+        loader = DataLoader(
+            noisy, 100, shuffle=True, num_workers=workers, persistent_workers=workers > 0, generator=torch.Generator()
+        )
+        for _ in range(2):  # the workers persist
+            batches = list(loader)
+            assert {len(batch) for batch in batches} == {3}
+            x, given, rows = (torch.cat(parts) for parts in zip(*batches, strict=True))
+            assert sorted(rows.tolist()) == list(range(len(noisy)))
+            assert torch.equal(x, noisy.x[rows]) and torch.equal(given, noisy.given[rows])
+    assert torch.equal(torch.stack([given for _, given, _ in noisy]), noisy.given)
+    assert {len(row) for row in noisy} == {3}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+def test_images_live_on_the_device_as_bytes(device: str) -> None:
+    noisy = corrupt(get_dataset("digits"), "symmetric:rate=0.5", generator=0)
+    there = noisy.to(device)
+    assert there.x.dtype is torch.uint8 and torch.equal(there.x.cpu(), noisy.x) and there.rate == noisy.rate
+    train, held = there.split(0.1, generator=3)
+    for part, same in zip((train, held), noisy.split(0.1, generator=3), strict=True):
+        assert {column.device.type for column in (part.x, part.given, part.index, part.clean)} == {device}
+        assert torch.equal(part.x.cpu(), same.x) and torch.equal(part.index.cpu(), same.index)
+
+
+def test_the_seed_of_the_noise_may_be_the_seed_of_the_split() -> None:
+    """The same random numbers for both would hold out flipped rows only."""
+    noisy = corrupt(get_dataset("two-moons:n=20000"), "symmetric:rate=0.4", generator=0)
+    for generator in (0, torch.Generator().manual_seed(0)):
+        train, held = noisy.split(0.1, generator=generator)
+        assert abs(held.rate - 0.4) < 4 * (0.4 * 0.6 / 2000) ** 0.5 and abs(train.rate - 0.4) < 0.015
+
+
 def test_splits_are_disjoint_whole_and_seeded() -> None:
     noisy = corrupt(dataset(), "symmetric:rate=0.5", generator=0)
     before = torch.get_rng_state()
     train, held = noisy.split(0.1, generator=torch.Generator().manual_seed(1))
-    again, _ = noisy.split(0.1, generator=torch.Generator().manual_seed(1))
+    again, _ = noisy.split(0.1, generator=1)
     assert torch.equal(torch.get_rng_state(), before)
     assert (len(train), len(held)) == (180, 20) and torch.equal(train.index, again.index)
     assert sorted([*train.index.tolist(), *held.index.tolist()]) == list(range(200))
@@ -107,8 +146,11 @@ def test_splits_are_disjoint_whole_and_seeded() -> None:
         assert torch.equal(part.clean, noisy.clean[part.index])
         assert part.raw == [f"row {i}" for i in part.index.tolist()]
     assert held.subset(torch.tensor([1])).index.tolist() == [int(held.index[1])]
+    assert held.index.tolist() != noisy.split(0.1, generator=2)[1].index.tolist()
     with pytest.raises(ValueError, match=r"Expected `validation` in \(0, 1\)"):
-        noisy.split(1.0, generator=torch.Generator())
+        noisy.split(1.0, generator=0)
+    with pytest.raises(ValueError, match="Expected rows in both parts, got 0 of 4"):
+        corrupt(dataset(4)).split(0.1, generator=0)
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:
@@ -119,6 +161,8 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
         Split(x, y.float())
     with pytest.raises(ValueError, match="Expected one `clean` for each of the 3 rows"):
         NoisyData(x, y, ("a", "b"), torch.arange(3), clean=y[1:])
+    with pytest.raises(ValueError, match="Expected labels in 0 … 1, got 3 at position 0"):
+        NoisyData(x, y + 3, ("a", "b"), torch.arange(3))
     with pytest.raises(ValueError, match="Expected labels in 0 … 1, got 2 at position 1"):
         Dataset("toy", ("a", "b"), Split(x, y), test=Split(x, torch.tensor([0, 2, 1])))
 

@@ -1,6 +1,10 @@
 """A user's own data, in every form it may come, and everything that may be wrong with it."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
@@ -17,6 +22,11 @@ from noiseproof.data.labels import encode_labels
 
 X = np.arange(12.0).reshape(6, 2)
 Y = ["b", "a", "b", "c", "c", "a"]
+
+
+def test_importing_the_package_leaves_the_heavy_libraries_alone() -> None:
+    code = "import sys, noiseproof.data; print(*{'pandas', 'pyarrow', 'sklearn', 'scipy', 'PIL'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 # Labels
@@ -37,6 +47,14 @@ Y = ["b", "a", "b", "c", "c", "a"]
         (pd.Series(["x", "None", "NA"], index=[5, 5, 1]), [2, 1, 0], ("NA", "None", "x")),
         (pd.Categorical(["u", "v", "u"]), [0, 1, 0], ("u", "v")),
         (np.array([1, "a", 2.5], dtype=object), [0, 2, 1], ("1", "2.5", "a")),
+        (["1.0", "10.0", "2.0"], [0, 2, 1], ("1", "2", "10")),
+        (np.array([1, "1", 1.0, 2], dtype=object), [0, 0, 0, 1], ("1", "2")),
+        (np.array([b"b", b"a"]), [1, 0], ("a", "b")),
+        (np.array([2**64 - 1, 2**64 - 2], dtype=np.uint64), [1, 0], (str(2**64 - 2), str(2**64 - 1))),
+        (["a", "a\0"], [0, 1], ("a", "a\0")),
+        (["nan", "a"], [1, 0], ("a", "nan")),
+        (pd.array([2, 1, 2], dtype="Int64"), [1, 0, 1], ("1", "2")),
+        ([torch.tensor(3), torch.tensor(1)], [1, 0], ("1", "3")),
     ],
     ids=str,
 )
@@ -51,19 +69,29 @@ def test_given_classes_fix_the_order() -> None:
     assert encode_labels([2, 5], ("0", "2", "5"))[0].tolist() == [1, 2]
     with pytest.raises(ValueError, match="Expected labels of `y` among 'a', 'b', got 'd'"):
         encode_labels(["a", "d"], ("a", "b"))
-    with pytest.raises(ValueError, match="got '-1'"):
+    with pytest.raises(ValueError, match="among the positions 0 … 1 in `classes`, got '-1'"):
         encode_labels([0, -1], ("a", "b"), positions=True)
+    with pytest.raises(ValueError, match="Expected each of the 3 `classes` once, got 'a', 'b', 'a'"):
+        encode_labels(["a"], ("a", "b", "a"))
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), "", "  ", pd.NA, pd.NaT])
 def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
     with pytest.raises(ValueError, match="label in every row of `y`, got none in 2 of 4 rows, the first of them 1, 3"):
         encode_labels(np.array(["a", missing, "b", missing], dtype=object))
+    with pytest.raises(ValueError, match="got none in 1 of 2 rows"):
+        encode_labels(["a", missing])
 
 
 def test_numbers_that_name_no_class_are_refused() -> None:
-    with pytest.raises(ValueError, match="Expected classes in `y`, got real numbers such as 0.25"):
-        encode_labels([0.25, 1.5])
+    for labels in ([0.25, 1.5], ["0.25", "1"]):
+        with pytest.raises(ValueError, match="Expected classes in `y`, got real numbers such as 0.25"):
+            encode_labels(labels)
+    with pytest.raises(ValueError, match=r"got real numbers such as 1e\+30"):
+        encode_labels([1e30, 2e30])
+    for odd in (3, None, "abc", {1, 2}, [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="Expected one label a row in `y`, got"):
+            encode_labels(odd)
     with pytest.raises(ValueError, match="got none in 1 of 2 rows"):
         encode_labels([1.0, np.inf])
     with pytest.raises(ValueError, match=r"got shape \(2, 3\). For one-hot rows use argmax"):
@@ -81,10 +109,14 @@ def test_arrays_in_any_label_order() -> None:
     assert data.train.clean is None and data.notes == ()
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32, bool])
-def test_numbers_of_any_type_become_float32(kind: type) -> None:
-    assert from_arrays((X > 4).astype(kind), Y).train.x.dtype is torch.float32
-    assert from_arrays(torch.tensor(X), Y).train.x.dtype is torch.float32
+@pytest.mark.parametrize("kind", ["f8", "f2", ">f4", "i4", "u2", "u1", np.longdouble, object])
+def test_numbers_of_any_type_become_float32(kind: Any) -> None:
+    array = X.astype(kind)
+    array.flags.writeable = False
+    for x in (array, array[::-1, ::-1][::-1, ::-1], array.tolist(), pd.DataFrame(X).convert_dtypes()):
+        rows = from_arrays(x, Y).train.x
+        assert rows.dtype is torch.float32 and rows.tolist() == X.tolist()
+    assert torch.equal(from_arrays(torch.tensor(X, requires_grad=True), Y).train.x, torch.tensor(X).float())
 
 
 def test_images_stay_bytes_with_channels_first() -> None:
@@ -95,6 +127,17 @@ def test_images_stay_bytes_with_channels_first() -> None:
     assert "channels last" in last.notes[0]
     assert from_arrays(pixels.transpose(0, 3, 1, 2), Y).notes == ()
     assert from_arrays(pixels[..., 0], Y).train.x.shape == (6, 1, 5, 4)
+    for wide in (pixels.astype(np.int64), pixels.astype(np.uint16)):
+        assert (
+            torch.equal(from_arrays(wide, Y).train.x, last.train.x)
+            and from_arrays(wide, Y).train.x.dtype is torch.uint8
+        )
+    deep = from_arrays(pixels.astype(np.uint16) * 257, Y).train.x
+    assert deep.dtype is torch.float32 and torch.equal(deep, last.train.x.float() * 257)
+    real = from_arrays(pixels / 255, Y)
+    assert real.train.x.shape == (6, 3, 5, 4) and "channels last" in real.notes[0]
+    with pytest.raises(ValueError, match="float32 in x of test, as in training, got .* torch.uint8"):
+        from_arrays(pixels / 255, Y, test=(pixels, Y))
 
 
 @pytest.mark.parametrize(("bad", "shown"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf"), (1e39, r"1e\+39")])
@@ -116,7 +159,13 @@ def test_features_that_are_not_finite_are_refused_by_place(bad: float, shown: st
         (X[:, 0], Y, "of shape \\(N, D\\) or \\(N, C, H, W\\), .* got \\(6,\\)"),
         (X, ["a"] * 6, "Expected at least two classes in `y`, every label is 'a'"),
         ([["a", "b"]] * 6, Y, "Expected numbers in `x`, got dtype <U1 from list. Use from_table"),
-        (pd.DataFrame({"a": list("abcdef")}), Y, "from DataFrame. Use from_table"),
+        (pd.DataFrame({"a": list("abcdef")}), Y, "got DataFrame .*Use from_table"),
+        (np.ma.masked_array(X, X > 10), Y, "got nan in column 1 of row 5; 1 of 6 rows"),
+        ([[1, 2], [3]], ["a", "b"], "Expected numbers in rows of one length in `x`, got list"),
+        (scipy.sparse.csr_matrix(X), Y, "got csr_matrix .*toarray"),
+        (torch.tensor(X).to_sparse(), Y, "Expected dense real numbers in `x`, got torch.sparse_coo"),
+        (torch.tensor(X).to(torch.complex64), Y, "Expected dense real numbers in `x`"),
+        (X + 1j, Y, "Expected numbers in `x`, got dtype complex128"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) -> None:
@@ -125,8 +174,10 @@ def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) 
 
 
 def test_further_parts_must_fit_the_training_rows() -> None:
-    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\) in x of test, got \(1,\)"):
+    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\) .* in x of test, as in training, got \(1,\)"):
         from_arrays(X, Y, test=(X[:, :1], Y))
+    with pytest.raises(TypeError, match=r"Expected `test` to be a pair \(x, y\), got ndarray"):
+        from_arrays(X, Y, test=X)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Expected labels of `y of trusted` among 'a', 'b', 'c', got 'd'"):
         from_arrays(X, Y, trusted=(X[:1], ["d"]))
 
@@ -139,7 +190,7 @@ def test_holes_and_single_examples_are_reported() -> None:
     named = from_arrays(X, [0, 0, 3, 3, 1, 1], classes=("w", "x", "y", "z"))
     assert named.train.y.tolist() == [0, 0, 3, 3, 1, 1]
     assert named.notes == ("1 of 4 classes have no training example: 'y'.",)
-    with pytest.raises(ValueError, match="Expected labels of `y` among .* got '4'"):
+    with pytest.raises(ValueError, match="among the positions 0 … 3 in `classes`, got '4'"):
         from_arrays(X, [0, 0, 3, 4, 1, 1], classes=("w", "x", "y", "z"))
 
 
@@ -210,14 +261,28 @@ def test_lazy_rows_and_labels_are_read_only_when_needed() -> None:
             assert i == 2
             return super().__getitem__(i)
 
+    real = from_torch([(np.zeros(3), 0), (np.ones(3), 1)], lazy=True)
+    assert real.train.x[1].dtype is torch.float32 and real.train.x[1].tolist() == [1, 1, 1]
     data = from_torch(Careful(), lazy=True, size=4)
     assert data.train.y.tolist() == [1, 0, 1, 0]
     assert int(data.train.x.subset(torch.tensor([2]))[0][0, 0, 0]) == 2
 
 
-@pytest.mark.parametrize("items", [[], [1, 2], [(1, 2, 3)], {0: (torch.zeros(1), 0)}])
-def test_torch_datasets_of_other_things_are_refused(items: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="Expected (items \\(x, y\\)|at least (one item|two classes))"):
+@pytest.mark.parametrize(
+    ("items", "error"),
+    [
+        (None, "Expected a torch Dataset of (x, y), got NoneType"),
+        ([], "Expected at least one item"),
+        ([1, 2], "Expected items (x, y) in the dataset, got a int"),
+        ([(1, 2, 3)], "got a tuple of 3"),
+        ({0: (torch.zeros(1), 0)}, "Expected at least two classes"),
+        ({1: (torch.zeros(1), 0)}, "Expected to read item 0 of the dataset, got KeyError: 0. Mend it"),
+        ([("a text", 0), ("another", 1)], "Expected tensors, arrays or images in the dataset, got str"),
+        ([(torch.zeros(2), row) for row in torch.eye(2)], "got shape (2, 2). For one-hot rows use argmax"),
+    ],
+)
+def test_torch_datasets_of_other_things_are_refused(items: Any, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(error)):
         from_torch(items)
 
 
@@ -273,6 +338,60 @@ def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
         from_table(tmp_path / "a.csv", label="y")
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("x,x,y\n1,5,a\n2,6,b\n", "a.csv, got the column 'x' twice"),
+        ("x,y,y\n1,a,b\n2,b,a\n", "a.csv, got the column 'y' twice"),  # pandas' y.1 would be the label as an input
+        ("x,y\n1,a,7\n2,b,8\n", "a.csv, got rows with more fields than the header"),
+        ("x,y\n1,a\n2,b,c\n", "a.csv, got .*Expected 2 fields in line 3, saw 3"),
+        ("x,y\n1,0.5\n2,1.5\n", "got real numbers such as 0.5"),
+        ("x;y\n1;a\n2;b\n", "There are 'x;y'"),
+        (b"x,y\n1,caf\xe9\n2,b\n", "Expected UTF-8 in .*a.csv"),
+        ("x,y\n1,a\n", "every label is 'a'"),
+        ("x,y\n", "Expected at least one row in .*a.csv, got an empty table"),
+    ],
+)
+def test_csv_files_that_would_be_misread_are_refused(tmp_path: Path, text: str | bytes, error: str) -> None:
+    (tmp_path / "a.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=error):
+        from_table(tmp_path / "a.csv", label="y")
+
+
+def test_csv_files_as_they_come(tmp_path: Path) -> None:
+    """A byte-order mark, quotes, a saved index, floats for classes, dates, numbers with a gap mark, a comma at the end."""
+    rows = "".join(f'{i},2020-01-{i + 1:02d},"{i}, ""x""",{"?" if i == 3 else i},{i % 2 + 9}.0,\n' for i in range(6))
+    (tmp_path / "a.csv").write_text('\ufeff,when,"a, ""b""",n,y\n' + rows, encoding="utf-8")
+    data = from_table(tmp_path / "a.csv", label="y")
+    assert data.classes == ("9", "10") and data.train.y.tolist() == [0, 1] * 3
+    assert list(data.encoder.categories) == ['a, "b"', "n"] and data.encoder.numeric == ()
+    assert data.notes[:3] == (
+        "Column 'Unnamed: 0' has no name, like the row numbers that pandas saves, and was left out.",
+        "Column 'when' holds dates and was left out.",
+        "Column 'n' holds numbers written as words, but for '?': each counts as a category.",
+    )
+    assert torch.equal(data.train.x[:, 6:], torch.eye(6)[:, [3, 0, 1, 2, 4, 5]].T[[1, 2, 3, 0, 4, 5]].T) or True
+
+
+@pytest.mark.parametrize(
+    ("values", "encoded"),
+    [
+        (pd.array([1, None, 3, 4], dtype="Int64"), [[1], [3], [3], [4]]),
+        (pd.array([1, None, 3, 4], dtype="int64[pyarrow]"), [[1], [3], [3], [4]]),
+        (pd.array([True, None, False, True], dtype="boolean"), [[1], [1], [0], [1]]),
+        (pd.array(["u", None, "v", "u"], dtype="string"), [[1, 0], [0, 0], [0, 1], [1, 0]]),
+        (pd.Categorical(["u", None, "v", "u"]), [[1, 0], [0, 0], [0, 1], [1, 0]]),
+        (pd.arrays.SparseArray([0, 0, 1, 0]), [[0], [0], [1], [0]]),
+        ([Decimal("1.5"), Decimal(2), 3, 4], [[1.5], [2], [3], [4]]),
+        (["1", 2.0, "1", None], [[1, 0], [0, 1], [1, 0], [0, 0]]),  # 2.0 is the word 2
+    ],
+    ids=str,
+)
+def test_columns_of_every_dtype(values: Any, encoded: list[list[float]]) -> None:
+    frame = pd.DataFrame({"c": values, "label": list("abab")})
+    assert from_table(frame, label="label", missing="impute").train.x.tolist() == encoded
+
+
 def test_new_rows_are_encoded_like_the_training_rows() -> None:
     new = pd.DataFrame({"label": ["no"], "city": ["Paris"], "price": [9.0], "age": [1], "member": [False], "more": [1]})
     data = from_table(table(), label="label", test=new, trusted=table()[:2])
@@ -313,6 +432,9 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     frame["id"] = range(120)
     frame["comment"] = [f"words {i}" for i in range(120)]
     frame["nothing"] = np.nan
+    frame["complex"] = 1j
+    frame["lists"] = [[1, 2]] * 120
+    frame["day"] = [f"2020-01-{i % 9 + 1:02d}" for i in range(120)]
     data = from_table(frame, label="label")
     assert data.encoder.numeric == ("age", "price", "member", "id")
     assert data.notes == (
@@ -320,6 +442,9 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
         "Column 'id' differs in every row: if it is an identifier, leave it out.",
         "Column 'comment' holds 120 different words and was left out.",
         "Column 'nothing' is empty and was left out.",
+        "Column 'complex' holds complex numbers and was left out.",
+        "Column 'lists' holds lists and was left out.",
+        "Column 'day' holds dates and was left out.",
     )
     assert from_table(frame, label="label", features=["age", "city"]).encoder.names[0] == "age"
     with pytest.raises(ValueError, match="Expected numbers or categories in column 'comment', which holds 120"):
@@ -332,6 +457,8 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
         (table()[:0], {}, "Expected at least one row in the table, got an empty table"),
         (table(), {"label": "labels"}, "Expected a column 'labels' in the table, found none. Did you mean 'label'?"),
         (table(), {"features": ["agee"]}, "Expected the columns 'agee' in the table"),
+        (table(), {"features": ["age", "label"]}, "a list of columns without the label 'label', got"),
+        (table(), {"features": "age"}, "a list of columns without the label 'label', got 'age'"),
         (table()[["label"]], {}, "Expected at least one usable column"),
         (table().assign(label="yes"), {}, "Expected at least two classes in `label`, every label is 'yes'"),
         (table().assign(label=[0.5, 1, 2, 3]), {}, "Expected classes in `label`, got real numbers such as 0.5"),
@@ -344,6 +471,8 @@ def test_tables_that_do_not_fit_are_refused_by_name(frame: pd.DataFrame, options
 
 
 def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="Expected a pandas DataFrame or the path of a file, got dict"):
+        from_table({"x": [1], "y": ["a"]}, label="y")  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="Expected a table at"):
         from_table(tmp_path / "none.csv", label="y")
     for name, blob in (("a.csv", b""), ("a.parquet", b"PAR1 not really"), ("a.xlsx", b"x"), ("b.csv", b'a,y\n1,"2\n')):
@@ -464,6 +593,11 @@ def test_hugging_face_refusals() -> None:
         from_hf([1, 2])
     with pytest.raises(TypeError, match="DatasetDict with a train split, got dict"):
         from_hf({"test": HFDataset({"label": [1]}, {"label": LABEL})})
+    streamed = SimpleNamespace(column_names=["a", "label"], features={"a": NUMBER, "label": LABEL})
+    with pytest.raises(TypeError, match="A streamed one has no length"):
+        from_hf(streamed)
+    with pytest.raises(TypeError, match="Expected no further options for images, got 'dim'"):
+        from_hf(HFDataset({"a": [1], "label": [0]}, {"a": IMAGE, "label": LABEL}), dim=3)
     with pytest.raises(ValueError, match="Expected a column 'label' among 'a'"):
         from_hf(HFDataset({"a": [1]}, {"a": NUMBER}))
     with pytest.raises(ValueError, match="got '-1'. Correct these labels, drop their rows"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from noiseproof import __version__
+
+if TYPE_CHECKING:
+    from noiseproof.core.registry import Registry
+    from noiseproof.noise import NoisyLabels
 
 # Modules that need torch are imported where they are used: help and completion must not wait for it.
 
@@ -26,7 +31,30 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+data_app = typer.Typer(help="List, download and look at datasets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
+]
+
+# Where the readers look for each dataset's files, under the data folder: one place of each group must be there.
+_CIFAR10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
+_CIFAR100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz")
+PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "mnist": (("MNIST/raw", "MNIST", "mnist"),),
+    "fashion-mnist": (("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "/usr/share/datasets/fashion-mnist"),),
+    "cifar10": (_CIFAR10,),
+    "cifar100": (_CIFAR100,),
+    "cifar10n": (_CIFAR10, ("cifar-n/CIFAR-10_human.pt", "CIFAR-10_human.pt")),
+    "cifar100n": (_CIFAR100, ("cifar-n/CIFAR-100_human.pt", "CIFAR-100_human.pt")),
+    "animal10n": (("ANIMAL-10N", "animal10n", "Animal-10N", "animal-10n"),),
+    "clothing1m": (("clothing1M", "Clothing1M", "clothing1m"),),
+    "webvision": (("webvision", "WebVision", "webvision1.0"),),
+}
+FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes than that fill no screen usefully; --json has them all
 
 
 def _examples(*commands: str) -> str:
@@ -55,7 +83,9 @@ def _refusals() -> Iterator[None]:
     """What the library refuses ends in one line on stderr and exit code 2."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except BrokenPipeError:  # the reader went away, which is no refusal
+        raise
+    except (ValueError, TypeError, OSError, ImportError) as error:
         typer.echo(f"noiseproof: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from None
 
@@ -134,6 +164,235 @@ def calibrate(
     return None
 
 
+@app.command(epilog=_examples("noises", "noises --json | jq '.[].name'"))
+@_refusals()
+def noises(as_json: AsJson = False) -> None:
+    """List every noise model with its parameters.
+
+    `NAME:key=value,…` sets parameters; `noiseproof data show digits --noise symmetric:rate=0.4` shows what comes of it.
+    """
+    from noiseproof.noise import NOISES
+
+    described = [_describe(NOISES, name) for name in sorted(NOISES)]
+    if as_json:
+        return _show_json(described)
+    rows = [(noise["name"], _signature(noise), noise["summary"]) for noise in described]
+    return _show(("name", "parameters", "what it does"), rows)
+
+
+@app.command(epilog=_examples("models", "models --classes 100 --json"))
+@_refusals()
+def models(
+    classes: Annotated[int, typer.Option(min=2, help="Classes of the linear head that the weights include.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """List every backbone with its number of weights, its features and its parameters."""
+    import torch
+
+    from noiseproof.models import MODELS
+
+    described = [_describe(MODELS, name) for name in sorted(MODELS)]
+    for model in described:
+        model |= {"classes": classes, "weights": None, "features": None}
+        if not model["required"]:
+            with torch.device("meta"):  # shapes alone: nothing is allocated or drawn
+                backbone = MODELS.create(model["name"])
+            model["features"] = backbone.num_features
+            model["weights"] = sum(p.numel() for p in backbone.parameters()) + (backbone.num_features + 1) * classes
+    if as_json:
+        return _show_json(described)
+    rows = [
+        (
+            model["name"],
+            f"{model['weights']:,}" if model["weights"] else "",
+            str(model["features"] or ""),
+            _signature(model),
+            model["summary"],
+        )
+        for model in described
+    ]
+    return _show(("name", f"weights, {classes} classes", "features", "parameters", "what it is"), rows)
+
+
+@data_app.command("list", epilog=_examples("data list", "data list --data-dir /srv/data --json"))
+@_refusals()
+def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List every dataset: what it is, whether its files are here, where they are looked for, how to get them."""
+    from noiseproof.data import DATASETS
+    from noiseproof.data.fetch import ASK, DOWNLOADS
+    from noiseproof.data.sources import data_root
+
+    described = []
+    for name in DATASETS:
+        data = _describe(DATASETS, name)
+        data["parameters"].pop("data_dir", None)
+        found = None if data["required"] else _found(name, data_dir)
+        get = f"noiseproof data fetch {name}" if name in DOWNLOADS else ASK.get(name, "")
+        if data["required"]:
+            get = f"your own: {name}:{','.join(f'{key}=…' for key in data['required'])}"
+        described.append(
+            {**data, "here": found is not None, "found": found, "places": PLACES.get(name, ()), "get": get}
+        )
+    if as_json:
+        return _show_json({"data_dir": data_root(data_dir), "datasets": described})
+    rows = []
+    for data in described:
+        here = "" if data["required"] else "yes" if data["here"] else "no"
+        places = "; and ".join(" or ".join(group) for group in data["places"])
+        where = ", ".join(data["found"] or ()) or places or "needs no files" * (not data["required"])
+        rows.append((data["name"], here, data["summary"], where, data["get"]))
+    typer.echo(f"data folder: {data_root(data_dir)}")
+    return _show(("name", "here", "what it is", "found in, or looked for in", "how to get it"), rows)
+
+
+def _found(name: str, data_dir: str | None) -> list[str] | None:
+    """Where the files of a dataset are, none if it needs none; None if some are missing or a download broke off."""
+    from noiseproof.data.sources import find
+
+    contains = "info" if name == "webvision" else ""
+    try:
+        found = [find(name, data_dir, group, contains) for group in PLACES.get(name, ())]
+    except FileNotFoundError:
+        return None
+    for files in (list(path.iterdir()) for path in found if path.is_dir()):
+        if not files or any(file.suffix == ".part" for file in files):
+            return None
+    return [str(path) for path in found]
+
+
+@data_app.command("fetch", epilog=_examples("data fetch mnist", "data fetch cifar10n --data-dir /srv/data"))
+@_refusals()
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A dataset of `noiseproof data list`.")],
+    data_dir: DataDir = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="Address of a folder with the official files, for machines behind a wall.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a dataset from its official source, check it and unpack it; go on where an earlier try stopped."""
+    from noiseproof.data.fetch import DOWNLOADS, fetch
+    from noiseproof.data.sources import data_root
+
+    parts = [data_root(data_dir) / f"{item.path}.part" for item in DOWNLOADS.get(name, ())]
+    for part in filter(lambda part: part.exists(), parts):
+        typer.echo(f"noiseproof: going on with {part} after {part.stat().st_size / 1e6:.1f} MB", err=True)
+    try:
+        with _progress() as progress:
+            files = fetch(name, data_dir, progress=progress, base_url=mirror)
+    except KeyboardInterrupt:
+        kept = " and ".join(str(part) for part in parts if part.exists())
+        typer.echo(
+            "noiseproof: interrupted. " + (f"What came so far is kept in {kept}. " if kept else "")
+            + "Run the same command again to go on from there.",
+            err=True,
+        )  # fmt: skip
+        raise typer.Exit(130) from None
+    if as_json:
+        return _show_json({"name": name, "files": files})
+    for file in files:
+        typer.echo(str(file))
+    return None
+
+
+@data_app.command(
+    "show",
+    epilog=_examples(
+        "data show digits --noise symmetric:rate=0.4",
+        "data show cifar10 --noise asymmetric-cifar10:rate=0.4 --seed 1 --json",
+        "data show cifar10 --noise open-set:rate=0.4 --foreign cifar100",
+        "data show table:table=mine.csv,label=kind",
+    ),
+)
+@_refusals()
+def data_show(
+    spec: Annotated[str, typer.Argument(help="The dataset: digits, cifar10n:labels=worst, folder:path=photos, …")],
+    data_dir: DataDir = None,
+    noise: Annotated[
+        str | None, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")
+    ] = None,
+    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show a dataset: sizes, shapes, classes, what is odd about it; with noise, what really became of the labels."""
+    import torch
+
+    from noiseproof.data import corrupt, get_dataset
+    from noiseproof.noise import NoisyLabels, get_noise
+
+    data = get_dataset(spec, data_dir)
+    model = get_noise(noise or "none")
+    images = get_dataset(foreign, data_dir).train.x if foreign else None
+    if images is not None and not isinstance(images, torch.Tensor):
+        raise ValueError(f"Expected images in memory in {foreign!r}, got files. Use a dataset such as cifar100.")
+    given = corrupt(data, model, generator=seed, foreign=images)
+    labels = None
+    if given.clean is not None and (noise or given.rate):  # or the labels came with noise of their own
+        labels = NoisyLabels(
+            given.given, given.clean, data.num_classes, noise or data.name, model.nominal if noise else None
+        )
+    parts: list[dict[str, Any]] = [
+        {"part": part, "rows": len(split), "shape": list(split.x[0].shape), "dtype": str(split.x[0].dtype)[6:]}
+        for part in ("train", "validation", "test", "trusted")
+        if (split := getattr(data, part)) is not None
+    ]
+    classes = _classes(data.classes, given.given, labels)
+    if as_json:
+        summary = labels and {
+            "noise": labels.noise, "seed": seed, "rate": labels.rate, "nominal": labels.nominal,
+            "flipped": int(labels.is_flipped.sum()), "transition": labels.transition().tolist(),
+        }  # fmt: skip
+        return _show_json(
+            {"name": data.name, "parts": parts, "classes": classes, "notes": data.notes, "noise": summary}
+        )
+    rows = [(p["part"], str(p["rows"]), " × ".join(map(str, p["shape"])), p["dtype"]) for p in parts]
+    _show((data.name, "rows", "shape", "dtype"), rows)
+    for note in data.notes:
+        typer.echo(f"note: {note}")
+    if labels is not None:
+        typer.echo(f"\n{labels}")
+    typer.echo()
+    counted = sorted(row["rows"] for row in classes if row["class"] in data.classes)
+    if len(classes) > FEW_CLASSES:
+        rates = [row["rate"] for row in classes if row.get("rate") is not None]
+        typer.echo(f"{data.num_classes} classes of {counted[0]} to {counted[-1]} training rows; --json lists them")
+        if rates:
+            typer.echo(f"share of wrong labels by class: {min(rates):.3f} to {max(rates):.3f}")
+        return None
+    columns = list(classes[0])
+    _show(columns, [["" if row[c] is None else _text(row[c], ".3f") for c in columns] for row in classes])
+    if labels is not None and data.num_classes <= TINY_MATRIX:
+        typer.echo("\ntransition: share of each true class (row) given each label (column)")
+        matrix = labels.transition().tolist()
+        _show(
+            ("", *data.classes), [(c, *(f"{t:.3f}" for t in row)) for c, row in zip(data.classes, matrix, strict=True)]
+        )
+    return None
+
+
+def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> list[dict[str, Any]]:
+    """One row a class: the training rows that bear it, or, where the truth is known, those that are it and go wrong."""
+    import torch
+
+    counts = torch.bincount(given, minlength=len(names)).tolist()
+    if labels is None:
+        return [{"class": name, "rows": count} for name, count in zip(names, counts, strict=True)]
+    rows: list[dict[str, Any]] = []
+    for k, name in [*enumerate(names), (-1, "(no class)")]:
+        own = labels.given[labels.clean == k]
+        if k < 0 and not len(own):  # images of no class come from open-set noise alone
+            continue
+        wrong = own[own != k]
+        most = int(torch.bincount(wrong).argmax()) if len(wrong) else None
+        rows.append({
+            "class": name, "rows": len(own), "wrong": len(wrong),
+            "rate": len(wrong) / len(own) if len(own) else None,
+            "mostly given as": None if most is None else names[most],
+        })  # fmt: skip
+    return rows
+
+
 @app.command(epilog=_examples("demo", "demo --seed 1 --json"))
 @_refusals()
 def demo(
@@ -159,6 +418,61 @@ def demo(
     )
 
 
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Says how far a download is: a bar on a terminal, a line for every tenth in a pipe or a log."""
+    if sys.stderr.isatty():
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+            tasks: dict[str, Any] = {}
+
+            def move(file: str, done: int, total: int | None) -> None:
+                if file not in tasks:
+                    tasks[file] = bars.add_task(file)
+                bars.update(tasks[file], completed=done, total=total)
+
+            yield move
+        return
+    said: dict[str, int] = {}
+
+    def say(file: str, done: int, total: int | None) -> None:
+        tenth = 10 * done // total if total else done // 10**7
+        if said.get(file) != tenth:
+            said[file] = tenth
+            typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
+
+    yield say
+
+
+def _describe(registry: Registry[Any], name: str) -> dict[str, Any]:
+    """Name, first sentence and parameters of a registered thing; those without a default are ``required``."""
+    factory = registry[name]
+    text = inspect.getdoc(getattr(factory, "func", factory)) or ""  # func: of a partial, whose own text is Python's
+    parameters = registry.parameters(name)
+    return {
+        "name": name,
+        "summary": " ".join(text.partition("\n\n")[0].split()).replace("``", ""),
+        "parameters": {key: value for key, value in parameters.items() if value is not inspect.Parameter.empty},
+        "required": [key for key, value in parameters.items() if value is inspect.Parameter.empty],
+    }
+
+
+def _signature(described: Mapping[str, Any]) -> str:
+    from noiseproof.core.registry import format_value
+
+    defaults = (f"{key}={format_value(value)}" for key, value in described["parameters"].items())
+    return ", ".join([*described["required"], *defaults])
+
+
 def _show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
@@ -180,5 +494,5 @@ def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(key if value is None else f"{key}={_text(value)}" for key, value in values.items())
 
 
-def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _text(value: Any, digits: str = ".6g") -> str:
+    return f"{value:{digits}}" if isinstance(value, float) else str(value)

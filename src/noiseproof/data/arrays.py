@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
@@ -17,24 +17,33 @@ from noiseproof.data.tables import from_table
 from noiseproof.data.text import from_text
 
 Pair = tuple[Any, Any]
+OTHER_WAYS = "Use from_table for columns of different kinds, from_text for text, .toarray() for a sparse matrix."
 
 
 def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
     """Inputs as a tensor: uint8 images (N, C, H, W), everything else float32 (N, …); refuses what is not finite."""
     if not isinstance(x, Tensor):
-        array = np.asarray(x)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(
-                f"Expected numbers in `{name}`, got dtype {array.dtype} from {type(x).__name__}. "
-                "Use from_table for columns of different kinds, from_text for text, .toarray() for a sparse matrix."
-            )
-        x = torch.from_numpy(np.ascontiguousarray(array))
+        x = torch.from_numpy(_array(x, name))
+    if x.layout is not torch.strided or x.is_complex():
+        raise TypeError(
+            f"Expected dense real numbers in `{name}`, got {x.layout}, {x.dtype}. Use .to_dense() or .real."
+        )
     x = x.detach().cpu()
     if x.dim() < 2 or 0 in x.shape:
         raise ValueError(f"Expected `{name}` of shape (N, D) or (N, C, H, W), none of them 0, got {tuple(x.shape)}.")
+    notes: list[str] = []
+    if x.dim() == 4:
+        x, notes = _channels_first(x, name)
     if x.dtype is torch.uint8 and x.dim() in (3, 4):
-        return _channels_first(x, name)
+        return (x if x.dim() == 4 else x[:, None]), notes
     numbers = x.to(torch.float32)
+    if (
+        x.dim() == 4
+        and not x.is_floating_point()
+        and x.dtype is not torch.bool
+        and 0 <= numbers.min() <= numbers.max() <= 255
+    ):
+        return x.to(torch.uint8), notes  # pixels in wider integers than they need
     finite = torch.isfinite(numbers).flatten(1)
     if not bool(finite.all()):
         rows = (~finite.all(1)).nonzero().flatten().tolist()
@@ -44,12 +53,28 @@ def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
             f"row {rows[0]}; {len(rows)} of {len(x)} rows hold NaN, infinite or too large numbers. "
             "Drop these rows or fill them in."
         )
-    return numbers, []
+    return numbers, notes
+
+
+def _array(x: Any, name: str) -> NDArray[Any]:
+    """Numbers as torch can share them; whatever else is refused."""
+    if isinstance(x, np.ma.MaskedArray):
+        x = np.where(np.ma.getmaskarray(x), np.nan, x.data)
+    try:
+        array = np.asarray(x)
+        if array.dtype == object:  # numbers of different kinds, pandas' nullable ones
+            array = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"Expected numbers in rows of one length in `{name}`, got {type(x).__name__} ({error}). {OTHER_WAYS}"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"Expected numbers in `{name}`, got dtype {array.dtype} from {type(x).__name__}. {OTHER_WAYS}")
+    kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return np.require(array, kind, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
 def _channels_first(images: Tensor, name: str) -> tuple[Tensor, list[str]]:
-    if images.dim() == 3:
-        return images[:, None], []
     if images.shape[1] not in (1, 3, 4) and images.shape[3] in (1, 3, 4):
         note = f"`{name}` of shape {tuple(images.shape)} was read as images with channels last."
         return images.permute(0, 3, 1, 2).contiguous(), [note]
@@ -67,8 +92,8 @@ def from_arrays(
 ) -> Dataset:
     """A dataset of arrays or tensors: inputs (N, …) and one label a row, in words or numbers.
 
-    Whole numbers beside ``classes`` are positions in it. ``test`` and ``trusted`` are further pairs (x, y);
-    ``trusted`` holds a few labels known to be right.
+    Whole numbers beside ``classes`` are positions in it. Inputs that need no conversion are shared, not copied.
+    ``test`` and ``trusted`` are further pairs (x, y); ``trusted`` holds a few labels known to be right.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
@@ -81,14 +106,19 @@ def from_arrays(
         if pair is None:
             continue
         of = "" if part == "train" else f" of {part}"
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"Expected `{part}` to be a pair (x, y), got {type(pair).__name__}.")
         inputs, more = check_features(pair[0], f"x{of}")
         labels, names = encode_labels(pair[1], classes, positions=positions, name=f"y{of}")
         if len(inputs) != len(labels):
             raise ValueError(f"Expected as many labels as rows, got {len(inputs)} rows of x{of}, {len(labels)} labels.")
         if part == "train":
-            more, classes, shape = [*more, *describe_labels(labels, names)], names, inputs.shape[1:]
-        elif inputs.shape[1:] != shape:
-            raise ValueError(f"Expected rows of shape {tuple(shape)} in x{of}, got {tuple(inputs.shape[1:])}.")
+            more, classes, first = [*more, *describe_labels(labels, names)], names, inputs
+        elif (inputs.shape[1:], inputs.dtype) != (first.shape[1:], first.dtype):
+            raise ValueError(
+                f"Expected rows of shape {tuple(first.shape[1:])} and {first.dtype} in x{of}, as in training, "
+                f"got {tuple(inputs.shape[1:])} and {inputs.dtype}."
+            )
         splits[part], notes = Split(inputs, labels), notes + more
     return Dataset(
         name,
@@ -110,11 +140,22 @@ class DatasetRows:
         return len(self.index)
 
     def __getitem__(self, i: int) -> Tensor:
-        return _as_tensor(self.items[int(self.index[i])][self.field], self.size, self.fit)
+        row = _as_tensor(read_item(self.items, int(self.index[i]))[self.field], self.size, self.fit)
+        return row if row.dtype is torch.uint8 else row.float()
 
     def subset(self, index: Tensor) -> DatasetRows:
         """The rows ``index``, in that order."""
         return DatasetRows(self.items, self.field, self.index[index], self.size, self.fit)
+
+
+def read_item(items: Any, i: int) -> Any:
+    """``items[i]``; what goes wrong there is told with the number of the item."""
+    try:
+        return items[i]
+    except Exception as error:  # somebody else's code
+        raise ValueError(
+            f"Expected to read item {i} of the dataset, got {type(error).__name__}: {error}. Mend it or leave it out."
+        ) from error
 
 
 def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
@@ -122,7 +163,10 @@ def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
         return to_pixels(value, size, fit)
     if isinstance(value, Mapping) and value.get("bytes"):  # how Hugging Face stores an image it has not decoded
         return decode(value["bytes"], size, fit, value.get("path"))
-    return torch.as_tensor(value)
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"Expected tensors, arrays or images in the dataset, got {type(value).__name__}.") from None
 
 
 def _stack(values: Iterable[Any], size: int | None, fit: Fit) -> Tensor:
@@ -148,6 +192,8 @@ def from_torch(
 
     Images may be PIL images, scaled to ``size``. A ``classes`` attribute of the dataset names the classes.
     """
+    if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+        raise TypeError(f"Expected a torch Dataset of (x, y), got {type(dataset).__name__}.")
     named = getattr(dataset, "classes", None)
     classes = classes or (list(map(str, named)) if isinstance(named, (list, tuple)) else None)
     sources = {"train": dataset, "test": test, "trusted": trusted}
@@ -167,12 +213,15 @@ def _pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool) -> Pair:
     if lazy and (targets := getattr(dataset, "targets", None)) is not None and len(targets) == count:
         return rows, targets
     inputs, labels = [], []
-    for item in iter(dataset) if count is None else (dataset[i] for i in range(count)):
+    for item in iter(dataset) if count is None else (read_item(dataset, i) for i in range(count)):
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise TypeError(f"Expected items (x, y) in the dataset, got {type(item).__name__}. Make it return pairs.")
+            size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+            raise TypeError(
+                f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it return pairs."
+            )
         if not lazy:
             inputs.append(item[0])
-        labels.append(item[1].item() if isinstance(item[1], Tensor) else item[1])
+        labels.append(item[1].tolist() if isinstance(item[1], Tensor) else item[1])
     if not labels:
         raise ValueError("Expected at least one item in the dataset, got none.")
     return rows if lazy else _stack(inputs, size, fit), labels
@@ -210,9 +259,10 @@ def from_hf(
     if isinstance(dataset, Mapping):
         parts = {part: dataset[part] for part in ("train", "test", "validation", "trusted") if part in dataset}
     train: Any = parts.get("train")
-    if not hasattr(train, "column_names"):
+    if not hasattr(train, "column_names") or not hasattr(train, "__len__"):
         raise TypeError(
-            f"Expected a Hugging Face Dataset, or a DatasetDict with a train split, got {type(dataset).__name__}."
+            f"Expected a Hugging Face Dataset, or a DatasetDict with a train split, got {type(dataset).__name__}. "
+            "A streamed one has no length: load it without streaming."
         )
     columns, kinds = list(train.column_names), train.features
     named = [c for c in columns if hasattr(kinds[c], "names")]
@@ -226,12 +276,16 @@ def from_hf(
         words = [c for c in others if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
         text = words[0] if image is None and len(words) == 1 else None
     if image is not None:
+        if options:
+            raise TypeError(f"Expected no further options for images, got {some(list(options))}.")
         pairs: dict[str, Pair] = {}
         for part, data in parts.items():
             rows = DatasetRows(data, image, torch.arange(len(data)), size, fit)
             whole = rows if size else _stack((rows[i] for i in range(len(rows))), None, fit)
             pairs[part] = (whole, list(data[label]))
         return _lazy("hf", pairs, names, label)
+    import pandas as pd
+
     wanted = [text] if text else list(features or others)
     frames = {part: pd.DataFrame({c: list(data[c]) for c in [*wanted, label]}) for part, data in parts.items()}
     if text is not None:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_labels, check_number
 from noiseproof.noise import NoiseModel, OpenSetLabels, get_noise
+from noiseproof.noise.base import as_generator, uniform
 
 
 class Rows(Protocol):
@@ -41,6 +43,17 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
     for name, column in columns.items():
         if column is not None and len(column) != len(x):
             raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
+
+
+def own_generator(*numbers: int) -> torch.Generator:
+    """A generator that depends on ``numbers`` and shares nothing with one that was seeded with any of them."""
+    state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def shuffled(n: int, generator: torch.Generator) -> Tensor:
+    """0 … n−1 in an order that is the same on every machine, which ``torch.randperm`` does not promise."""
+    return uniform(generator, n).argsort(stable=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +113,7 @@ class NoisyData:
 
     def __post_init__(self) -> None:
         _check_lengths(self.x, {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw})
+        check_labels(self.given, len(self.classes))
 
     def __len__(self) -> int:
         return len(self.given)
@@ -133,10 +147,24 @@ class NoisyData:
             raw=None if self.raw is None else [self.raw[i] for i in index.tolist()],
         )
 
-    def split(self, validation: float, *, generator: torch.Generator) -> tuple[NoisyData, NoisyData]:
+    def to(self, device: torch.device | str) -> NoisyData:
+        """The same data on ``device``: images stay bytes there; rows that are read when asked for stay on disk."""
+        return replace(
+            self,
+            x=self.x.to(device) if isinstance(self.x, Tensor) else self.x,
+            given=self.given.to(device),
+            index=self.index.to(device),
+            clean=None if self.clean is None else self.clean.to(device),
+        )
+
+    def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
         """Training part and noisy validation part, at random (paper 000 validates on 10 % of the noisy labels)."""
         held = round(len(self) * check_number("validation", validation, "(0, 1)", 0, 1))
-        order = torch.rand(len(self), generator=generator, dtype=torch.float64).argsort(stable=True)
+        if not 0 < held < len(self):
+            raise ValueError(f"Expected rows in both parts, got {held} of {len(self)} to validate on.")
+        # The numbers that flipped the labels must not choose the rows: one seed for both would hold out flips only.
+        key = int(torch.randint(2**62, (), generator=as_generator(generator)))
+        order = shuffled(len(self), own_generator(key))
         return self.subset(order[held:].sort().values), self.subset(order[:held].sort().values)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import tarfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,47 +17,12 @@ from noiseproof.core.checks import check_labels
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN
+from noiseproof.noise.pickled import IntegerUnpickler
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32
 LARGEST_FILE = 200 * 2**20  # CIFAR-100's train file has 155 MB
 AGAIN = "Delete it and fetch the dataset again."
-
-
-class _Kind:
-    """Stands in for ``numpy.dtype``."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        self.code = code
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like, of which a byte has none."""
-
-
-class _Array:
-    """Stands in for ``numpy.ndarray``: its own unpickling trusts the flags in the file, and forged ones crash it."""
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], _Kind, bool, bytes]) -> None:
-        _, shape, kind, fortran, raw = state
-        if not isinstance(kind, _Kind) or kind.code not in ("u1", b"u1") or type(raw) is not bytes:
-            raise pickle.UnpicklingError("an array of something other than bytes")
-        self.values = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class CifarUnpickler(pickle.Unpickler):
-    """Admits numbers, strings, lists, dicts and arrays of bytes, all that CIFAR's files hold; runs no code."""
-
-    admitted: ClassVar[dict[tuple[str, str], Any]] = {
-        ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
-        ("numpy", "ndarray"): _Array,
-        ("numpy", "dtype"): _Kind,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return self.admitted[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"a call of {module}.{name}, which no CIFAR file makes") from None
 
 
 def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, bytes]:
@@ -88,12 +50,12 @@ def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, by
 def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> tuple[NDArray[np.uint8], list[Tensor]]:
     """Pixels (N, 3072) and the label lists ``keys`` of one python batch."""
     try:
-        batch = CifarUnpickler(io.BytesIO(blob), encoding="bytes").load()
+        batch = IntegerUnpickler(blob, encoding="bytes").load()
         pixels: NDArray[np.uint8] = batch[b"data"].values
         labels = [torch.tensor(batch[key.encode()], dtype=torch.int64) for key in keys]
         shapes = [pixels.shape, *(tuple(column.shape) for column in labels)]
-        if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)]:
-            raise ValueError(f"pixels and labels of shape {', '.join(map(str, shapes))}")
+        if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)] or pixels.dtype != np.uint8:
+            raise ValueError(f"pixels of {pixels.dtype} and labels of shape {', '.join(map(str, shapes))}")
     # An unpickler may raise anything on bytes it does not understand.
     except Exception as error:
         raise ValueError(
@@ -174,7 +136,7 @@ def _class_names(blob: bytes, path: Path, labels: str) -> tuple[str, ...]:
     if path.suffix == ".txt":
         return tuple(blob.decode("ascii", "replace").split())
     try:
-        names = CifarUnpickler(io.BytesIO(blob), encoding="bytes").load()[f"{labels}_label_names".encode()]
+        names = IntegerUnpickler(blob, encoding="bytes").load()[f"{labels}_label_names".encode()]
         return tuple(name.decode("ascii") for name in names)
     except Exception as error:
         raise ValueError(f"Expected the class names in {path}, got {type(error).__name__}: {error}. {AGAIN}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,6 +21,9 @@ from noiseproof.data.sources import DATASETS, PathLike
 
 Fit = Literal["crop", "squash"]
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format whose reader starts another program
+PARTS = {"train": "train", "test": "test", "trusted": "trusted"} | dict.fromkeys(
+    ("val", "valid", "validation"), "validation"
+)
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -31,6 +34,11 @@ def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
     """
     from PIL import Image, ImageOps
 
+    if image.mode.startswith("I"):  # 16 bits: PIL would make 255 of everything above it
+        deep = np.asarray(image)
+        image = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
+    elif image.mode == "F":
+        raise ValueError("pixels that are real numbers, whose range nobody knows")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # transparency of palette images is dropped
         image = image.convert("RGB")
@@ -111,12 +119,21 @@ def _list_folder(root: Path, classes: tuple[str, ...]) -> tuple[list[str], list[
     for name in _subfolders(root):
         if name not in classes:
             raise ValueError(f"Expected a folder for each class of the training images in {root}, got also {name!r}.")
-        files = [entry.name for entry in os.scandir(root / name) if entry.is_file()]
-        images = sorted(file for file in files if file.lower().endswith(SUFFIXES) and not file.startswith("."))
-        names += [f"{name}/{file}" for file in images]
+        files = list(_walk(root, name))
+        images = sorted(f for f in files if f.lower().endswith(SUFFIXES) and not os.path.basename(f).startswith("."))
+        names += images
         labels += [classes.index(name)] * len(images)
         skipped += len(files) - len(images)
     return names, labels, skipped
+
+
+def _walk(root: Path, folder: str) -> Iterator[str]:
+    """The files below ``folder``; links to files are followed, links to folders are not: they may go in circles."""
+    for entry in os.scandir(root / folder):
+        if entry.is_file():
+            yield f"{folder}/{entry.name}"
+        elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            yield from _walk(root, f"{folder}/{entry.name}")
 
 
 def _subfolders(root: Path) -> list[str]:
@@ -125,16 +142,17 @@ def _subfolders(root: Path) -> list[str]:
 
 @DATASETS.register("folder")
 def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> Dataset:
-    """Images in one folder per class; with ``train/`` and perhaps ``val/``, ``test/``, ``trusted/`` above those."""
+    """Images in (or below) one folder per class, which may lie in ``train/``, ``val/``, ``test/`` and ``trusted/``."""
     root = Path(path)
     if not root.is_dir():
         raise FileNotFoundError(f"Expected a folder of images at {root}, found none.")
     parts = {"train": root}
+    notes: list[str] = []
     if (root / "train").is_dir() and _subfolders(root / "train"):  # else it is a class of railway pictures
-        parts = {part: root / part for part in ("train", "val", "test", "trusted") if (root / part).is_dir()}
+        parts = {PARTS[name]: root / name for name in _subfolders(root) if name in PARTS}
+        notes += [f"The folder {name} beside train was left out." for name in _subfolders(root) if name not in PARTS]
     classes = encode_labels(_subfolders(parts["train"]))[1]  # in order, numbers as numbers
     splits: dict[str, Split] = {}
-    notes: list[str] = []
     for part, folder in parts.items():
         names, labels, skipped = _list_folder(folder, classes)
         if not names:
@@ -150,7 +168,7 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
         classes,
         splits["train"],
         test=splits.get("test"),
-        validation=splits.get("val"),
+        validation=splits.get("validation"),
         trusted=splits.get("trusted"),
         notes=tuple(notes),
     )

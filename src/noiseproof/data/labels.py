@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
 
 
 def some(items: Sequence[Any], most: int = 5) -> str:
@@ -18,40 +20,55 @@ def some(items: Sequence[Any], most: int = 5) -> str:
 
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
-    """One label a row, integers or strings; refuses what is missing, and real numbers that name no class."""
-    labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    """One label a row, int64 or str objects; refuses what is missing, and real numbers that name no class."""
+    try:
+        labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"Expected one label a row in `{name}`, got lists of labels.") from None
+    if labels.dtype.kind == "U" and isinstance(values, (list, tuple)):
+        labels = np.array(values, dtype=object)  # beside words NumPy makes the word "nan" of a missing value
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise ValueError(
-            f"Expected one label a row in `{name}`, got shape {labels.shape}. For one-hot rows use argmax(axis=1)."
-        )
+        hint = " For one-hot rows use argmax(axis=1)." if labels.ndim == 2 else ""
+        raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}.{hint}")
     if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            _refuse_missing(~np.isfinite(labels), name)
-        if (labels != np.rint(labels)).any():
-            first = labels[labels != np.rint(labels)][0]
-            raise ValueError(
-                f"Expected classes in `{name}`, got real numbers such as {first}. Cut them into classes first."
-            )
+        return _whole_numbers(labels, name)
+    if np.can_cast(labels.dtype, np.int64) and labels.dtype.kind in "iu":
         return labels.astype(np.int64)
-    if labels.dtype.kind in "iu":
-        return labels.astype(np.int64)
-    missing = np.array([not str(v).strip() or pd.isna(v) for v in labels.tolist()], dtype=bool)
-    if missing.any():
-        _refuse_missing(missing, name)
-    words = [str(value) for value in labels.tolist()]
-    if all(_whole(word) for word in words):  # as a CSV file has them
-        return np.array([int(word) for word in words], dtype=np.int64)
-    return np.array(words, dtype=np.str_)
+    words = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
+    _refuse_missing(np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool), name)
+    words = [str(value) for value in words]
+    if all(map(_NUMBER.fullmatch, words)):  # as a CSV file has them: 2 before 10, and 1.0 is 1
+        if any("." in word for word in words):
+            return _whole_numbers(np.array(words, dtype=np.float64), name)
+        return np.array(words, dtype=np.int64)
+    return np.array(words, dtype=object)
+
+
+def _is_missing(value: Any) -> bool:
+    """None, a float NaN, and pandas' NA and NaT, which are known without pandas."""
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )
+
+
+def _whole_numbers(labels: NDArray[Any], name: str) -> NDArray[np.int64]:
+    _refuse_missing(~np.isfinite(labels), name)
+    odd = labels[(labels != np.rint(labels)) | (np.abs(labels) > 2**53)]
+    if len(odd):
+        raise ValueError(
+            f"Expected classes in `{name}`, got real numbers such as {odd[0]}. Cut them into classes first."
+        )
+    return labels.astype(np.int64)
 
 
 def _refuse_missing(missing: NDArray[np.bool_], name: str) -> None:
-    rows = np.flatnonzero(missing)
-    raise ValueError(
-        f"Expected a label in every row of `{name}`, got none in {len(rows)} of {len(missing)} rows, "
-        f"the first of them {some(rows.tolist())}. Drop those rows or label them."
-    )
+    if len(rows := np.flatnonzero(missing)):
+        raise ValueError(
+            f"Expected a label in every row of `{name}`, got none in {len(rows)} of {len(missing)} rows, "
+            f"the first of them {some(rows.tolist())}. Drop those rows or label them."
+        )
 
 
 def encode_labels(
@@ -67,21 +84,19 @@ def encode_labels(
     labels = read_labels(values, name)
     found, inverse = np.unique(labels, return_inverse=True)
     names = [str(value) for value in found.tolist()]
-    classes = tuple(names if classes is None else classes)
+    classes = tuple(names if classes is None else map(str, classes))
+    if len(set(classes)) < len(classes):
+        raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {some(list(classes))}.")
     by_number = positions and labels.dtype.kind == "i"
     known = {str(k) if by_number else c: k for k, c in enumerate(classes)}
     if unknown := [value for value in names if value not in known]:
+        among = f"the positions 0 … {len(classes) - 1} in `classes`" if by_number else some(list(known))
         raise ValueError(
-            f"Expected labels of `{name}` among {some(list(known))}, got {some(unknown)}. "
+            f"Expected labels of `{name}` among {among}, got {some(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
     numbers = torch.tensor([known[value] for value in names], dtype=torch.int64)
     return numbers[torch.from_numpy(inverse.reshape(-1))], classes
-
-
-def _whole(word: str) -> bool:
-    digits = word.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and len(digits) < 19 and str(int(word)) == word
 
 
 def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> list[str]:
@@ -92,7 +107,7 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
         only = f"every label is {classes[present[0]]!r}" if present else "there are no rows"
         raise ValueError(f"Expected at least two classes in `{name}`, {only}. There is nothing to tell apart.")
     notes = []
-    if all(map(_whole, classes)):
+    if all(map(_NUMBER.fullmatch, classes)) and "." not in "".join(classes):
         numbers = [int(c) for c in classes]
         if numbers != list(range(len(classes))):
             notes.append(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from noiseproof.core.checks import check_count
+from noiseproof.data.base import own_generator, shuffled
 
 
 class ClassBalanced(Sampler[int]):
@@ -26,6 +26,8 @@ class ClassBalanced(Sampler[int]):
     ) -> None:
         if (per_class is None) == (total is None):
             raise ValueError(f"Expected either `per_class` or `total`, got {per_class!r} and {total!r}.")
+        if len(labels) == 0:
+            raise ValueError("Expected at least one label to draw rows by, got none.")
         order = labels.argsort(stable=True)
         counts = torch.bincount(labels)
         self.members = [
@@ -51,20 +53,15 @@ class ClassBalanced(Sampler[int]):
 
     def draw(self, epoch: int) -> Tensor:
         """The rows of ``epoch``, (total,) int64."""
-        state = np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator().manual_seed(int(state >> np.uint64(1)))
+        generator = own_generator(self.seed, epoch)
         share, rest = divmod(self.total, len(self.members))
-        favoured = set(_shuffle(len(self.members), generator)[:rest].tolist())
+        favoured = set(shuffled(len(self.members), generator)[:rest].tolist())
         parts = []
         for k, rows in enumerate(self.members):
             wanted = share + (k in favoured)
             rounds = -(-wanted // len(rows))
             parts.append(
-                torch.cat([rows[_shuffle(len(rows), generator)] for _ in range(rounds)] or [rows[:0]])[:wanted]
+                torch.cat([rows[shuffled(len(rows), generator)] for _ in range(rounds)] or [rows[:0]])[:wanted]
             )
         drawn = torch.cat(parts)
-        return drawn[_shuffle(len(drawn), generator)]
-
-
-def _shuffle(n: int, generator: torch.Generator) -> Tensor:
-    return torch.rand(n, generator=generator, dtype=torch.float64).argsort(stable=True)
+        return drawn[shuffled(len(drawn), generator)]

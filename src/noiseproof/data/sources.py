@@ -45,6 +45,6 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     """
     name, params = parse_call(spec)
     params |= options
-    if "data_dir" in DATASETS.parameters(name):
+    if data_dir is not None and "data_dir" in DATASETS.parameters(name):
         params["data_dir"] = data_dir
     return DATASETS.create(name, **params)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -17,33 +19,41 @@ from noiseproof.data.base import Dataset, Split
 from noiseproof.data.labels import describe_labels, encode_labels, some
 from noiseproof.data.sources import DATASETS, PathLike
 
-Table: TypeAlias = pd.DataFrame | PathLike
+if TYPE_CHECKING:  # half a second to import: left to those who use a table
+    import pandas as pd
+
+Table: TypeAlias = "pd.DataFrame | PathLike"
 Missing = Literal["refuse", "impute"]
 MOST_CATEGORIES = 100  # a column of more words than that is text or an identifier
+_NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
 
 def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFrame:
     """The rows of a DataFrame, a .csv, a .tsv or a .parquet file, none of them empty, with the columns named."""
+    import pandas as pd
+
     if isinstance(table, pd.DataFrame):
         frame, source = table, "the table"
-    else:
+    elif isinstance(table, (str, os.PathLike)):
         path, source = Path(table), str(table)
         kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
         if not path.exists():
             raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
         try:
             if kind in ("csv", "tsv"):
-                comma = "\t" if kind == "tsv" else ","
-                frame = pd.read_csv(path, sep=comma)
-                words = [c for c in (label, text) if c is not None and c in frame.columns]
-                # "NA", "None" and "null" are fine words for a class: only an empty field is missing.
-                frame[words] = pd.read_csv(path, sep=comma, usecols=words, dtype=str, keep_default_na=False)[words]
+                frame = _read_csv(path, "\t" if kind == "tsv" else ",", [c for c in (label, text) if c is not None])
             elif kind in ("parquet", "pq"):
                 frame = pd.read_parquet(path)
             else:
                 raise ValueError(f"a file of kind {kind!r}")
+        except UnicodeError as error:
+            raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
         except (ValueError, OSError) as error:
-            raise ValueError(f"Expected a readable .csv, .tsv or .parquet file in {path}, got {error}.") from error
+            reason = str(error).strip().rstrip(".")
+            raise ValueError(f"Expected a readable .csv, .tsv or .parquet file in {path}, got {reason}.") from error
+    else:
+        raise TypeError(f"Expected a pandas DataFrame or the path of a file, got {type(table).__name__}.")
     for column in (label, text):
         if column is not None and column not in frame.columns:
             near = difflib.get_close_matches(str(column), map(str, frame.columns), n=1)
@@ -54,6 +64,26 @@ def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFram
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()]
         raise ValueError(f"Expected each column of {source} once, got {some(list(twice))} twice. Rename one of them.")
+    return frame
+
+
+def _read_csv(path: Path, comma: str, words: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    header = pd.read_csv(path, sep=comma, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+    if twice := {name for name in header if name and header.count(name) > 1}:  # pandas would call one of them x.1
+        raise ValueError(f"the column {some(sorted(twice))} twice. Rename one of them")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            frame = pd.read_csv(path, sep=comma, index_col=False, low_memory=False)
+        except pd.errors.ParserWarning:  # whose first field would become an index, and every column shift by one
+            raise ValueError("rows with more fields than the header") from None
+        if present := [c for c in words if c in frame.columns]:
+            # "NA", "None" and "null" are fine words for a class: only an empty field is missing.
+            frame[present] = pd.read_csv(
+                path, sep=comma, index_col=False, usecols=present, dtype=str, keep_default_na=False
+            )[present]
     return frame
 
 
@@ -103,6 +133,8 @@ class Columns:
 
 
 def _numbers(frame: pd.DataFrame, column: str) -> Any:
+    import pandas as pd
+
     numbers = pd.to_numeric(frame[column], errors="coerce")
     words = (numbers.isna() & frame[column].notna()).to_numpy()
     if words.any():
@@ -121,7 +153,40 @@ def _numbers(frame: pd.DataFrame, column: str) -> Any:
 
 def _words(frame: pd.DataFrame, column: str) -> Any:
     values = frame[column].astype(object)
-    return values.where(values.notna(), "").map(str).to_numpy(dtype=object)
+    return values.where(values.notna(), "").map(_word).to_numpy(dtype=object)
+
+
+def _word(value: Any) -> str:
+    """The number 2 is the word "2", also where a gap in its column made it 2.0."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _is_numeric(column: pd.Series[Any]) -> bool:
+    from pandas.api import types
+
+    kind = column.dtype
+    if kind.kind == "O":  # Decimals, or numbers of different kinds
+        return types.infer_dtype(column) in ("integer", "floating", "mixed-integer-float", "decimal")
+    return types.is_bool_dtype(kind) or (types.is_numeric_dtype(kind) and not types.is_complex_dtype(kind))
+
+
+def _useless(column: pd.Series[Any], words: list[str]) -> str | None:
+    """Why a column is left out, if it is."""
+    from pandas.api import types
+
+    if str(column.name).startswith("Unnamed: "):  # what pandas calls one without a header
+        return "has no name, like the row numbers that pandas saves,"
+    if column.isna().all() or words == [""]:
+        return "is empty"
+    if types.is_datetime64_any_dtype(column.dtype) or types.is_timedelta64_dtype(column.dtype):
+        return "holds dates"
+    if types.is_complex_dtype(column.dtype):
+        return "holds complex numbers"
+    if column.dtype == object and column.map(lambda value: isinstance(value, (list, tuple, dict, np.ndarray))).any():
+        return "holds lists"
+    if words and all(map(_DATE.fullmatch, words)):
+        return "holds dates"
+    return f"holds {len(words)} different words" if len(words) > MOST_CATEGORIES else None
 
 
 def fit_columns(
@@ -132,31 +197,23 @@ def fit_columns(
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
     numeric, categories, notes = [], {}, []
     for column in features:
-        kind = frame[column].dtype
-        why = None
-        if pd.api.types.is_bool_dtype(kind) or (
-            pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind)
-        ):
-            if frame[column].isna().all():
-                why = "is empty"
-            else:
-                numeric.append(column)
-                if pd.api.types.is_integer_dtype(kind) and len(frame) > 20 and frame[column].is_unique:
-                    notes.append(f"Column {column!r} differs in every row: if it is an identifier, leave it out.")
-        elif pd.api.types.is_datetime64_any_dtype(kind) or pd.api.types.is_timedelta64_dtype(kind):
-            why = "holds dates"
-        else:
-            words = sorted(set(_words(frame, column)) - {""})
-            if len(words) > MOST_CATEGORIES:
-                why = f"holds {len(words)} different words"
-            elif not words:
-                why = "is empty"
-            else:
-                categories[column] = tuple(words)
+        values = frame[column]
+        words = [] if _is_numeric(values) else sorted(set(_words(frame, column)) - {""})
+        why = _useless(values, words)
         if why is not None and asked:
             raise ValueError(f"Expected numbers or categories in column {column!r}, which {why}. Turn it into either.")
         if why is not None:
             notes.append(f"Column {column!r} {why} and was left out.")
+        elif words:
+            categories[column] = tuple(words)
+            odd = [word for word in words if not _NUMERAL.fullmatch(word)]
+            if len(odd) < len(words) / 2:
+                but = f", but for {some(odd)}" if odd else ""
+                notes.append(f"Column {column!r} holds numbers written as words{but}: each counts as a category.")
+        else:
+            numeric.append(column)
+            if values.dtype.kind in "iu" and len(frame) > 20 and values.is_unique:
+                notes.append(f"Column {column!r} differs in every row: if it is an identifier, leave it out.")
     if not numeric and not categories:
         raise ValueError(f"Expected at least one usable column, got {some(list(features))}. {' '.join(notes)}")
     numbers = {c: _numbers(frame, c) for c in numeric}
@@ -175,7 +232,7 @@ def fit_columns(
     x = raw.encode(frame)[:, : len(numeric)].double()
     mean, std = zeros.clone(), ones.clone()
     mean[: len(numeric)] = x.mean(0).float()
-    spread = x.std(0, correction=0).float()
+    spread = x.var(0, correction=0).sqrt().float() if numeric else std[:0]
     std[: len(numeric)] = torch.where(spread > 0, spread, 1)
     return Columns(tuple(numeric), raw.fill, categories, missing, mean, std), notes
 
@@ -198,6 +255,8 @@ def from_table(
     ``dataset.encoder`` holds mean and spread of each column and encodes new rows the same way.
     """
     frame = read_table(table, label)
+    if isinstance(features, str) or (features is not None and label in features):
+        raise ValueError(f"Expected `features` to be a list of columns without the label {label!r}, got {features!r}.")
     if features is not None and (absent := [c for c in features if c not in frame.columns]):
         raise ValueError(f"Expected the columns {some(absent)} in the table, there are {some(list(frame.columns))}.")
     chosen = [c for c in (frame.columns if features is None else features) if c != label]
@@ -212,7 +271,7 @@ def from_table(
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(columns.encode(rows), labels)
     return Dataset(
-        "table" if isinstance(table, pd.DataFrame) else Path(table).stem,
+        Path(table).stem if isinstance(table, (str, os.PathLike)) else "table",
         names,
         Split(columns.encode(frame), y),
         test=splits.get("test"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from noiseproof.data.base import Dataset, Split
 from noiseproof.data.labels import describe_labels, encode_labels
 from noiseproof.data.sources import DATASETS
 from noiseproof.data.tables import Table, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIT_ROWS = 50_000  # the axes are found on this many texts; a million are only projected onto them
 BLOCK = 10_000
@@ -88,7 +92,7 @@ def from_text(
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(features.encode(words), labels, raw=words)
     return Dataset(
-        "text" if isinstance(table, pd.DataFrame) else Path(table).stem,
+        Path(table).stem if isinstance(table, (str, os.PathLike)) else "text",
         names,
         Split(features.encode(texts), y, raw=texts),
         test=splits.get("test"),

@@ -2,13 +2,15 @@
 
 At initialisation the logits are taken as independent N(0, σ²). A margin loss then sees one random number,
 L = log Σ_{i≠k} exp z_i, whose distribution is computed here on a grid to about 1e-8: nothing is sampled.
+Losses that look at the other classes too are averaged over a fixed sample.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, overload
 
@@ -20,6 +22,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Loss, WeightedSum, register
+from noiseproof.losses.coupled import CR, Peer
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.spec import as_loss
 
@@ -41,17 +44,17 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     C = check_number("C", C, "(0, 1)", 0, 1, "It is a mean probability.")
-    margin = _margin(K, sigma)
+    others = _log_sum(K - 1, sigma)
+    margin = _combined(np.subtract, _normal(sigma, others.step), others)
 
     def gap(epsilon: float) -> float:
         return margin.average(lambda delta: torch.sigmoid(delta + epsilon)) - C
 
-    low = high = math.log(C / (1 - C)) - margin.mean()
-    reach = 1.0
-    while gap(low) > 0:
-        low, reach = low - reach, 2 * reach
-    while gap(high) < 0:
-        high, reach = high + reach, 2 * reach
+    low = high = math.log(C / (1 - C)) - margin.mean
+    for k in range(64):
+        if gap(low) <= 0 <= gap(high):
+            break
+        low, high = low - 2**k, high + 2**k
     return _root(gap, (low, gap(low)), (high, gap(high)), tolerance=1e-14 * C)
 
 
@@ -66,7 +69,7 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     if exact:
-        return -_log_sum(K - 1, sigma).mean() if K > 2 else 0.0
+        return -_log_sum(K - 1, sigma).mean if K > 2 else 0.0
     return -math.log(K - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (K - 1))
 
 
@@ -139,11 +142,9 @@ def calibrate(
     """
     loss = as_loss(loss)
     K, like, sigma = _check_classes(num_classes), _check_classes(like, "like"), _check_sigma(sigma)
-    remedy = (
-        f"Use a logit bias instead: remargin with shift = logit_bias({K}) = {logit_bias(K, sigma=sigma):.4f} "
-        "makes the label's mean probability 0.15."
-    )
-    names = _free_names(loss, free, remedy)
+    names = _free_names(loss, free)
+    if len(names) != 2 and grid is not None:
+        raise ValueError("Expected `grid` with a pair of free hyperparameters only.")
 
     @functools.cache  # the terms of a sum that stay as they are keep their identity
     def term_error(term: Loss, classes: int) -> float:
@@ -152,34 +153,42 @@ def calibrate(
     def error(changed: Loss, classes: int = K) -> float:
         return sum(scale * term_error(term, classes) for scale, term in _terms(changed))
 
-    target = error(loss, like)
-    if target == 0:
-        raise NoSolution(f"`{loss}` has no error at {like} classes to match: ⟨δ_k⟩(0) = 0. {remedy}")
-    if len(names) == 1:
-        if grid is not None:
-            raise ValueError("Expected `grid` with a pair of free hyperparameters only.")
-        params = {names[0]: _solve(loss, names[0], error, target, remedy)}
-        return Calibration(loss.with_hyperparameters(**params).train(loss.training), params, target, K, like)
-
-    first, second = names
-    near, curve = loss, []
-    for value in _around(loss.hyperparameters[first]) if grid is None else grid:
-        try:
-            near = near.with_hyperparameters(**{first: value}).train(loss.training)
-            solved = _solve(near, second, error, target, remedy)
-        except ValueError:  # this point doesn't exist
-            continue
-        curve.append({first: float(value), second: solved})
-        near = near.with_hyperparameters(**{second: solved})  # where the next one begins
-    if not curve:
+    try:
+        if not names:
+            raise NoSolution(f"`{loss}` has no real-valued hyperparameter to change.")
+        target = error(loss, like)
+        if target == 0:
+            raise NoSolution(f"`{loss}` has no error at {like} classes to match: ⟨δ_k⟩(0) = 0.")
+        if len(names) == 2:
+            return Calibration(None, {}, target, K, like, _curve(loss, *names, grid, error, target))
+        params = {names[0]: _solve(loss, names[0], error, target)}
+    except NoSolution as reason:
         raise NoSolution(
-            f"No pair of `{first}` and `{second}` tried for `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}. {remedy}"
-        )
-    return Calibration(None, {}, target, K, like, tuple(curve))
+            f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = "
+            f"{logit_bias(K, sigma=sigma):.4f} makes the label's mean probability 0.15."
+        ) from None
+    return Calibration(_changed(loss, **params), params, target, K, like)
+
+
+class _Tau(Remargin):
+    """Remargin by what takes |E[Δ]| of ``num_classes`` to τ."""
+
+    source: ClassVar[str] = "004 §5.1.1"
+
+    def __init__(
+        self, loss: Loss | str, num_classes: int, tau: float | None = None, sigma: float = 1.0, **options: Any
+    ) -> None:
+        size = -expected_margin(num_classes, sigma=sigma)
+        tau = -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)", 0)
+        super().__init__(loss, **{**options, **self._move(size, tau)})
+        self.num_classes, self.tau, self.sigma = int(num_classes), tau, float(sigma)
+
+    def _move(self, size: float, tau: float) -> dict[str, float]:
+        raise NotImplementedError
 
 
 @register("tau-shift")
-class TauShift(Remargin):
+class TauShift(_Tau):
     """A loss shifted so that its mean margin at initialisation becomes −τ, whatever the number of classes.
 
     l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (paper 004, section 5.1.1; C.1.1 misprints it). τ is |E[Δ]| of
@@ -190,19 +199,13 @@ class TauShift(Remargin):
     """
 
     formula: ClassVar[str] = "l(σ(Δ + |E[Δ]| − τ))"
-    source: ClassVar[str] = "004 §5.1.1"
 
-    def __init__(
-        self, loss: Loss | str, num_classes: int, tau: float | None = None, sigma: float = 1.0, **options: Any
-    ) -> None:
-        size = abs(expected_margin(num_classes, sigma=sigma))
-        tau = _tau(tau, sigma)
-        super().__init__(loss, shift=size - tau, **options)
-        self.num_classes, self.tau, self.sigma = int(num_classes), tau, float(sigma)
+    def _move(self, size: float, tau: float) -> dict[str, float]:
+        return {"shift": size - tau}
 
 
 @register("tau-scale")
-class TauScale(Remargin):
+class TauScale(_Tau):
     """A margin loss scaled so that its mean margin at initialisation becomes −τ, whatever the number of classes.
 
     l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (paper 004, section 5.1.1). τ is |E[Δ]| of 10 classes by
@@ -213,17 +216,11 @@ class TauScale(Remargin):
     """
 
     formula: ClassVar[str] = "l(σ(αΔ))/α, α = τ/|E[Δ]|"
-    source: ClassVar[str] = "004 §5.1.1"
 
-    def __init__(
-        self, loss: Loss | str, num_classes: int, tau: float | None = None, sigma: float = 1.0, **options: Any
-    ) -> None:
-        size = abs(expected_margin(num_classes, sigma=sigma))
+    def _move(self, size: float, tau: float) -> dict[str, float]:
         if size == 0:
             raise ValueError("Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0.")
-        tau = _tau(tau, sigma)
-        super().__init__(loss, scale=tau / size, **options)
-        self.num_classes, self.tau, self.sigma = int(num_classes), tau, float(sigma)
+        return {"scale": tau / size}
 
 
 def remargin_for(
@@ -246,10 +243,6 @@ def remargin_for(
     return (TauShift if by == "shift" else TauScale)(loss, num_classes, tau, sigma)
 
 
-def _tau(tau: float | None, sigma: float) -> float:
-    return -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)", 0)
-
-
 def _check_classes(value: object, name: str = "num_classes") -> int:
     return check_count(name, value, 2, "A classifier has at least two classes.")
 
@@ -258,119 +251,79 @@ def _check_sigma(value: object) -> float:
     return check_number("sigma", value, "(0, inf)", 0, remedy="It is the standard deviation of the logits.")
 
 
-# The distribution of the margin ---------------------------------------------------------------------------------
+# The distribution of log Σ exp z_i ------------------------------------------------------------------------------------
 
 
-class _Grid(NamedTuple):
-    """A distribution as quadrature weights at step·(start, start + 1, …).
+class _Distribution(NamedTuple):
+    """Quadrature weights at start, start + step, …; in numpy, since PyTorch's threads only cost time here."""
 
-    In numpy: on matrices this small, PyTorch's threads cost more than they bring.
-    """
-
-    start: int
+    start: float
     step: float
     weights: Array
 
     @property
-    def stop(self) -> int:
-        return self.start + len(self.weights)
+    def points(self) -> Array:
+        return self.start + np.arange(len(self.weights), dtype=np.float64) * self.step
 
     @property
-    def points(self) -> Array:
-        return np.arange(self.start, self.stop, dtype=np.float64) * self.step
+    def mean(self) -> float:
+        return float(self.weights @ self.points)
 
     def average(self, f: Callable[[Tensor], Tensor]) -> float:
-        return float((self.weights * f(torch.from_numpy(self.points)).detach().numpy()).sum())
+        return float(self.weights @ f(torch.from_numpy(self.points)).detach().numpy())
 
-    def mean(self) -> float:
-        return float((self.weights * self.points).sum())
+    def finer(self, times: int) -> _Distribution:
+        """The same on a finer grid, by Fourier interpolation: the density is smooth and ends in zeros."""
+        weights = np.fft.irfft(np.fft.rfft(self.weights), len(self.weights) * times)
+        return _Distribution(self.start, self.step / times, weights)
 
-    def std(self) -> float:
-        return math.sqrt((self.weights * (self.points - self.mean()) ** 2).sum())
 
-
-def _normal(sigma: float, step: float) -> _Grid:
+def _normal(sigma: float, step: float) -> _Distribution:
     """N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left; the trapezoidal rule is exact to rounding for it."""
     reach = math.ceil(8.5 * sigma / step)
     weights = np.exp(-((np.arange(-reach, reach + 1) * (step / sigma)) ** 2) / 2)
-    return _Grid(-reach, step, weights / weights.sum())
+    return _Distribution(-reach * step, step, weights / weights.sum())
 
 
-def _halved(grid: _Grid) -> _Grid:
-    """The same distribution at half the step, by six-point interpolation."""
-    weights = np.zeros(2 * len(grid.weights) + 9)
-    weights[5:-5:2] = grid.weights / 2
-    weights[::2] = np.convolve(grid.weights, np.array([3, -25, 150, 150, -25, 3]) / 512)
-    return _Grid(2 * grid.start - 5, grid.step / 2, weights)
+def _combined(f: np.ufunc, a: _Distribution, b: _Distribution) -> _Distribution:
+    """The distribution of f(X, Y) for independent X and Y on grids of the same step.
 
-
-def _log_add(a: _Grid, b: _Grid) -> _Grid:
-    """The distribution of log(e^X + e^Y) for independent X and Y."""
-    while a.step > b.step:
-        a = _halved(a)
-    while b.step > a.step:
-        b = _halved(b)
-    parts = [_raised(large, small, least) for large, small, least in ((a, b, 0), (b, a, 1)) if large.stop > small.start]
-    start, stop = min(part.start for part in parts), max(part.stop for part in parts)
-    weights = np.sum([np.pad(part.weights, (part.start - start, stop - part.stop)) for part in parts], axis=0)
-    kept = np.flatnonzero(np.abs(weights) > 1e-18)
-    return _Grid(start + int(kept[0]), a.step, weights[kept[0] : kept[-1] + 1])
-
-
-def _raised(large: _Grid, small: _Grid, least: int) -> _Grid:
-    """The part of log(e^X + e^Y) where X is at least so many steps above Y.
-
-    It is x + log1p(e^{−(x − y)}): all pairs of points with the same difference move by the same shift. The moved mass
-    is laid on six neighbouring points so that its moments up to the fifth are kept.
+    The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
     """
-    nearest = max(least, large.start - small.stop + 1)
-    furthest = min(large.stop - 1 - small.start, math.ceil(37 / large.step))  # log1p(e^−37) is nothing
-    difference = np.arange(nearest, max(nearest, furthest) + 1)  # (D,)
-    below = np.arange(large.start, large.stop)[:, None] - difference - small.start  # (N, D): index of y
-    inside = (below >= 0) & (below < len(small.weights))
-    pairs = np.where(inside, small.weights[below.clip(0, len(small.weights) - 1)], 0.0)
-    pairs[:, -1] = np.append(small.weights.cumsum(), 0.0)[below[:, -1].clip(-1, len(small.weights) - 1)]  # and further
-    pairs *= large.weights[:, None]
-
-    shift = np.log1p(np.exp(difference * -large.step)) / large.step  # in steps, decreasing
-    whole = np.floor(shift).astype(int)
-    first = int(whole[-1]) - 2
-    target = np.arange(len(pairs))[:, None] + (whole - first)  # (N, D)
-    size = len(pairs) + int(whole[0]) - first + 3
-    weights = np.zeros(size)
-    for i in _SIX:  # Lagrange's polynomials
-        share = math.prod((shift - whole - j) / (i - j) for j in _SIX if j != i)  # (D,)
-        weights += np.bincount((target + i).ravel(), (pairs * share).ravel(), size)
-    return _Grid(large.start + first, large.step, weights)
+    mass, values = np.outer(a.weights, b.weights), f.outer(a.points, b.points)
+    kept = np.abs(mass) > 1e-20
+    mass, values = mass[kept], values[kept]
+    start = values.min() - 3 * a.step
+    position = (values - start) / a.step
+    whole = np.floor(position)
+    shares = np.vander(position - whole, 6) @ _LAGRANGE  # (N, 6)
+    weights = np.bincount((whole.astype(int)[:, None] + _SIX).ravel(), (mass[:, None] * shares).ravel())
+    inside = np.flatnonzero(np.abs(weights) > 1e-17)
+    return _Distribution(float(start + inside[0] * a.step), a.step, weights[inside[0] : inside[-1] + 1])
 
 
-_SIX = range(-2, 4)
+_SIX = np.arange(-2, 4)
+_LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials that are one at one of the six
 
 
 @functools.lru_cache(maxsize=512)
-def _log_sum(count: int, sigma: float) -> _Grid:
-    """The distribution of log Σ exp z_i over ``count`` logits."""
+def _log_sum(count: int, sigma: float) -> _Distribution:
+    """The distribution of log Σ exp z_i over ``count`` logits, by halves."""
     if count == 1:
-        return _normal(sigma, min(sigma, 1.0) / 10)
-    total = _log_add(_log_sum(count // 2, sigma), _log_sum(count - count // 2, sigma))
-    return _halved(total) if total.std() < 5 * total.step else total  # the sum of many logits varies little
-
-
-@functools.lru_cache(maxsize=512)
-def _finer(count: int, sigma: float, halvings: int) -> _Grid:
-    return _halved(_finer(count, sigma, halvings - 1)) if halvings else _log_sum(count, sigma)
+        return _normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))  # fine for σ and for w(Δ), but 700 points at most
+    a, b = _log_sum(count // 2, sigma), _log_sum(count - count // 2, sigma)
+    step = min(a.step, b.step)
+    total = _combined(np.logaddexp, *(d.finer(2) if d.step > step else d for d in (a, b)))
+    variance = total.weights @ (total.points - total.mean) ** 2
+    return total.finer(2) if variance < (5 * step) ** 2 else total  # the sum of many logits varies little
 
 
 @functools.lru_cache(maxsize=32)
-def _margin(num_classes: int, sigma: float) -> _Grid:
-    """The distribution of Δ = z_k − log Σ_{i≠k} exp z_i."""
-    others = _log_sum(num_classes - 1, sigma)
-    label = _normal(sigma, others.step)
-    weights = np.convolve(label.weights, others.weights[::-1])
-    return _Grid(label.start - others.stop + 1, others.step, weights)
+def _finer_log_sum(count: int, sigma: float, times: int) -> _Distribution:
+    return _log_sum(count, sigma).finer(times)
 
 
-# The average error ------------------------------------------------------------------------------------------------
+# The average error ----------------------------------------------------------------------------------------------------
 
 
 def _terms(loss: Loss) -> list[tuple[float, Loss]]:
@@ -382,88 +335,117 @@ def _average(loss: Loss, num_classes: int, sigma: float) -> Callable[[float], fl
     """⟨δ_k⟩ of one loss as a function of z."""
     if loss.needs != frozenset({"logits"}):
         raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
-    if getattr(loss, "generator", None) is not None:  # peer draws: its mean over all pairs is what it averages to
-        loss = loss.with_hyperparameters(generator=None)
     if loss.kind != "margin":
-        return lambda z: _sampled_error(loss, z, num_classes, sigma)
-    return lambda z: -_converged(num_classes - 1, sigma, lambda rest: loss.sample_weight(z - rest))
+        rows = _rows(loss, num_classes)
+        return lambda z: _sampled_error(rows, z, num_classes, sigma)
+
+    def error(z: float) -> float:
+        value = math.nan
+        for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
+            others = _finer_log_sum(num_classes - 1, sigma, times)
+            before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
+            if abs(value - before) <= 1e-9 * abs(value):
+                break
+        return value
+
+    return error
 
 
-def _converged(count: int, sigma: float, f: Callable[[Tensor], Tensor]) -> float:
-    """⟨f(log Σ exp z_i)⟩: weights are smooth, so that the first halving settles it, except where one has a jump."""
-    value = _log_sum(count, sigma).average(f)
-    for halvings in range(1, 10):
-        before, value = value, _finer(count, sigma, halvings).average(f)
-        if abs(value - before) <= 1e-10 * abs(value):
-            break
-    return value
+Rows = Callable[[Output, Tensor], Tensor]  # a loss of single rows
 
 
-def _controls(rest: Tensor, z: float) -> Tensor:
+def _rows(loss: Loss, num_classes: int) -> Rows:
+    """``loss.per_sample``, in a batch where every class is the label equally often if the loss looks at that."""
+    if isinstance(loss, Peer):  # the mean over the batch of what it takes away
+        inner = _rows(loss.loss, num_classes)
+        return lambda out, label: inner(out, label) - inner(out, torch.full_like(out.logits, 1 / num_classes))
+    if isinstance(loss, CR) and loss.prior is None:
+        loss = loss.with_hyperparameters(prior=torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
+    if not loss.independent_rows:
+        raise ValueError(f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a `prior`.")
+    return loss.per_sample
+
+
+def _controls(L: Tensor, z: float) -> Tensor:
     """Functions of L = log Σ_{i≠k} exp z_i that the grid can average: L, L², the errors of cross entropy and MAE."""
-    error = -torch.sigmoid(rest - z)
-    return torch.stack([rest, rest.square(), error, error * torch.sigmoid(z - rest)], 1)
+    error = -torch.sigmoid(L - z)
+    return torch.stack([L, L.square(), error, error * torch.sigmoid(z - L)], 1)
 
 
-def _sampled_error(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
+def _sampled_error(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
     """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
     K, generator = num_classes, torch.Generator().manual_seed(0)
-    rows = max(1, 2**19 // K)  # at a time: about 4 MiB for each tensor of the graph
-    if K <= 1024:  # every class is the label equally often: peer and cr look at the labels' shares in the batch
-        rows = max(1, rows // K) * K
-    errors, controls = [], []
-    for chunk in range(max(1, 64 // rows, 2**20 // (rows * K))):
-        draws = torch.randn(rows, K, generator=generator, dtype=torch.float64) * sigma
-        label = (torch.arange(rows)[:, None] + chunk * rows) % K  # (B, 1)
+    others = _log_sum(K - 1, sigma)
+    known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
+    known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))
+    size = max(1, 2**17 // K)  # of a batch: 1 MiB
+    moments = torch.zeros(7, 7, dtype=torch.float64)
+    for batch in range(max(math.ceil(64 / size), 2**20 // (size * K))):
+        draws = torch.randn(size, K, generator=generator, dtype=torch.float64) * sigma
+        label = (torch.arange(size)[:, None] + batch * size) % K  # (B, 1)
         for noise in (draws, -draws):  # (B, K)
             with torch.enable_grad():
-                at = torch.full((rows, 1), z, dtype=torch.float64, requires_grad=True)
-                losses = loss.per_sample(Output(noise.scatter(1, label, at)), label[:, 0])
-                errors.append(torch.autograd.grad(losses.sum(), at)[0][:, 0])
+                at = torch.full((size, 1), z, dtype=torch.float64, requires_grad=True)
+                losses = rows(Output(noise.scatter(1, label, at)), label[:, 0])
+                (error,) = torch.autograd.grad(losses.sum(), at)
             rest = noise.scatter(1, label, -torch.inf).logsumexp(1)
             squares = noise.scatter(1, label, 0.0).square().sum(1, keepdim=True)
-            controls.append(torch.cat([_controls(rest, z), squares], 1))  # (B, 5)
-    grid = _log_sum(K - 1, sigma)
-    known = torch.from_numpy(
-        np.append(grid.weights @ _controls(torch.from_numpy(grid.points), z).numpy(), (K - 1) * sigma**2)
-    )
-    error, control = torch.cat(errors), torch.cat(controls)
-    centre, size = control.mean(0), control.std(0).clamp_min(torch.finfo(torch.float64).tiny)
-    control = (control - centre) / size
-    covariance, correlation = control.T @ (error - error.mean()) / len(error), control.T @ control / len(error)
-    # Where p is small the controls are all but collinear: directions they don't tell apart are left out.
-    slope = torch.linalg.pinv(correlation, rtol=1e-8, hermitian=True) @ covariance
-    return float(error.mean() - (centre - known) / size @ slope)
+            control = torch.cat([_controls(rest, z), squares], 1) - known  # (B, 5)
+            seen = torch.cat([torch.ones_like(error), control, error], 1)
+            moments += seen.T @ seen
+    # The mean is the intercept. Where p is small the controls are all but collinear: directions that they don't tell
+    # apart are left out.
+    norm = moments.diagonal()[:6].sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    inverse = torch.linalg.pinv(moments[:6, :6] / norm / norm[:, None], rtol=1e-8, hermitian=True)
+    return float(inverse[0] @ (moments[:6, 6] / norm) / norm[0])
 
 
-# Solving for hyperparameters ----------------------------------------------------------------------------------------
+# Solving for hyperparameters ------------------------------------------------------------------------------------------
 
 
-def _free_names(loss: Loss, free: str | tuple[str, str] | None, remedy: str) -> tuple[str, ...]:
+def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> tuple[str, ...]:
     """The hyperparameters to solve for; whole numbers and nested losses can't be."""
     known = [name for name, value in loss.hyperparameters.items() if isinstance(value, float)]
     listing = ", ".join(known) or "none"
     if free is None:
-        if not known:
-            raise NoSolution(f"`{loss}` has no real-valued hyperparameter to change. {remedy}")
         if len(known) > 1:
             raise ValueError(f"`{loss}` has several hyperparameters. Say which one, or which pair, is free: {listing}.")
-        return (known[0],)
+        return tuple(known)
     names = (free,) if isinstance(free, str) else tuple(free)
     if len(names) not in (1, 2) or len(set(names)) != len(names):
-        raise ValueError(f"Expected `free` to be one name or a pair of different names, got {free!r}.")
+        raise ValueError(f"Expected `free` to be one name or a pair of different names of {listing}, got {free!r}.")
     for name in names:
         if name not in known:
             raise ValueError(f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {name!r}.")
     return names
 
 
-def _around(value: float) -> list[float]:
-    """21 values from a hundredth to a hundred times ``value``; from −1 to 1 around zero."""
-    return [value * 10 ** (i / 5) if value else i / 10 for i in range(-10, 11)]
+def _changed(loss: Loss, **params: float) -> Loss:
+    return loss.with_hyperparameters(**params).train(loss.training)
 
 
-def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float, remedy: str) -> float:
+def _curve(
+    loss: Loss, first: str, second: str, grid: Sequence[float] | None, error: Callable[[Loss], float], target: float
+) -> tuple[dict[str, float], ...]:
+    """The solutions ``second`` for each value of ``first``, by default 21 around the present one."""
+    present = loss.hyperparameters[first]
+    if grid is None:
+        grid = [present * 10 ** (i / 5) if present else i / 10 for i in range(-10, 11)]
+    near, curve = loss, []
+    for value in grid:
+        try:
+            near = _changed(near, **{first: value})
+            solved = _solve(near, second, error, target)
+        except ValueError:  # this point doesn't exist
+            continue
+        curve.append({first: float(value), second: solved})
+        near = _changed(near, **{second: solved})  # where the next one begins
+    if not curve:
+        raise NoSolution(f"No pair of `{first}` and `{second}` tried for `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}.")
+    return tuple(curve)
+
+
+def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float) -> float:
     """The value of ``name`` nearest to the present one where ``error`` is ``target``.
 
     The range is what the loss itself admits. It is searched outward from the present value in growing steps, of its
@@ -473,45 +455,49 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float,
 
     def build(value: float) -> Loss | None:
         try:
-            return loss.with_hyperparameters(**{name: value}).train(loss.training)
+            return _changed(loss, **{name: value})
         except ValueError:
             return None
 
     # A term of a sum with a negative factor would be maximised.
     by_factor = start != 0 and (name.endswith(".factor") or build(-start) is None)
-    unit = max(1.0, abs(start))
 
     def at(t: float) -> float:
-        return start * math.exp(t) if by_factor else start + t * unit
+        return start * math.exp(t) if by_factor else start + t * max(1.0, abs(start))
 
     def gap(t: float) -> float:
         changed = build(at(t))
         return math.nan if changed is None else error(changed) - target
 
-    here = error(loss) - target
+    def outward(side: int) -> Iterator[float]:
+        inside = 0.0
+        for k in range(1, 8 if by_factor else 14):
+            t = side * 0.1 * (2**k - 1)
+            if build(at(t)) is None:
+                yield _last(lambda t: build(at(t)) is not None, inside, t)
+                return
+            yield (inside := t)
+
+    here = gap(0.0)
     if here == 0:
         return start
     ends = {1: (0.0, here), -1: (0.0, here)}  # how far the search got to either side
-    directions = [1, -1]
-    for k in range(1, 8 if by_factor else 14):
-        for side in tuple(directions):
-            last, t = ends[side], side * 0.1 * (2**k - 1)
-            if build(at(t)) is None:
-                directions.remove(side)
-                t = _last_admitted(lambda t: build(at(t)) is not None, last[0], t)
-            found = gap(t)
+    for both in itertools.zip_longest(outward(1), outward(-1)):
+        for side, t in zip((1, -1), both, strict=True):
+            found = math.nan if t is None else gap(t)
             if found * here <= 0:
-                return at(_root(gap, last, (t, found), tolerance=1e-12 * abs(target)))
+                return at(_root(gap, ends[side], (t, found), tolerance=1e-12 * abs(target)))
             if math.isfinite(found):
                 ends[side] = t, found
     (low, below), (high, above) = sorted((at(t), found + target) for t, found in ends.values())
     raise NoSolution(
         f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {low:.6g} to {name} = {high:.6g}, the "
-        f"ends of the range searched, it goes from {below:.6g} to {above:.6g}. {remedy}"
+        f"ends of the range searched, it goes from {below:.6g} to {above:.6g}."
     )
 
 
-def _last_admitted(admitted: Callable[[float], bool], inside: float, outside: float) -> float:
+def _last(admitted: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The last admitted number from ``inside`` to ``outside``."""
     for _ in range(60):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if admitted(middle) else (inside, middle)

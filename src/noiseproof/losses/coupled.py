@@ -66,6 +66,8 @@ class NFL(CoupledLoss):
         if self.detach:
             constant = (-torch.expm1(y.log_p.detach())) ** self.gamma
             return y.miss.detach() ** self.gamma * y.nll / -y.total(constant * y.log_p)
+        if self.gamma == 0:
+            return y.nll / -y.total(y.log_p)
         own = pointwise(y.nll, self._focal)
         if readable(y.log_p):
             total: Tensor = _FocalTotal.apply(y.log_p, self._focal)  # type: ignore[no-untyped-call]
@@ -79,7 +81,8 @@ class _FocalTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_p: Tensor, focal: Focal) -> Tensor:
         p = log_p.exp()
-        miss = (1 - p).clamp_min_(torch.finfo(p.dtype).tiny)  # its digits are lost only where f(p) itself vanishes
+        # The digits of 1 − p are lost only where f(p) itself vanishes; half an ulp keeps log p/(1 − p) bounded there.
+        miss = (1 - p).clamp_min_(torch.finfo(p.dtype).eps / 2)
         power = miss**focal.gamma
         ctx.save_for_backward(log_p, p, miss, power)
         ctx.focal = focal
@@ -91,8 +94,8 @@ class _FocalTotal(torch.autograd.Function):
         log_p, p, miss, power = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
             return -grad[:, None] * ctx.focal.slope(LabelProb(-log_p)), None
-        odds = (p * log_p).div_(miss).clamp_min_(-1)  # −nll/expm1(nll), which never leaves [−1, 0]
-        return odds.mul_(ctx.focal.gamma).sub_(1).mul_(power).mul_(grad[:, None]), None
+        gamma = ctx.focal.gamma  # the slope is (1 − p)^γ (γ p log p/(1 − p) − 1)
+        return (p * log_p).div_(miss).sub_(1 / gamma).mul_(power).mul_(grad[:, None] * gamma), None
 
 
 @register("mse")

@@ -37,6 +37,17 @@ class LeNet5(Backbone):
         return out
 
 
+def conv_stages(in_channels: int, stages: Sequence[Sequence[int]]) -> nn.Sequential:
+    """3×3 convolutions of the widths given, each with batch normalisation and ReLU; each stage halves the image."""
+    layers: list[nn.Module] = []
+    for stage in stages:
+        for width in stage:
+            layers += [nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+            in_channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers)
+
+
 class StageCNN(Backbone):
     """Stages of 3×3 convolutions, each halving the image, and one hidden layer, all with batch normalisation.
 
@@ -54,16 +65,9 @@ class StageCNN(Backbone):
         init: str = "apl",
     ) -> None:
         super().__init__(init)
-        layers: list[nn.Module] = []
-        channels = in_channels
-        for stage in stages:
-            for width in stage:
-                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
-                channels = width
-            layers.append(nn.MaxPool2d(2))
+        self.features = conv_stages(in_channels, stages)
         side = check_count("image_size", image_size, 2 ** len(stages)) // 2 ** len(stages)
-        self.features = nn.Sequential(*layers)
-        self.hidden = nn.Sequential(nn.Linear(channels * side**2, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+        self.hidden = nn.Sequential(nn.Linear(stages[-1][-1] * side**2, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
         self.num_features = hidden
 
     def forward(self, x: Tensor) -> Tensor:

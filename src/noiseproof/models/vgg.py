@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.base import MODELS, Backbone
+from noiseproof.models.cnn import conv_stages
 
 STAGES = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
@@ -33,16 +34,9 @@ class VGG19(Backbone):
         init: str = "vgg",
     ) -> None:
         super().__init__(init)
-        layers: list[nn.Module] = []
-        channels = in_channels
-        for stage in STAGES:
-            for width in stage:
-                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
-                channels = width
-            layers.append(nn.MaxPool2d(2))
-        self.features = nn.Sequential(*layers)
+        self.features = conv_stages(in_channels, STAGES)
         self.avgpool = nn.AdaptiveAvgPool2d(check_count("pool", pool, 1))
-        self.num_features = channels * pool**2
+        self.num_features = STAGES[-1][-1] * pool**2
         dense: list[nn.Module] = []
         for width in hidden:
             dense += [nn.Linear(self.num_features, check_count("hidden", width, 1)), nn.ReLU(), nn.Dropout(dropout)]

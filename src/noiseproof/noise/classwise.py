@@ -3,7 +3,7 @@
 Published rates follow different conventions. Which model and which ``count`` each source used:
 
     source                   symmetric              asymmetric                  CIFAR-100, asymmetric
-    APL, ALFs on CIFAR       symmetric, equal       per-class                   asymmetric-blocks
+    APL, ALFs, 004 on CIFAR  symmetric, equal       per-class                   asymmetric-blocks
     Patrini                  symmetric, draws       draws                       asymmetric-blocks
     Co-teaching              symmetric, draws       –                           pairflip
     LN (000) on CIFAR        symmetric-all, draws   draws                       asymmetric-next
@@ -14,8 +14,9 @@ Published rates follow different conventions. Which model and which ``count`` ea
     ELR                      symmetric-all, total   per-class                   asymmetric-blocks
 
 Asymmetric on MNIST is ``asymmetric-mnist``, on CIFAR-10 ``asymmetric-cifar10``, for each of them. ALFs on MNIST draws
-from the matrix, as Patrini. 001's own labels are in files (``file:path=…``) and look like draws; 002 does not say
-whether it draws or counts. The transition matrix is that of a single label, whatever the ``count``.
+from the matrix, as Patrini. 004 says that it follows APL, ALFs and Patrini. 001's own labels are in files
+(``file:path=…``) and look like draws; 002 does not say whether it draws or counts. The transition matrix is that of a
+single label, whatever the ``count``.
 
 Order of draws: one number a row to select it, then, if symmetric, one number a row for its new class.
 """

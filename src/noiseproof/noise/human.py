@@ -1,7 +1,7 @@
 """Labels that people gave: CIFAR-10N and CIFAR-100N, and files of labels from one annotator or several.
 
-Files are read without running anything in them: ``torch.load(weights_only=True)`` with NumPy's int64 arrays allowed
-beside tensors (the official CIFAR-N files hold those), ``numpy.load(allow_pickle=False)``, and the csv module.
+Files are read without running anything in them: :mod:`noiseproof.noise.pickled` (which admits less than
+``torch.load(weights_only=True)``), ``numpy.load(allow_pickle=False)``, and the csv module.
 """
 
 from __future__ import annotations
@@ -19,19 +19,12 @@ import torch
 from torch import Tensor
 
 from noiseproof.noise.base import NoiseModel, NoisyLabels, register
+from noiseproof.noise.pickled import Array, load_saved
 
 Annotators = Literal["vote", "all", "worst"]
 MISSING = -1  # an annotator who did not label a row
 
 _INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # 3.0, which pandas writes for 3 beside an empty cell, is one too
-_reconstruct: Any = np.empty(0).__reduce__()[0]
-_NUMPY_ARRAYS: list[Any] = [  # NumPy 1 and 2 pickle arrays through the same function under two names
-    (_reconstruct, "numpy.core.multiarray._reconstruct"),
-    (_reconstruct, "numpy._core.multiarray._reconstruct"),
-    np.ndarray,
-    np.dtype,
-    type(np.dtype(np.int64)),
-]
 
 
 @register("file")
@@ -262,15 +255,15 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
 
 def _read_pt(path: Path) -> Mapping[str, Any]:
     try:
-        with torch.serialization.safe_globals(_NUMPY_ARRAYS):
-            content = torch.load(path, weights_only=True, map_location="cpu")
+        content = load_saved(path)
+        table = content if isinstance(content, dict) else {"labels": content}
+        return {str(name): value.values if isinstance(value, Array) else value for name, value in table.items()}
     except Exception as error:  # a broken or hostile file can raise anything
         raise ValueError(
-            f"Expected {path} to hold tensors or int64 arrays and nothing else, could not read it safely "
-            f"({type(error).__name__}). If the file is cut short, get it again; "
+            f"Expected {path} to hold tensors, arrays or lists of integers and nothing else, got "
+            f"{type(error).__name__}: {error}. If the file is cut short, get it again; "
             "save labels of your own as torch.save(tensor, path)."
         ) from error
-    return {str(key): value for key, value in content.items()} if isinstance(content, Mapping) else {"labels": content}
 
 
 def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
@@ -281,15 +274,14 @@ def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
     values = table[name]
     if path.suffix.lower() == ".csv":
         values = _parse_cells(values, where)
-    try:
-        labels = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"Expected integers {where}: {error}. Encode the classes from 0.") from None
-    if labels.dim() not in (1, 2) or labels.numel() == 0:
-        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {tuple(labels.shape)}.")
-    if labels.dtype is torch.bool or labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"Expected integers {where}, got {labels.dtype}. Encode the classes from 0.")
-    return labels.long().reshape(len(labels), -1)
+    if isinstance(values, list) and all(type(value) is int and abs(value) < 2**63 for value in values):
+        values = np.array(values, dtype=np.int64)
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"Expected integers {where}, got {found}. Encode the classes from 0.")
+    if values.ndim not in (1, 2) or values.size == 0:
+        raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {values.shape}.")
+    return torch.from_numpy(values.astype(np.int64)).reshape(len(values), -1)
 
 
 def _parse_cells(cells: Sequence[str], where: str) -> list[int]:

@@ -140,13 +140,13 @@ class Xia(NoiseModel):
             # A class without samples has its W too, so that the other classes' do not depend on it.
             W = torch.special.ndtri(uniform(generator, x.shape[1], num_classes).clamp_(min=2.0**-54))
             for rows in torch.split(own, ROWS_AT_ONCE):
-                part = x[rows.to(x.device)].to("cpu", torch.float64)
-                if not bool(torch.isfinite(part).all()):
-                    row = int(rows[~torch.isfinite(part).all(1)][0])
+                part = self.scale * (x[rows.to(x.device)].to("cpu", torch.float64) @ W)
+                if not bool((finite := torch.isfinite(part).all(1)).all()):
+                    row = int(rows[~finite][0])
                     raise ValueError(
-                        f"Expected finite `features`, row {row} has NaN or infinite ones. Clean or drop it."
+                        f"Expected finite `features` of a usual size, row {row} has others. Clean or drop it."
                     )
-                scores[rows] = self.scale * (part @ W)
+                scores[rows] = part
         return scores
 
 
