@@ -1,15 +1,20 @@
-"""Sphinx settings, the table of losses made from the registry, and docstrings made safe for reStructuredText."""
+"""Sphinx settings, tables made from the registries and the benchmarks, docstrings made safe for reStructuredText."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
 import noiseproof
+from noiseproof.core.registry import format_value
 from noiseproof.losses import LOSSES, describe
+from noiseproof.noise import NOISES
 
 project = "noiseproof"
 author = "The noiseproof authors"
@@ -29,17 +34,50 @@ autodoc_inherit_docstrings = False
 GENERATED = Path(__file__).parent / "_generated"
 
 
-def write_table_of_losses(app: Sphinx) -> None:
-    """``_generated/losses.md``, which losses.md includes."""
-    rows = ["| name | parameters | formula | source |", "| --- | --- | --- | --- |"]
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; bars inside a cell are escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |\n" for line in lines)
+
+
+def table_of_losses() -> str:
+    rows = []
     for name in sorted(LOSSES):
         loss = describe(name)
         defaults = ((k, f"{v:g}" if isinstance(v, float) else v) for k, v in loss["parameters"].items())
         parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in defaults)
-        cells = (f"`{name}`", f"`{parameters}`" if parameters else "", f"`{loss['formula']}`", loss["source"])
-        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        rows.append((f"`{name}`", f"`{parameters}`" if parameters else "", f"`{loss['formula']}`", loss["source"]))
+    return markdown(("name", "parameters", "formula", "source"), rows)
+
+
+def table_of_noises() -> str:
+    rows = []
+    for name in sorted(NOISES):
+        given = NOISES.parameters(name).items()
+        parameters = ", ".join(k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given)
+        summary = (inspect.getdoc(NOISES[name]) or "").partition("\n\n")[0]
+        rows.append((f"`{name}`", f"`{parameters}`" if parameters else "", " ".join(summary.split())))
+    return markdown(("name", "parameters", "what it does"), rows)
+
+
+def tables_of_benchmarks() -> str:
+    """One table for each file of results, whatever its columns are."""
+    parts = []
+    for path in sorted((Path(__file__).parents[1] / "benchmarks" / "results").glob("*.json")):
+        results = json.loads(path.read_text("utf-8"))
+        made_by = ", ".join(f"{key} {value}" for key, value in results["made_by"].items() if value is not None)
+        columns = list(dict.fromkeys(key for row in results["rows"] for key in row))
+        cells = [["" if row.get(column) is None else row[column] for column in columns] for row in results["rows"]]
+        parts.append(f"### {path.name}\n\n`{made_by}`\n\n{markdown(columns, cells)}")
+    return "\n".join(parts) or "There are no results here: run the scripts.\n"
+
+
+def write_tables(app: Sphinx) -> None:
+    """What the pages include from ``_generated``."""
     GENERATED.mkdir(exist_ok=True)
-    (GENERATED / "losses.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    tables = {"losses": table_of_losses(), "noises": table_of_noises(), "benchmarks": tables_of_benchmarks()}
+    for name, text in tables.items():
+        (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def keep_mathematics(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
@@ -53,5 +91,5 @@ def keep_mathematics(app: Sphinx, what: str, name: str, obj: object, options: An
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("builder-inited", write_table_of_losses)
+    app.connect("builder-inited", write_tables)
     app.connect("autodoc-process-docstring", keep_mathematics, priority=400)  # before napoleon, at 500

@@ -138,6 +138,20 @@ def test_average_error_of_two_classes_is_one_integral() -> None:
     assert average_error("tgce:q=0.7,k=0.7", 0.0, 2) == pytest.approx(-jump, rel=1e-3)
 
 
+@pytest.mark.parametrize(("num_classes", "k"), [(2, 0.7), (3, 0.7), (3, 0.5), (10, 0.2), (10, 0.1), (30, 0.02)])
+def test_average_error_of_a_weight_with_a_jump(num_classes: int, k: float) -> None:
+    # S = Σ exp z_i itself up to (1 − k)/k, where p = k: its density is a repeated convolution.
+    end, n = (1 - k) / k, 2**13
+    s = np.arange(1, n + 1) * end / n
+    density = np.exp(-(np.log(s) ** 2) / 2) / s / math.sqrt(2 * math.pi)
+    total = density
+    for _ in range(num_classes - 2):
+        total = np.append(0.0, np.convolve(total, density)[: n - 1]) * end / n
+    p = 1 / (1 + s)
+    expected = -integrate.trapezoid(np.append(0.0, p**0.7 * (1 - p) * total), dx=end / n)
+    assert average_error(f"tgce:q=0.7,k={k}", 0.0, num_classes) == pytest.approx(expected, rel=5e-4)
+
+
 def nce_error(p: np.ndarray) -> np.ndarray:
     """∂/∂z_0 of log p_0/Σ_k log p_k, (B, K) → (B,)."""
     total, K = np.log(p).sum(1), p.shape[1]
@@ -173,14 +187,31 @@ def test_sample_and_grid_agree() -> None:
 
 def test_label_smoothing_is_exact_by_its_control() -> None:
     ce = average_error("ce", 0.0, 50)  # p − 1; smoothing takes α(1/K − 1) of −1
-    assert average_error("ls:alpha=0.3", 0.0, 50) == pytest.approx(ce + 0.3 * (1 - 1 / 50), rel=1e-9)
+    assert average_error("ls:alpha=0.3", 0.0, 50) == pytest.approx(ce + 0.3 * (1 - 1 / 50), rel=1e-8)
 
 
-def test_losses_of_a_batch_see_every_class_equally_often() -> None:
+@pytest.mark.parametrize("num_classes", [2, 30, 5000])
+def test_losses_of_a_batch_see_every_class_equally_often(num_classes: int) -> None:
     # CR without a prior: δ = p − 1 + β(1/K − p) is constant at β = 1; peer of cross entropy is the same.
-    assert average_error("cr:beta=1", 0.0, 30) == pytest.approx(-1 + 1 / 30, rel=1e-9)
-    for spec in ("peer:loss=ce", "peer:loss=ce,generator=1"):  # its random draws are averaged over
-        assert average_error(spec, 0.0, 30) == pytest.approx(-1 + 1 / 30, rel=1e-9)
+    for spec in ("cr:beta=1", "peer:loss=ce", "peer:loss=ce,generator=1"):  # its random draws are averaged over
+        assert average_error(spec, 0.0, num_classes) == pytest.approx(-1 + 1 / num_classes, rel=1e-9)
+    # The sum of MAE over all labels is constant, so that peer takes nothing of its gradient away.
+    mae = average_error("mae", 0.0, num_classes)
+    assert average_error("peer:loss=mae", 0.0, num_classes) == pytest.approx(mae, rel=1e-6)
+
+
+def test_a_loss_that_depends_on_the_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"doesn't depend on the batch, got `remargin:loss=\(cr.*`prior`"):
+        average_error("remargin:loss=(cr:beta=1)", 0.0, 10)
+
+
+@pytest.mark.parametrize("spec", ["gce:q=0.7", "remargin:loss=mae,shift=1.5", "10*nce + 0.1*agce:a=1.8,q=3"])
+def test_the_calibrated_loss_is_built_again_from_its_spec(spec: str) -> None:
+    loss = get_loss(spec)
+    free = next(name for name, value in loss.hyperparameters.items() if isinstance(value, float))
+    found = calibrate(loss, 200, free=free).loss
+    assert found is not None and str(get_loss(str(found))) == str(found)
+    assert average_error(str(found), 0.0, 200) == average_error(found, 0.0, 200)
 
 
 def test_average_error_is_deterministic_and_leaves_the_global_generator_alone() -> None:
@@ -325,6 +356,8 @@ def test_a_coupled_loss_can_be_shifted_but_not_scaled() -> None:
         remargin_for("nce", 100, by="scale")
     with pytest.raises(ValueError, match="at least 3"):
         TauScale("mae", 2)
+    with pytest.raises(TypeError, match="shift"):
+        TauShift("mae", 100, shift=1.0)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_noises_and_models_list_their_registries() -> None:
     assert set(noises) == set(NOISES)
     assert noises["xia"]["required"] == ["rate"] and noises["xia"]["parameters"] == {"scale": 1.0, "sd": 0.1}
     assert all(noise["summary"].endswith(".") for noise in noises.values())
-    assert "rate, count=total, pool=50000" in run("noises").stdout
+    assert "rate, scale=1.0, sd=0.1" in run("noises").stdout
 
     models = {model["name"]: model for model in run_json("models", "--classes", "1000")}
     assert set(models) == set(MODELS)
@@ -307,7 +307,7 @@ def test_data_show_with_noise_tells_what_became_of_the_labels() -> None:
 
 
 def test_data_show_puts_in_foreign_images() -> None:
-    shown = run_json("data", "show", "digits", "--noise", "open-set:rate=0.4,pool=1437", "--foreign", "digits:seed=1")
+    shown = run_json("data", "show", "digits", "--noise", "open-set:rate=0.4", "--foreign", "digits:seed=1")
     assert shown["noise"]["rate"] == pytest.approx(0.4, abs=1 / 1437)
     assert shown["classes"][-1] == {
         "class": "(no class)", "rows": 574, "wrong": 574, "rate": 1.0,

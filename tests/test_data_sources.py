@@ -318,7 +318,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
     ],
 )
 def test_only_what_the_official_files_need_is_admitted(call: bytes) -> None:
-    with pytest.raises(ValueError, match=r"in here, got UnpicklingError: a call of"):
+    with pytest.raises(ValueError, match=r"in here, got UnpicklingError\('a call of"):
         read_pickle(call + b"(S'1'\ntR.", Path("here"), 1, ["labels"])
 
 
@@ -330,9 +330,9 @@ def batch(pixels: np.ndarray, labels: list[int]) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda blob: blob[:-40], "EOFError|truncated"),
+        (lambda blob: blob[:-40], "EOFError"),
         (lambda blob: b"", "EOFError"),
-        (lambda blob: b"<html>404</html>", "UnpicklingError"),
+        (lambda blob: b"<html>404</html>", "KeyError"),
         (lambda blob: batch(np.zeros((2, PIXELS), np.uint8), [0, 1, 2]), r"labels of shape \(2, 3072\)"),
         (lambda blob: batch(np.zeros((3, PIXELS), np.uint8), [0, 1]), r"shape \(3, 3072\), \(2,\)"),
         (lambda blob: batch(np.zeros((3, PIXELS), np.float16), [0, 1, 2]), "an array of something other than"),
@@ -390,9 +390,7 @@ def test_a_real_batch_that_was_cut_is_named(tmp_path: Path) -> None:
         (folder / name).symlink_to(REAL / "cifar-10-batches-py" / name)
     (folder / "data_batch_3").unlink()
     (folder / "data_batch_3").write_bytes((REAL / "cifar-10-batches-py/data_batch_3").read_bytes()[:20_000_000])
-    with pytest.raises(
-        ValueError, match=f"10000 images in {folder / 'data_batch_3'}, got UnpicklingError: .*truncated"
-    ):
+    with pytest.raises(ValueError, match=f"10000 images in {folder / 'data_batch_3'}, got EOFError"):
         get_dataset("cifar10", tmp_path)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from noiseproof.noise import NOISES, NoiseModel, PredictionAverage, get_noise
+from noiseproof.noise import NOISES, NoiseModel, PredictionAverage, classwise, get_noise
 from noiseproof.noise.base import select
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
 
@@ -198,12 +198,15 @@ def test_matrix_from_files(tmp_path: Path) -> None:
         assert str(get_noise(str(noise))) == str(noise)
 
 
-def test_matrix_never_gives_a_class_of_probability_zero() -> None:
+def test_matrix_never_gives_a_class_of_probability_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     # Ten thirds of 0.1 sum to less than one in float64; the shortfall must not fall to the last, impossible class.
     T = torch.zeros(12, 12, dtype=torch.float64)
     T[:, 1:11] = 0.1
     given = get_noise("matrix", T=T).corrupt(labels_of(12, 20_000), generator=0).given
     assert given.unique().tolist() == list(range(1, 11))
+    for u, expected in ((0.0, 1), (1 - 2.0**-53, 10)):  # the smallest and the largest number there is
+        monkeypatch.setattr(classwise, "uniform", lambda _, n, u=u: torch.full((n,), u, dtype=torch.float64))
+        assert get_noise("matrix", T=T).corrupt([0, 11]).given.tolist() == [expected] * 2
 
 
 GOLDEN = {
@@ -216,7 +219,7 @@ GOLDEN = {
     "asymmetric-next:rate=0.4,count=equal": "c239fd0544306092",
     "xia:rate=0.4": "5566c05dea9257d6",
     "xia:rate=0.4,scale=0.01": "f43ade0b91bfb407",
-    "open-set:rate=0.4,pool=3000": "e4af09ba3a162d5d",
+    "open-set:rate=0.4": "780b99afff731d85",
 }
 
 
@@ -225,7 +228,8 @@ def test_a_seed_gives_the_same_labels_on_any_machine(spec: str) -> None:
     clean = torch.arange(5_000) % 10
     pixels = (torch.arange(5_000 * 12).view(5_000, 12) * 2_654_435_761 % 2**32 // 2**24).to(torch.uint8)
     noisy = get_noise(spec).corrupt(clean, generator=20_240_607, features=pixels)
-    assert sha(noisy.clean if spec.startswith("open-set") else noisy.given) == GOLDEN[spec]
+    drawn = torch.cat([noisy.clean, noisy.foreign(3_000)]) if spec.startswith("open-set") else noisy.given
+    assert sha(drawn) == GOLDEN[spec]
 
 
 def test_draws_are_those_of_mersenne_twister() -> None:
@@ -239,6 +243,11 @@ def test_draws_are_those_of_mersenne_twister() -> None:
             others[y][int(b * 6)] if a < rate else y for y, a, b in zip(clean.tolist(), select_u, class_u, strict=True)
         ]
         assert get_noise("symmetric", rate=rate).corrupt(clean, generator=11).given.tolist() == expected
+    u = Uniforms(11)
+    rows, seed = np.argsort(u(300), kind="stable")[:120], int(u(1)[0] * 2**32)
+    noisy = get_noise("open-set:rate=0.4").corrupt(clean, generator=11)
+    assert noisy.rows.tolist() == sorted(rows)
+    assert noisy.foreign(200).tolist() == np.argsort(Uniforms(seed)(200), kind="stable")[:120].tolist()
 
 
 def test_seed_generator_and_order_of_runs_agree() -> None:
@@ -345,6 +354,8 @@ def test_chen_against_the_algorithm_in_plain_python() -> None:
 def test_chen_breaks_ties_by_class_and_row() -> None:
     noisy = get_noise("chen:rate=0.5").corrupt([0, 1, 2, 0], features=torch.full((4, 3), 1 / 3))
     assert noisy.given.tolist() == [1, 0, 2, 0]
+    sure = get_noise("chen:rate=1").corrupt([0, 1, 2], features=torch.eye(3))  # no doubt at all, and still all flip
+    assert sure.given.tolist() == [1, 0, 0]
 
 
 def test_chen_counts_classes_in_the_predictions_and_has_no_matrix() -> None:
@@ -505,8 +516,8 @@ def test_open_set_refusals() -> None:
         ("chen:rate=0.4", [0], {"features": [[0.5, 0.5]], "num_classes": 3}, ValueError, r"shape \(N, 3\)"),
         ("chen:rate=0.4", [0, 2], {"features": [[0.5, 0.5]] * 2}, ValueError, "Expected labels in 0 … 1, got 2"),
         ("xia:rate=0.4", [0, 1], {}, ValueError, "Expected `features`, because `xia` depends on each sample's inputs"),
-        ("xia:rate=0.4", [0, 1], {"features": [[1.0], [torch.inf]]}, ValueError, "finite `features` .* row 1 has others"),
-        ("xia:rate=0.4,scale=1e200", [0, 1], {"features": [[1.0], [1e200]]}, ValueError, "row 1 has others"),
+        ("xia:rate=0.4", [0, 1], {"features": [[1.0], [torch.inf]]}, ValueError, "row 1 has NaN, infinite or too"),
+        ("xia:rate=0.4,scale=1e200", [0, 1], {"features": [[1.0], [1e200]]}, ValueError, "infinite or too large ones"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_by_name(spec, labels, options, error, message) -> None:

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_models import INPUTS, MLP, RUN, SPREAD, count, on_meta
 
+from noiseproof.data import DATASETS
 from noiseproof.losses import LOSSES
+from noiseproof.models import MODELS
+from noiseproof.noise import NOISES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -18,7 +22,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LOSSES, "_factories", dict(LOSSES._factories))  # what a page registers is gone afterwards
+    for registry in (LOSSES, NOISES, DATASETS, MODELS):
+        monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # what a page registers does not stay
     names: dict[str, Any] = {"__name__": page.stem}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
@@ -29,6 +34,19 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
         else:
             exec(compile(block, page.name, "exec"), names)
     assert runner.summarize(verbose=False).failed == 0
+
+
+def test_the_table_of_backbones_is_the_tested_one() -> None:
+    rows = []
+    for model in sorted(MODELS):
+        spec = MLP if model == "mlp" else model
+        backbone, (num_classes, size, sigma) = on_meta(spec), SPREAD[spec]
+        weights = f"{count(backbone) + (backbone.num_features + 1) * 10:,}"
+        sizes = (weights, str(backbone.num_features)) if model != "mlp" else ("", "")
+        shape = " × ".join(map(str, (size, *(RUN.get(model) or INPUTS[model][0]))))
+        rows.append(f"| `{model}` | {' | '.join(sizes)} | {backbone.init} | {num_classes} | {shape} | {sigma:.4f} |")
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    assert "\n".join(rows) in page
 
 
 def name(requirement: str) -> str:

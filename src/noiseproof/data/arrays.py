@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,14 +121,7 @@ def from_arrays(
                 f"got {tuple(inputs.shape[1:])} and {inputs.dtype}."
             )
         splits[part], notes = Split(inputs, labels), notes + more
-    return Dataset(
-        name,
-        names,
-        splits["train"],
-        test=splits.get("test"),
-        trusted=splits.get("trusted"),
-        notes=tuple(notes),
-    )
+    return Dataset(name, names, **splits, encoder=None, notes=tuple(notes))
 
 
 class DatasetRows:
@@ -161,8 +155,9 @@ def read_item(items: Any, i: int) -> Any:
 def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
     if hasattr(value, "convert"):  # a PIL image
         return to_pixels(value, size, fit)
-    if isinstance(value, Mapping) and value.get("bytes"):  # how Hugging Face stores an image it has not decoded
-        return decode(value["bytes"], size, fit, value.get("path"))
+    if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
+        # how Hugging Face stores an image it has not decoded
+        return decode(value.get("bytes") or Path(value["path"]), size, fit, value.get("path"))
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
@@ -235,8 +230,7 @@ def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, l
         splits[part] = Split(rows, y)
     names = tuple(classes or ())
     notes = tuple(describe_labels(splits["train"].y, names, label))
-    test, validation, trusted = (splits.get(part) for part in ("test", "validation", "trusted"))
-    return Dataset(name, names, splits["train"], test, validation, trusted, notes=notes)
+    return Dataset(name, names, **splits, encoder=None, notes=notes)
 
 
 def from_hf(
@@ -269,6 +263,8 @@ def from_hf(
     label = label or next(iter(named or [c for c in ("label", "labels") if c in columns]), "label")
     if label not in columns:
         raise ValueError(f"Expected a column {label!r} among {some(columns)}. Name the labels with `label`.")
+    if absent := [c for c in (image, text, *(features or ())) if c is not None and c not in columns]:
+        raise ValueError(f"Expected the columns {some(absent)} in the dataset, there are {some(columns)}.")
     names = getattr(kinds[label], "names", None)
     others = [c for c in columns if c != label]
     if not (image or text or features):

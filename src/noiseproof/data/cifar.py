@@ -58,9 +58,7 @@ def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> tupl
             raise ValueError(f"pixels of {pixels.dtype} and labels of shape {', '.join(map(str, shapes))}")
     # An unpickler may raise anything on bytes it does not understand.
     except Exception as error:
-        raise ValueError(
-            f"Expected a CIFAR python batch of {rows} images in {path}, got {type(error).__name__}: {error}. {AGAIN}"
-        ) from error
+        raise ValueError(f"Expected a CIFAR python batch of {rows} images in {path}, got {error!r}. {AGAIN}") from error
     return pixels, labels
 
 
@@ -139,7 +137,7 @@ def _class_names(blob: bytes, path: Path, labels: str) -> tuple[str, ...]:
         names = IntegerUnpickler(blob, encoding="bytes").load()[f"{labels}_label_names".encode()]
         return tuple(name.decode("ascii") for name in names)
     except Exception as error:
-        raise ValueError(f"Expected the class names in {path}, got {type(error).__name__}: {error}. {AGAIN}") from error
+        raise ValueError(f"Expected the class names in {path}, got {error!r}. {AGAIN}") from error
 
 
 @DATASETS.register("cifar10n")

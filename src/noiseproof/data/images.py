@@ -99,7 +99,6 @@ def stream(
     *,
     sampler: Sampler[int] | None = None,
     workers: int = 0,
-    seed: int = 0,
     drop_last: bool = False,
 ) -> DataLoader[tuple[Tensor, Tensor, Tensor]]:
     """Batches of inputs, given labels and row numbers, read by ``workers`` processes; in order without a sampler."""
@@ -110,7 +109,7 @@ def stream(
         num_workers=workers,
         drop_last=drop_last,
         persistent_workers=workers > 0,
-        generator=torch.Generator().manual_seed(seed),  # without its own it would draw from the global one
+        generator=torch.Generator(),  # without its own it would draw from the global one
     )
 
 
@@ -163,12 +162,4 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
             notes.append(f"{skipped} files in {folder} are not images and were left out.")
         splits[part] = Split(ImageFiles(folder, names, size=size, fit=fit), torch.tensor(labels))
     notes += describe_labels(splits["train"].y, classes)
-    return Dataset(
-        root.name,
-        classes,
-        splits["train"],
-        test=splits.get("test"),
-        validation=splits.get("validation"),
-        trusted=splits.get("trusted"),
-        notes=tuple(notes),
-    )
+    return Dataset(root.name, classes, **splits, encoder=None, notes=tuple(notes))

@@ -81,13 +81,13 @@ def encode_labels(
     >>> encode_labels(["dog", "cat", "dog"])
     (tensor([1, 0, 1]), ('cat', 'dog'))
     """
-    labels = read_labels(values, name)
-    found, inverse = np.unique(labels, return_inverse=True)
-    names = [str(value) for value in found.tolist()]
+    labels = read_labels(values, name).tolist()
+    found = sorted(set(labels))
+    names = [str(value) for value in found]
     classes = tuple(names if classes is None else map(str, classes))
     if len(set(classes)) < len(classes):
         raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {some(list(classes))}.")
-    by_number = positions and labels.dtype.kind == "i"
+    by_number = positions and isinstance(next(iter(found), None), int)
     known = {str(k) if by_number else c: k for k, c in enumerate(classes)}
     if unknown := [value for value in names if value not in known]:
         among = f"the positions 0 … {len(classes) - 1} in `classes`" if by_number else some(list(known))
@@ -95,8 +95,8 @@ def encode_labels(
             f"Expected labels of `{name}` among {among}, got {some(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
-    numbers = torch.tensor([known[value] for value in names], dtype=torch.int64)
-    return numbers[torch.from_numpy(inverse.reshape(-1))], classes
+    number = {value: known[word] for value, word in zip(found, names, strict=True)}
+    return torch.tensor([number[label] for label in labels], dtype=torch.int64), classes
 
 
 def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> list[str]:

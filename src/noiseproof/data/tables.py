@@ -254,6 +254,8 @@ def from_table(
     Missing values are refused by name, or with ``missing="impute"`` filled with medians and reported in ``notes``.
     ``dataset.encoder`` holds mean and spread of each column and encodes new rows the same way.
     """
+    if isinstance(table, (str, os.PathLike)):
+        label = str(label)  # "label=3" on a command line is the column called 3
     frame = read_table(table, label)
     if isinstance(features, str) or (features is not None and label in features):
         raise ValueError(f"Expected `features` to be a list of columns without the label {label!r}, got {features!r}.")
@@ -264,19 +266,11 @@ def from_table(
     positions = classes is not None
     y, names = encode_labels(frame[label], classes, positions=positions, name=label)
     notes += describe_labels(y, names, label)
-    splits = {}
+    splits = {"train": Split(columns.encode(frame), y)}
     for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
         if other is not None:
             rows = read_table(other, label)
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(columns.encode(rows), labels)
-    return Dataset(
-        Path(table).stem if isinstance(table, (str, os.PathLike)) else "table",
-        names,
-        Split(columns.encode(frame), y),
-        test=splits.get("test"),
-        validation=splits.get("validation"),
-        trusted=splits.get("trusted"),
-        encoder=columns,
-        notes=tuple(notes),
-    )
+    name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "table"
+    return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes))

@@ -36,7 +36,10 @@ class TextFeatures:
         )
         self.weigh = TfidfTransformer(sublinear_tf=True)
         rows = np.random.default_rng(seed).permutation(len(texts))[:FIT_ROWS]
-        weighted = self.weigh.fit_transform(self.hash.transform([texts[i] for i in np.sort(rows)]))
+        counts = self.hash.transform([texts[i] for i in np.sort(rows)])
+        if counts.nnz == 0:
+            raise ValueError("Expected words of two letters or more in the texts, got none.")
+        weighted = self.weigh.fit_transform(counts)
         self.project = TruncatedSVD(min(check_count("dim", dim, 1), len(rows)), random_state=seed).fit(weighted)
 
     def encode(self, rows: Iterable[str]) -> Tensor:
@@ -74,30 +77,23 @@ def from_text(
     trusted: Table | None = None,
 ) -> Dataset:
     """A dataset of a text column; the texts themselves stay in ``raw``, and ``dataset.encoder`` encodes new ones."""
+    if text == label:
+        raise ValueError(f"Expected a column of texts beside the labels, got {text!r} for both.")
     frame = read_table(table, label, text)
     texts = _texts(frame, text)
     positions = classes is not None
     y, names = encode_labels(frame[label], classes, positions=positions, name=label)
     notes = describe_labels(y, names, label)
-    if empty := sum(not words.strip() for words in texts):
-        notes.append(f"{empty} of {len(texts)} texts are empty: nothing can be learned from them.")
-        if empty == len(texts):
-            raise ValueError(f"Expected words in column {text!r}, every text is empty.")
     features = TextFeatures(texts, dim, seed)
-    splits = {}
+    x = features.encode(texts)
+    if empty := int((x == 0).all(1).sum()):
+        notes.append(f"{empty} of {len(texts)} texts hold no words: nothing can be learned from them.")
+    splits = {"train": Split(x, y, raw=texts)}
     for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
         if other is not None:
             rows = read_table(other, label, text)
             words = _texts(rows, text)
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(features.encode(words), labels, raw=words)
-    return Dataset(
-        Path(table).stem if isinstance(table, (str, os.PathLike)) else "text",
-        names,
-        Split(features.encode(texts), y, raw=texts),
-        test=splits.get("test"),
-        validation=splits.get("validation"),
-        trusted=splits.get("trusted"),
-        encoder=features,
-        notes=tuple(notes),
-    )
+    name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "text"
+    return Dataset(name, names, **splits, encoder=features, notes=tuple(notes))

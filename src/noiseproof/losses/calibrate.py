@@ -82,7 +82,8 @@ def average_error(loss: Loss | str, z: float | Tensor, num_classes: int, *, sigm
 
     ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (paper 002, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩ for a margin loss.
     Where it vanishes around z = 0, the loss doesn't learn. Other losses are averaged over a fixed sample of logits
-    (relative error about 1e-4), the label taking each class in turn. ``z`` may be a tensor of any shape.
+    (relative error about 1e-4), the label taking each class in turn; ``peer``, and ``cr`` without a prior, as in a
+    batch with equally many labels of each class. ``z`` may be a tensor of any shape.
 
     >>> round(average_error("gce:q=0.7", 0.0, 100), 6)  # paper 002 prints −0.279
     -0.028234
@@ -90,11 +91,11 @@ def average_error(loss: Loss | str, z: float | Tensor, num_classes: int, *, sigm
     tensor([-0.0123, -0.1971, -0.4079], dtype=torch.float64)
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
-    terms = [(scale, _average(term, K, sigma)) for scale, term in _terms(as_loss(loss))]
+    loss = as_loss(loss)
     if not isinstance(z, Tensor):
         z = check_number("z", z, "(-inf, inf)")
-        return sum(scale * error(z) for scale, error in terms)
-    errors = [sum(scale * error(at) for scale, error in terms) for at in z.detach().double().flatten().tolist()]
+        return sum(scale * _average(term, z, K, sigma) for scale, term in _terms(loss))
+    errors = [average_error(loss, at, K, sigma=sigma) for at in z.flatten().tolist()]
     return torch.tensor(errors, dtype=torch.float64).reshape(z.shape)
 
 
@@ -148,7 +149,7 @@ def calibrate(
 
     @functools.cache  # the terms of a sum that stay as they are keep their identity
     def term_error(term: Loss, classes: int) -> float:
-        return _average(term, classes, sigma)(0.0)
+        return _average(term, 0.0, classes, sigma)
 
     def error(changed: Loss, classes: int = K) -> float:
         return sum(scale * term_error(term, classes) for scale, term in _terms(changed))
@@ -180,10 +181,10 @@ class _Tau(Remargin):
     ) -> None:
         size = -expected_margin(num_classes, sigma=sigma)
         tau = -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)", 0)
-        super().__init__(loss, **{**options, **self._move(size, tau)})
+        super().__init__(loss, **self._move(size, tau), **options)
         self.num_classes, self.tau, self.sigma = int(num_classes), tau, float(sigma)
 
-    def _move(self, size: float, tau: float) -> dict[str, float]:
+    def _move(self, size: float, tau: float) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -200,7 +201,7 @@ class TauShift(_Tau):
 
     formula: ClassVar[str] = "l(σ(Δ + |E[Δ]| − τ))"
 
-    def _move(self, size: float, tau: float) -> dict[str, float]:
+    def _move(self, size: float, tau: float) -> dict[str, Any]:
         return {"shift": size - tau}
 
 
@@ -217,7 +218,7 @@ class TauScale(_Tau):
 
     formula: ClassVar[str] = "l(σ(αΔ))/α, α = τ/|E[Δ]|"
 
-    def _move(self, size: float, tau: float) -> dict[str, float]:
+    def _move(self, size: float, tau: float) -> dict[str, Any]:
         if size == 0:
             raise ValueError("Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0.")
         return {"scale": tau / size}
@@ -291,13 +292,16 @@ def _combined(f: np.ufunc, a: _Distribution, b: _Distribution) -> _Distribution:
     The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
     """
     mass, values = np.outer(a.weights, b.weights), f.outer(a.points, b.points)
-    kept = np.abs(mass) > 1e-20
+    kept = np.abs(mass) > 1e-18
     mass, values = mass[kept], values[kept]
     start = values.min() - 3 * a.step
     position = (values - start) / a.step
     whole = np.floor(position)
-    shares = np.vander(position - whole, 6) @ _LAGRANGE  # (N, 6)
-    weights = np.bincount((whole.astype(int)[:, None] + _SIX).ravel(), (mass[:, None] * shares).ravel())
+    fraction, index = position - whole, whole.astype(int)
+    weights = np.zeros(int(index.max()) + 4)
+    for i, coefficients in zip(_SIX, _LAGRANGE.T, strict=True):
+        share = np.polyval(coefficients, fraction)  # not as a matrix product: BLAS' threads take longer
+        weights += np.bincount(index + i, mass * share, len(weights))
     inside = np.flatnonzero(np.abs(weights) > 1e-17)
     return _Distribution(float(start + inside[0] * a.step), a.step, weights[inside[0] : inside[-1] + 1])
 
@@ -307,8 +311,10 @@ _LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials th
 
 
 @functools.lru_cache(maxsize=512)
-def _log_sum(count: int, sigma: float) -> _Distribution:
-    """The distribution of log Σ exp z_i over ``count`` logits, by halves."""
+def _log_sum(count: int, sigma: float, times: int = 1) -> _Distribution:
+    """The distribution of log Σ exp z_i over ``count`` logits, by halves; on a grid so many times finer."""
+    if times > 1:
+        return _log_sum(count, sigma).finer(times)
     if count == 1:
         return _normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))  # fine for σ and for w(Δ), but 700 points at most
     a, b = _log_sum(count // 2, sigma), _log_sum(count - count // 2, sigma)
@@ -316,11 +322,6 @@ def _log_sum(count: int, sigma: float) -> _Distribution:
     total = _combined(np.logaddexp, *(d.finer(2) if d.step > step else d for d in (a, b)))
     variance = total.weights @ (total.points - total.mean) ** 2
     return total.finer(2) if variance < (5 * step) ** 2 else total  # the sum of many logits varies little
-
-
-@functools.lru_cache(maxsize=32)
-def _finer_log_sum(count: int, sigma: float, times: int) -> _Distribution:
-    return _log_sum(count, sigma).finer(times)
 
 
 # The average error ----------------------------------------------------------------------------------------------------
@@ -331,24 +332,19 @@ def _terms(loss: Loss) -> list[tuple[float, Loss]]:
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
-def _average(loss: Loss, num_classes: int, sigma: float) -> Callable[[float], float]:
-    """⟨δ_k⟩ of one loss as a function of z."""
+def _average(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
+    """⟨δ_k⟩(z) of one loss."""
     if loss.needs != frozenset({"logits"}):
         raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
     if loss.kind != "margin":
-        rows = _rows(loss, num_classes)
-        return lambda z: _sampled_error(rows, z, num_classes, sigma)
-
-    def error(z: float) -> float:
-        value = math.nan
-        for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
-            others = _finer_log_sum(num_classes - 1, sigma, times)
-            before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
-            if abs(value - before) <= 1e-9 * abs(value):
-                break
-        return value
-
-    return error
+        return _sampled(_rows(loss, num_classes), z, num_classes, sigma)
+    value = math.nan
+    for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
+        others = _log_sum(num_classes - 1, sigma, times)
+        before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
+        if abs(value - before) <= 1e-9 * abs(value):
+            break
+    return value
 
 
 Rows = Callable[[Output, Tensor], Tensor]  # a loss of single rows
@@ -366,13 +362,13 @@ def _rows(loss: Loss, num_classes: int) -> Rows:
     return loss.per_sample
 
 
-def _controls(L: Tensor, z: float) -> Tensor:
+def _controls(rest: Tensor, z: float) -> Tensor:
     """Functions of L = log Σ_{i≠k} exp z_i that the grid can average: L, L², the errors of cross entropy and MAE."""
-    error = -torch.sigmoid(L - z)
-    return torch.stack([L, L.square(), error, error * torch.sigmoid(z - L)], 1)
+    error = -torch.sigmoid(rest - z)
+    return torch.stack([rest, rest.square(), error, error * torch.sigmoid(z - rest)], 1)
 
 
-def _sampled_error(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
+def _sampled(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
     """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
     K, generator = num_classes, torch.Generator().manual_seed(0)
     others = _log_sum(K - 1, sigma)
@@ -473,10 +469,14 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
         inside = 0.0
         for k in range(1, 8 if by_factor else 14):
             t = side * 0.1 * (2**k - 1)
-            if build(at(t)) is None:
-                yield _last(lambda t: build(at(t)) is not None, inside, t)
-                return
-            yield (inside := t)
+            if build(at(t)) is not None:
+                yield (inside := t)
+                continue
+            for _ in range(60):  # where the range of the loss ends
+                middle = (inside + t) / 2
+                inside, t = (inside, middle) if build(at(middle)) is None else (middle, t)
+            yield inside
+            return
 
     here = gap(0.0)
     if here == 0:
@@ -494,14 +494,6 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
         f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {low:.6g} to {name} = {high:.6g}, the "
         f"ends of the range searched, it goes from {below:.6g} to {above:.6g}."
     )
-
-
-def _last(admitted: Callable[[float], bool], inside: float, outside: float) -> float:
-    """The last admitted number from ``inside`` to ``outside``."""
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if admitted(middle) else (inside, middle)
-    return inside
 
 
 Point = tuple[float, float]  # x, f(x)

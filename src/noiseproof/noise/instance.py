@@ -144,7 +144,7 @@ class Xia(NoiseModel):
                 if not bool((finite := torch.isfinite(part).all(1)).all()):
                     row = int(rows[~finite][0])
                     raise ValueError(
-                        f"Expected finite `features` of a usual size, row {row} has others. Clean or drop it."
+                        f"Expected finite `features`, row {row} has NaN, infinite or too large ones. Clean or drop it."
                     )
                 scores[rows] = part
         return scores
