@@ -393,7 +393,7 @@ FORGED = {
     # PyTorch's own reader dies of the first and never ends with the second
     "tuple nested until its hash overflows the stack": (b"})" + b"\x85" * 1_000_000 + b"K\x01s.", "unhashable"),
     "tuple of 2⁶⁰ tuples": (b"})" + b"2\x86" * 60 + b"K\x01s.", "unhashable"),
-    "list of itself": (b"}U\x01a]q\x00(h\x00h\x00es.", "Expected integers in 'a' of .*, got list"),
+    "list of itself": (b"}U\x01a]q\x00(h\x00h\x00es.", "got list"),
     "memo entry that takes 64 GB": (b"}r\xf0\xff\xff\xff.", "It has none"),
     "stand-in to be changed": (b"c_codecs\nencode\n}U\x01aK\x01sb.", "invalid partial state"),
     "list nested very deep": (b"]" * 100_000 + b"a" * 99_999 + b".", "got list"),
@@ -412,7 +412,7 @@ def test_forged_files_are_integers_or_refused(tmp_path: Path, case: str) -> None
     if isinstance(expected, list):
         assert noise.corrupt(expected).given.tolist() == expected
     else:
-        with pytest.raises(ValueError, match=rf"(?s)labels\.pt.*{expected}|{expected}.*labels\.pt"):
+        with pytest.raises(ValueError, match=rf"labels\.pt.*{expected}"):
             noise.corrupt([1, 2, 3, 4])
     assert not any(vars(stand_in) for stand_in in IntegerUnpickler.admitted.values() if isfunction(stand_in))
 
@@ -452,6 +452,25 @@ def test_tensors_and_arrays_of_every_integer_type(tmp_path: Path, dtype: torch.d
     assert list(found) == list(columns)
     for name, values in columns.items():
         assert np.array_equal(found[name], np.asarray(values))
+
+
+HEADERS = {
+    "terabytes": "{'descr': '<i8', 'fortran_order': False, 'shape': (1099511627776,)}",
+    "objects": "{'descr': '|O', 'fortran_order': False, 'shape': (1,)}",
+    "brackets": "(" * 5_000,
+    "words": "labels",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_forged_npy_headers_are_refused_by_name(tmp_path: Path, header: str) -> None:
+    text = HEADERS[header].encode()
+    path = tmp_path / "labels.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(8))
+    with pytest.raises(ValueError, match=r"labels\.npy to hold an array of integers"):
+        get_noise("file", path=path).corrupt([0])
+    with pytest.raises(ValueError, match=r"labels\.npy to hold a square matrix"):
+        get_noise("matrix", T=path)
 
 
 @given(st.data())

@@ -40,20 +40,6 @@ DataDir = Annotated[
     typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
 ]
 
-# Where the readers look for each dataset's files, under the data folder: one place of each group must be there.
-_CIFAR10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
-_CIFAR100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz")
-PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "mnist": (("MNIST/raw", "MNIST", "mnist"),),
-    "fashion-mnist": (("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "/usr/share/datasets/fashion-mnist"),),
-    "cifar10": (_CIFAR10,),
-    "cifar100": (_CIFAR100,),
-    "cifar10n": (_CIFAR10, ("cifar-n/CIFAR-10_human.pt", "CIFAR-10_human.pt")),
-    "cifar100n": (_CIFAR100, ("cifar-n/CIFAR-100_human.pt", "CIFAR-100_human.pt")),
-    "animal10n": (("ANIMAL-10N", "animal10n", "Animal-10N", "animal-10n"),),
-    "clothing1m": (("clothing1M", "Clothing1M", "clothing1m"),),
-    "webvision": (("webvision", "WebVision", "webvision1.0"),),
-}
 FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes than that fill no screen usefully; --json has them all
 
 
@@ -220,7 +206,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List every dataset: what it is, whether its files are here, where they are looked for, how to get them."""
     from noiseproof.data import DATASETS
     from noiseproof.data.fetch import ASK, DOWNLOADS
-    from noiseproof.data.sources import data_root
+    from noiseproof.data.sources import PLACES, data_root
 
     described = []
     for name in DATASETS:
@@ -247,11 +233,10 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 def _found(name: str, data_dir: str | None) -> list[str] | None:
     """Where the files of a dataset are, none if it needs none; None if some are missing or a download broke off."""
-    from noiseproof.data.sources import find
+    from noiseproof.data.sources import PLACES, find
 
-    contains = "info" if name == "webvision" else ""
     try:
-        found = [find(name, data_dir, group, contains) for group in PLACES.get(name, ())]
+        found = [find(name, data_dir, group) for group in range(len(PLACES.get(name, ())))]
     except FileNotFoundError:
         return None
     for files in (list(path.iterdir()) for path in found if path.is_dir()):

@@ -442,6 +442,7 @@ def _luma(x: Tensor) -> Tensor:
 
 def _turn_hue(x: Tensor, angle: Tensor) -> Tensor:
     """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps each pixel's largest and smallest value."""
+    # In place where a value is fresh: on a CPU new memory costs more than the arithmetic.
     high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     chroma = high - low
     r, g, b = torch.split(x, 1, dim=1)
@@ -482,6 +483,7 @@ class Normalise(Transform):
                 f"Expected images of {len(self.mean)} channels, as many as means, got {images.shape[1]}. "
                 "Check the order of axes: (B, C, H, W)."
             )
+        # Not images / 255, which would cast into a second buffer.
         out = images.clone() if images.is_floating_point() else images.float().div_(255)
         # By channel, so that the constants stay numbers: a tensor of them would have to be copied to the device.
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_labels
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.sources import DATASETS, PathLike, data_root, find
+from noiseproof.data.sources import DATASETS, PLACES, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN
 from noiseproof.noise.pickled import IntegerUnpickler
 
@@ -78,22 +78,17 @@ def _split(batches: list[tuple[NDArray[np.uint8], list[Tensor]]], column: int, n
     return Split(torch.from_numpy(pixels), labels, clean=labels)
 
 
-def _places(digits: str) -> dict[str, tuple[str, bool]]:
-    """Place under the data folder → the folder's name, and whether its files are the binary ones."""
-    python, binary = {
-        "10": ("cifar-10-batches-py", "cifar-10-batches-bin"),
-        "100": ("cifar-100-python", "cifar-100-binary"),
-    }[digits]
-    archives = {f"cifar-{digits}-python.tar.gz": (python, False), f"cifar-{digits}-binary.tar.gz": (binary, True)}
-    return {python: (python, False), binary: (binary, True), **archives}
+def _folder(name: str, place: Path) -> tuple[str, bool]:
+    """The folder that ``place`` is or holds as an archive, and whether its files are the binary ones."""
+    python, binary, _, packed = PLACES[name][0]
+    return (binary, True) if place.name in (binary, packed) else (python, False)
 
 
 @DATASETS.register("cifar10")
 def cifar10(data_dir: PathLike | None = None) -> Dataset:
     """60 000 photographs of 10 classes, 32 × 32 (Krizhevsky 2009)."""
-    places = _places("10")
-    place = find("cifar10", data_dir, places)
-    folder, binary = places[place.name]
+    place = find("cifar10", data_dir)
+    folder, binary = _folder("cifar10", place)
     end = ".bin" if binary else ""
     names = [f"data_batch_{i}{end}" for i in range(1, 6)] + [f"test_batch{end}"]
     blobs = read_members(place, folder, names)
@@ -111,9 +106,8 @@ def cifar100(data_dir: PathLike | None = None, labels: str = "fine") -> Dataset:
     """60 000 photographs of 100 classes in 20 superclasses, 32 × 32; ``labels`` is ``fine`` or ``coarse``."""
     if labels not in ("fine", "coarse"):
         raise ValueError(f"Expected `labels` to be fine or coarse, got {labels!r}.")
-    places = _places("100")
-    place = find("cifar100", data_dir, places)
-    folder, binary = places[place.name]
+    place = find("cifar100", data_dir)
+    folder, binary = _folder("cifar100", place)
     end = ".bin" if binary else ""
     meta = f"{labels}_label_names.txt" if binary else "meta"
     blobs = read_members(place, folder, [f"train{end}", f"test{end}", meta])

@@ -139,7 +139,6 @@ def download(url: str, path: Path, checksum: str, *, progress: Progress | None =
     """Download ``url`` to ``path`` by way of ``path.part``, which a later call continues."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"Expected an http or https address, got {url!r}.")
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     resumed = part.exists() and part.stat().st_size > 0
     _receive(url, part, progress, timeout)
@@ -166,6 +165,7 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
                 done = 0
             length = reply.headers.get("Content-Length")
             total = done + int(length) if length is not None else None
+            part.parent.mkdir(parents=True, exist_ok=True)  # only now: an empty folder would look like the dataset's
             with part.open("ab" if done else "wb") as file:
                 while chunk := reply.read(CHUNK):
                     file.write(chunk)

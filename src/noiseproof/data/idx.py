@@ -53,12 +53,10 @@ def _read_split(folder: Path, prefix: str, count: int) -> Split:
     return Split(images, labels, clean=labels)
 
 
-def _read(
-    name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir: PathLike | None, *places: str
-) -> Dataset:
+def _read(name: str, classes: tuple[str, ...], counts: tuple[int, ...], data_dir: PathLike | None) -> Dataset:
     root = data_root(data_dir)
     here = any(root.glob("train-labels*"))  # the data folder may be the dataset's own
-    folder = root if here else find(name, data_dir, places)
+    folder = root if here else find(name, data_dir)
     train = _read_split(folder, "train", 60_000)
     if torch.bincount(train.y, minlength=10).tolist() != list(counts):
         raise ValueError(
@@ -72,11 +70,10 @@ def mnist(data_dir: PathLike | None = None) -> Dataset:
     """70 000 handwritten digits, 28 × 28 (LeCun et al. 1998)."""
     digits = tuple(str(digit) for digit in range(10))
     counts = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
-    return _read("mnist", digits, counts, data_dir, "MNIST/raw", "MNIST", "mnist")
+    return _read("mnist", digits, counts, data_dir)
 
 
 @DATASETS.register("fashion-mnist")
 def fashion_mnist(data_dir: PathLike | None = None) -> Dataset:
     """70 000 articles of clothing, 28 × 28 (Xiao et al. 2017); also where Debian's dataset-fashion-mnist puts them."""
-    places = ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "/usr/share/datasets/fashion-mnist")
-    return _read("fashion-mnist", FASHION, (6000,) * 10, data_dir, *places)
+    return _read("fashion-mnist", FASHION, (6000,) * 10, data_dir)

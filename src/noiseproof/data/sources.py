@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,35 @@ DATASETS: Registry[Dataset] = Registry("dataset")
 
 PathLike = str | os.PathLike[str]
 
+# Where each dataset's files may be: relative to the data folder, the name of that folder itself, or absolute. One place
+# of each group must be there.
+_CIFAR10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
+_CIFAR100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz")
+PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "mnist": (("MNIST/raw", "MNIST", "mnist"),),
+    "fashion-mnist": (("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "/usr/share/datasets/fashion-mnist"),),
+    "cifar10": (_CIFAR10,),
+    "cifar100": (_CIFAR100,),
+    "cifar10n": (_CIFAR10, ("cifar-n/CIFAR-10_human.pt", "CIFAR-10_human.pt")),
+    "cifar100n": (_CIFAR100, ("cifar-n/CIFAR-100_human.pt", "CIFAR-100_human.pt")),
+    "animal10n": (("ANIMAL-10N", "animal10n", "Animal-10N", "animal-10n"),),
+    "clothing1m": (("clothing1M", "Clothing1M", "clothing1m"),),
+    "webvision": (("webvision", "WebVision", "webvision1.0"),),
+}
+MARKS = {"webvision": "info"}  # what the folder must hold, since others bear its name
+
 
 def data_root(data_dir: PathLike | None = None) -> Path:
     """The folder of the official files: ``data_dir``, else ``$NOISEPROOF_DATA``, else ``~/.cache/noiseproof``."""
     return Path(data_dir or os.environ.get("NOISEPROOF_DATA") or "~/.cache/noiseproof").expanduser()
 
 
-def find(name: str, data_dir: PathLike | None, places: Iterable[str], contains: str = "", remedy: str = "") -> Path:
-    """The first of ``places`` under the data folder that exists (and holds the file ``contains``).
-
-    A place is a path relative to the data folder, the name of the data folder itself, or an absolute path.
-    """
-    root, places = data_root(data_dir), list(places)
+def find(name: str, data_dir: PathLike | None, group: int = 0, remedy: str = "") -> Path:
+    """The first place of a group of ``name``'s that exists."""
+    root, places = data_root(data_dir), PLACES[name][group]
     for place in places:
         path = root if place == root.name else root / place
-        if (path / contains).exists():
+        if (path / MARKS.get(name, "")).exists():
             return path
     raise FileNotFoundError(
         f"Expected the files of {name} in {' or '.join(places)} under {root}, found none of them. "

@@ -57,9 +57,7 @@ def _files(root: Path, names: list[str], labels: list[int], size: int, fit: Fit,
 @DATASETS.register("animal10n")
 def animal10n(data_dir: PathLike | None = None, size: int = 64) -> Dataset:
     """55 000 images of ten animals that people confuse, about 8 % mislabelled (Song et al. 2019)."""
-    root = find(
-        "animal10n", data_dir, ["ANIMAL-10N", "animal10n", "Animal-10N", "animal-10n"], remedy=f"{ASK['animal10n']}."
-    )
+    root = find("animal10n", data_dir, remedy=f"{ASK['animal10n']}.")
     if (root / "training").is_dir():
         parts = [(root / "training", False), (root / "testing", True)]
         train, test = (_by_prefix(folder, size, clean) for folder, clean in parts)
@@ -101,12 +99,7 @@ def clothing1m(data_dir: PathLike | None = None, size: int = 256, fit: Fit = "sq
 
     ``trusted`` is its clean training set (47 570), which the papers leave unused; see ``sampling.ClassBalanced``.
     """
-    root = find(
-        "clothing1m",
-        data_dir,
-        ["clothing1M", "Clothing1M", "clothing1m"],
-        remedy=f"{ASK['clothing1m']}.",
-    )
+    root = find("clothing1m", data_dir, remedy=f"{ASK['clothing1m']}.")
     lists = root / "annotations" if (root / "annotations").is_dir() else root
     names = lists / "category_names_eng.txt"
     classes = tuple(_lines(names)) if names.exists() else CLOTHES
@@ -136,9 +129,7 @@ def webvision(data_dir: PathLike | None = None, classes: int = 50, size: int = 2
     """WebVision 1.0's Google images of the first 50 ("mini"), 200, 400 or all 1000 ``classes`` (Li et al. 2017)."""
     if check_count("classes", classes, 2) > 1000:
         raise ValueError(f"Expected `classes` of at most 1000, got {classes}.")
-    root = find(
-        "webvision", data_dir, ["webvision", "WebVision", "webvision1.0"], "info", remedy=f"{ASK['webvision']}."
-    )
+    root = find("webvision", data_dir, remedy=f"{ASK['webvision']}.")
     synsets = root / "info" / "synsets.txt"
     # "n01440764 tench, Tinca tinca"
     names = [line.partition(" ")[2] for line in _lines(synsets)] if synsets.exists() else []

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Generator
 
+from noiseproof.core.checks import check_count
 from noiseproof.core.registry import parse_call
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
@@ -50,6 +51,8 @@ def get_model(
         for key, size in _sizes(name, input_shape).items():
             if values.setdefault(key, size) != size:
                 raise ValueError(f"Expected {key}={size} for inputs of shape {tuple(input_shape)}, got {values[key]}.")
+    if "in_channels" in values:
+        check_count("in_channels", values["in_channels"], 1)
     if name == "timm":
         return TimmBackbone(generator=generator, **values)
     # A layer fills itself from the global generator as it is made: without a trace, and then as the paper does.
@@ -80,6 +83,11 @@ def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:
         raise ValueError(
             f"Expected inputs of shape (C, H, W) for the model {name!r}, got {tuple(shape)}. "
             "Use a model for vectors, such as mlp:hidden=[256,256]."
+        )
+    if "image_size" in known and shape[1] != shape[2]:
+        raise ValueError(
+            f"Expected square images for the model {name!r}, got {tuple(shape)}. "
+            "Resize them, or choose a model for any shape, such as wrn-28-2."
         )
     return {key: size for key, size in zip(("in_channels", "image_size"), shape, strict=False) if key in known}
 

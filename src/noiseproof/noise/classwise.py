@@ -314,5 +314,5 @@ def _read_matrix(path: Path) -> Any:
         return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
     except FileNotFoundError:
         raise FileNotFoundError(f"Expected the matrix `T` in {path}, which does not exist.") from None
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # a broken or hostile header can raise anything
         raise ValueError(f"Expected {path} to hold a square matrix of numbers and nothing else: {error}.") from None

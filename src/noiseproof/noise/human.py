@@ -246,7 +246,7 @@ def _read_csv(path: Path) -> Mapping[str, Any]:
 def _read_npy(path: Path) -> Mapping[str, Any]:
     try:
         return {"labels": np.load(path, allow_pickle=False)}
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # a broken or hostile header can raise anything
         raise ValueError(
             f"Expected {path} to hold an array of integers and nothing else: {error}. "
             "If the file is cut short, get it again; save labels of your own as numpy.save(path, integers)."
