@@ -156,6 +156,15 @@ class Registry(Generic[T]):
         named = inspect.signature(self[name]).parameters.values()
         return {p.name: p.default for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
 
+    def parse(self, spec: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of ``spec``, with ``params`` as more of the same."""
+        if not isinstance(spec, str):
+            raise TypeError(f"Expected the name or spec of a {self.kind}, got {type(spec).__name__}.")
+        name, values = parse_call(spec)
+        if twice := set(values) & set(params):
+            raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
+        return name, {**values, **params}
+
     def create(self, name: str, **params: Any) -> T:
         """Build ``name`` with ``params``, refusing parameters it does not take."""
         factory = self[name]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from noiseproof.core.registry import Registry, parse_call
+from noiseproof.core.registry import Registry
 from noiseproof.data.base import Dataset
 
 DATASETS: Registry[Dataset] = Registry("dataset")
@@ -56,8 +56,7 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     >>> data.train.x.shape, data.classes
     (torch.Size([100, 2]), ('upper', 'lower'))
     """
-    name, params = parse_call(spec)
-    params |= options
+    name, params = DATASETS.parse(spec, options)
     if data_dir is not None and "data_dir" in DATASETS.parameters(name):
         params["data_dir"] = data_dir
     return DATASETS.create(name, **params)

@@ -31,12 +31,10 @@ def get_loss(spec: str, **params: Any) -> Loss:
         inner = terms[0][1]
         if inner.startswith("(") and inner.endswith(")"):
             return get_loss(inner[1:-1], **params)
-        name, values = parse_call(inner)
-        if "reduction" in values and values["reduction"] is None:
+        name, values = LOSSES.parse(inner, params)
+        if "reduction" not in params and values.get("reduction", "") is None:
             values["reduction"] = "none"  # a word of its own here, not the absence of a value
-        if twice := set(values) & set(params):
-            raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
-        return LOSSES.create(name, **values, **params)
+        return LOSSES.create(name, **values)
     qualifiers = {k: params.pop(k) for k in list(params) if k in QUALIFIERS}
     if qualifiers and "@" not in spec:
         raise TypeError(f"Expected a preset (NAME@PAPER) where {', '.join(qualifiers)} is said, got {spec!r}.")

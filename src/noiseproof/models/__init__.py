@@ -40,13 +40,8 @@ def get_model(
     >>> get_model("mlp:hidden=[64,32]", input_shape=(8,))(torch.zeros(5, 8)).shape
     torch.Size([5, 32])
     """
-    if not isinstance(spec, str):
-        raise TypeError(f"Expected the name or spec of a model, got {type(spec).__name__}.")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
-    name, values = _parse(spec)
-    if twice := set(values) & set(params):
-        raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
-    values |= params
+    name, values = MODELS.parse(_spelled_out(spec) if isinstance(spec, str) else spec, params)
     if input_shape is not None:
         for key, size in _sizes(name, input_shape).items():
             if values.setdefault(key, size) != size:
@@ -64,14 +59,14 @@ def get_model(
     return model
 
 
-def _parse(spec: str) -> tuple[str, dict[str, Any]]:
-    """Read a call, or ``timm:NAME,key=value,…``."""
+def _spelled_out(spec: str) -> str:
+    """``timm:NAME,key=value,…`` as a call like any other."""
     prefix, _, rest = spec.strip().partition(":")
-    if prefix != "timm":
-        return parse_call(spec)
+    if prefix != "timm" or rest.startswith("name="):
+        return spec
     if not rest:
         raise ValueError(f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}.")
-    return parse_call(f"timm:{rest}" if rest.startswith("name=") else f"timm:name={rest}")
+    return f"timm:name={rest}"
 
 
 def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:

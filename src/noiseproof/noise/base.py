@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_labels, check_number
-from noiseproof.core.registry import Registry, format_call, parse_call
+from noiseproof.core.registry import Registry, format_call
 
 Count = Literal["draws", "total", "per-class", "equal"]
 N = TypeVar("N", bound="NoiseModel")
@@ -46,12 +46,8 @@ def get_noise(spec: str, **params: Any) -> NoiseModel:
     >>> print(get_noise('asymmetric:rate=0.4,map={"5": 6, "6": 5}').corrupt([5, 6, 5, 7], generator=2))
     asymmetric:rate=0.4,map={"5": 6, "6": 5}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
     """
-    if not isinstance(spec, str):
-        raise TypeError(f"Expected the name or spec of a noise model, got {type(spec).__name__}.")
-    name, values = parse_call(spec)
-    if twice := set(values) & set(params):
-        raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
-    return NOISES.create(name, **values, **params)
+    name, values = NOISES.parse(spec, params)
+    return NOISES.create(name, **values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
