@@ -10,7 +10,6 @@ import torch
 from torch import Generator
 
 from noiseproof.core.checks import check_count
-from noiseproof.core.registry import parse_call
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
 from noiseproof.models.spread import initial_logit_spread
