@@ -22,7 +22,7 @@ from noiseproof.core.checks import (
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
-from noiseproof.losses.engine import by_blocks, pays_in_blocks, pointwise, readable
+from noiseproof.losses.engine import by_blocks, mean, pays_in_blocks, pointwise, readable
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -208,7 +208,7 @@ class Loss(nn.Module):
             return losses.sum()
         if class_weight is not None:
             return losses.sum() / class_weight.sum()
-        return losses.mean() if counted is None else losses.sum() / counted.sum()
+        return mean(losses) if counted is None else losses.sum() / counted.sum()
 
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""

@@ -19,6 +19,12 @@ from noiseproof.losses.base import MarginLoss, register
 LOG_1E4 = math.log(1e-4)  # A = log 1e-4 ≈ −9.21, what the released SCE code puts for log 0
 
 
+def _rounds_below_tolerance(largest: float, q: float) -> bool:
+    """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error, a few ulp of the
+    terms, is then below that of the nll itself."""
+    return math.pow(largest, q) / q < 4
+
+
 @register("ce")
 class CE(MarginLoss):
     """Cross entropy.
@@ -190,8 +196,13 @@ class AUL(MarginLoss):
         self.a = check_number("a", a, "(1, inf)", 1)
         self.q = check_number("q", q, "(0, inf)", 0)
         self._most = self.q * math.log1p(1 / (self.a - 1))  # log of ((a − p)/(a − 1))^q at p = 0
+        self._short = _rounds_below_tolerance(self.a, self.q)
 
     def value(self, y: LabelProb) -> Tensor:
+        if self._short and not self.exact:
+            return torch.rsub(
+                torch.pow(self.a - y.p, self.q), -math.pow(self.a - 1, self.q) / self.q, alpha=-1 / self.q
+            )
         gap = self.a - 1  # a − p = gap + miss: nothing cancels
         growth = torch.log1p(torch.expm1(-y.nll) * (-1 / gap)) * self.q
         if self._most < (11 if y.nll.dtype is torch.float16 else 80):
@@ -221,9 +232,12 @@ class AGCE(MarginLoss):
         super().__init__(**options)
         self.a = check_number("a", a, "(0, inf)", 0)
         self.q = check_number("q", q, "(0, inf)", 0)
+        self._short = _rounds_below_tolerance(self.a + 1, self.q)
 
     def value(self, y: LabelProb) -> Tensor:
         whole = self.a + 1
+        if self._short and not self.exact:
+            return torch.rsub(torch.pow(y.p + self.a, self.q), math.pow(whole, self.q) / self.q, alpha=1 / self.q)
         ratio = torch.log1p(torch.expm1(-y.nll) / whole)  # log((a + p)/(a + 1)), with its digits where p → 1
         if self.a < 0.01:  # and where a + p → 0
             ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / whole))
@@ -256,8 +270,8 @@ class AEL(MarginLoss):
         return torch.exp(y.p * (-1 / self.a))
 
     def slope(self, y: LabelProb) -> Tensor:
-        p = y.p
-        return p * torch.exp(p * (-1 / self.a)) * (1 / self.a)
+        log_p = -y.nll
+        return torch.exp(torch.sub(log_p, log_p.exp(), alpha=1 / self.a)) * (1 / self.a)  # p·exp(−p/a)/a
 
 
 @register("tce")
@@ -279,9 +293,9 @@ class TCE(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         miss = y.miss
-        total = miss / self.t
-        for order in range(self.t - 1, 0, -1):  # Horner
-            total = (total + 1 / order) * miss
+        total = miss / self.t if self.t > 1 else miss
+        for order in range(self.t - 1, 0, -1):  # Horner: miss·(1/order + total)
+            total = torch.addcmul(miss / order if order > 1 else miss, miss, total)
         return total
 
     def slope(self, y: LabelProb) -> Tensor:
