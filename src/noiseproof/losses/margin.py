@@ -22,7 +22,12 @@ LOG_1E4 = math.log(1e-4)  # A = log 1e-4 ≈ −9.21, what the released SCE code
 def _rounds_below_tolerance(largest: float, q: float) -> bool:
     """Whether a difference of powers x^q/q, x ≤ ``largest``, may be taken as it stands: its error, a few ulp of the
     terms, is then below that of the nll itself."""
-    return math.pow(largest, q) / q < 4
+    return q * math.log(largest) < math.log(4 * q)
+
+
+def _power(x: float, q: float) -> float:
+    """x^q, infinite where it overflows."""
+    return math.exp(log) if (log := q * math.log(x)) < 709 else math.inf
 
 
 @register("ce")
@@ -200,13 +205,11 @@ class AUL(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         if self._short and not self.exact:
-            return torch.rsub(
-                torch.pow(self.a - y.p, self.q), -math.pow(self.a - 1, self.q) / self.q, alpha=-1 / self.q
-            )
+            return torch.rsub(torch.pow(self.a - y.p, self.q), -_power(self.a - 1, self.q) / self.q, alpha=-1 / self.q)
         gap = self.a - 1  # a − p = gap + miss: nothing cancels
         growth = torch.log1p(torch.expm1(-y.nll) * (-1 / gap)) * self.q
         if self._most < (11 if y.nll.dtype is torch.float16 else 80):
-            return torch.expm1(growth) * (math.pow(gap, self.q) / self.q)
+            return torch.expm1(growth) * (_power(gap, self.q) / self.q)
         return (gap + y.miss) ** self.q * torch.expm1(-growth) * (-1 / self.q)  # where the first form overflows
 
     def slope(self, y: LabelProb) -> Tensor:
@@ -237,11 +240,11 @@ class AGCE(MarginLoss):
     def value(self, y: LabelProb) -> Tensor:
         whole = self.a + 1
         if self._short and not self.exact:
-            return torch.rsub(torch.pow(y.p + self.a, self.q), math.pow(whole, self.q) / self.q, alpha=1 / self.q)
+            return torch.rsub(torch.pow(y.p + self.a, self.q), _power(whole, self.q) / self.q, alpha=1 / self.q)
         ratio = torch.log1p(torch.expm1(-y.nll) / whole)  # log((a + p)/(a + 1)), with its digits where p → 1
         if self.a < 0.01:  # and where a + p → 0
             ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / whole))
-        return torch.expm1(self.q * ratio) * (-math.pow(whole, self.q) / self.q)
+        return torch.expm1(self.q * ratio) * (-_power(whole, self.q) / self.q)
 
     def slope(self, y: LabelProb) -> Tensor:
         p = y.p
