@@ -131,10 +131,10 @@ def main() -> None:
     share = 3 if args.quick else 1
     torch.set_num_threads(int(os.environ.get("THREADS", "2")))
     parts = {
-        "large": lambda: measure(LARGE, only, 24 // share, 1, False),
+        "large": lambda: measure(LARGE, only, 15 // share, 5, False),
         "small": lambda: measure(SMALL, only, 60 // share, 60, False),
-        "compiled": lambda: measure(SMALL, only, 60 // share, 60, True) + measure(LARGE, only, 24 // share, 1, True),
-        "released": lambda: measure_released(LARGE, 12 // share, 1) + measure_released(SMALL, 30 // share, 60),
+        "compiled": lambda: measure(SMALL, only, 60 // share, 60, True) + measure(LARGE, only, 15 // share, 5, True),
+        "released": lambda: measure_released(LARGE, 9 // share, 3) + measure_released(SMALL, 30 // share, 60),
     }
     rows = []
     for name, part in parts.items():
