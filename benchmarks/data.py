@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
 from PIL import Image
 from timing import interleave, quantiles, write_rows
@@ -100,7 +101,7 @@ def measure(task: str, count: int, rounds: int, device: str) -> list[dict[str, o
     for name, times in seconds.items():
         p20, median, p80 = quantiles([count / t for t in times])
         row = {"task": task, "pipeline": name, "device": device if name == ours else "cpu", "images": count}
-        row |= {"cores": WORKERS, "load_before": load}
+        row |= {"cores": WORKERS, "load_before": load, "pillow": PIL.__version__}
         row |= {"images_per_s": round(median), "p20": round(p20), "p80": round(p80)}
         if name == ours:
             low, ratio, high = quantiles([b / t for b, t in zip(seconds[baseline], times, strict=True)])
