@@ -97,6 +97,14 @@ class Loss(nn.Module):
         """``value`` with its gradient."""
         return self.value(y)
 
+    def scores(self, out: Output) -> Tensor:
+        """Class scores (B, K) whose softmax is the predicted distribution: what accuracy and margins are taken of."""
+        return out.logits
+
+    def num_outputs(self, num_classes: int) -> int:
+        """How many columns of logits a head must give."""
+        return num_classes
+
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         """Implicit curriculum w(Δ) = −dl/dΔ (paper 004, Eq. 1); ``unit`` scales its maximum to one."""
         raise TypeError(

@@ -1,0 +1,46 @@
+"""What every head shares: features in, ``Output`` out, and how its layers are filled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.core.registry import Registry
+
+HEADS: Registry[Head] = Registry("head")
+
+
+class Head(nn.Module):
+    """Features (B, num_features) to an ``Output`` whose ``logits`` have ``num_outputs`` columns.
+
+    ``gives`` names the fields of ``Output`` that it fills, so that a loss that ``needs`` another is refused at once.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"logits"})
+
+    def forward(self, features: Tensor) -> Output:
+        raise NotImplementedError
+
+    def reset_parameters(
+        self, fill: Callable[[nn.Linear, Generator | None], None], generator: Generator | None
+    ) -> None:
+        """Draw all layers anew: ``fill`` is how the backbone's paper fills a last layer."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                fill(module, generator)
+
+
+def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> Head:
+    """Build the head that ``spec`` names; its layers are filled by ``reset_parameters``.
+
+    >>> get_head("linear", 8, 3)(torch.zeros(2, 8)).logits.shape
+    torch.Size([2, 3])
+    """
+    name, values = HEADS.parse(spec, params)
+    # A layer fills itself from the global generator as it is made: without a trace.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        return HEADS.create(name, num_features=num_features, num_outputs=num_outputs, **values)
