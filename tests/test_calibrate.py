@@ -187,7 +187,7 @@ def test_sample_and_grid_agree() -> None:
 
 def test_label_smoothing_is_exact_by_its_control() -> None:
     ce = average_error("ce", 0.0, 50)  # p − 1; smoothing takes α(1/K − 1) of −1
-    assert average_error("ls:alpha=0.3", 0.0, 50) == pytest.approx(ce + 0.3 * (1 - 1 / 50), rel=1e-8)
+    assert average_error("ls:alpha=0.3", 0.0, 50) == pytest.approx(ce + 0.3 * (1 - 1 / 50), rel=1e-9)
 
 
 @pytest.mark.parametrize("num_classes", [2, 30, 5000])

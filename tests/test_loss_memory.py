@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from test_loss_contract import OF_LOGITS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from noiseproof.losses import LOSSES, get_loss
 
 B, K = 256, 500
-MARGIN = [name for name in LOSSES if "loss" not in LOSSES.parameters(name) and LOSSES[name].kind == "margin"]
+MARGIN = [name for name in OF_LOGITS if "loss" not in LOSSES.parameters(name) and LOSSES[name].kind == "margin"]
 
 
 class Allocations(TorchDispatchMode):

@@ -491,6 +491,29 @@ class Normalise(Transform):
         return out
 
 
+@dataclass(frozen=True, eq=False)
+class Standardise(Transform):
+    """(x − mean) / std for each feature of vectors, or of inputs of any other shape.
+
+    >>> Standardise(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])).apply(torch.ones(1, 2), torch.empty(1, 0))
+    tensor([[ 0.0000, -0.5000]])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @property
+    def columns(self) -> int:
+        return 0
+
+    def transform(self, images: Tensor, params: Tensor) -> Tensor:
+        x = images if images.is_floating_point() else images.float()
+        return (x - self.mean.to(x)) / self.std.to(x)
+
+    def apply(self, images: Tensor, params: Tensor) -> Tensor:
+        return self.transform(images, params)
+
+
 @dataclass(frozen=True)
 class Compose(Transform):
     """Transformations one after another.

@@ -45,10 +45,14 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
             raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
 
 
-def own_generator(*numbers: int) -> torch.Generator:
+def own_seed(*numbers: int) -> int:
+    """A seed that depends on all ``numbers`` and is none of them."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def own_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator that depends on ``numbers`` and shares nothing with one that was seeded with any of them."""
-    state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+    return torch.Generator(device).manual_seed(own_seed(*numbers))
 
 
 def shuffled(n: int, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count
-from noiseproof.data.base import Dataset, NoisyData, Split
+from noiseproof.data.base import Dataset, Inputs, NoisyData, Rows, Split
 from noiseproof.data.labels import describe_labels, encode_labels
 from noiseproof.data.sources import DATASETS, PathLike
 
@@ -111,6 +111,29 @@ def stream(
         persistent_workers=workers > 0,
         generator=torch.Generator(),  # without its own it would draw from the global one
     )
+
+
+class _Raw:
+    """Rows as a ``DataLoader`` takes them."""
+
+    def __init__(self, x: Rows) -> None:
+        self.x = x
+
+    def __getitem__(self, i: int) -> Tensor:
+        return self.x[i]
+
+
+def read_batches(x: Inputs, parts: Sequence[Tensor], workers: int = 0) -> Iterator[Tensor]:
+    """The raw inputs of each part's rows, in order; what lies on disk is read by ``workers`` processes."""
+    if isinstance(x, Tensor):
+        yield from (x[rows.to(x.device)] for rows in parts)
+    else:
+        yield from DataLoader(
+            _Raw(x),  # type: ignore[arg-type]  # rows are all it needs
+            batch_sampler=[rows.tolist() for rows in parts],
+            num_workers=workers,
+            generator=torch.Generator(),  # without its own it would draw from the global one
+        )
 
 
 def _list_folder(root: Path, classes: tuple[str, ...]) -> tuple[list[str], list[int], int]:

@@ -224,6 +224,12 @@ class Loss(nn.Module):
             if isinstance(module, Loss):
                 module.set_epoch(epoch)
 
+    def set_step(self, seed: int) -> None:
+        """Draw what this loss draws in the next step from ``seed``; most draw nothing."""
+        for module in self.children():
+            if isinstance(module, Loss):
+                module.set_step(seed)
+
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """The parameters that make this loss, by name."""

@@ -1,32 +1,29 @@
 """Hyperparameters from the number of classes, without training (papers 002 and 004).
 
 At initialisation the logits are taken as independent N(0, σ²). A margin loss then sees one random number,
-L = log Σ_{i≠k} exp z_i, whose distribution is computed here on a grid to about 1e-8: nothing is sampled.
-Losses that look at the other classes too are averaged over a fixed sample.
+L = log Σ_{i≠k} exp z_i, whose distribution is known. Losses that look at the other classes too are averaged over a
+fixed sample.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, overload
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Loss, WeightedSum, register
 from noiseproof.losses.coupled import CR, Peer
+from noiseproof.losses.logsum import combined, log_sum, normal
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.spec import as_loss
-
-Array = NDArray[np.float64]
 
 
 class NoSolution(ValueError):
@@ -44,18 +41,15 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     C = check_number("C", C, "(0, 1)", 0, 1, "It is a mean probability.")
-    others = _log_sum(K - 1, sigma)
-    margin = _combined(np.subtract, _normal(sigma, others.step), others)
+    others = log_sum(K - 1, sigma)
+    margin = combined(np.subtract, normal(sigma, others.step), others)
 
     def gap(epsilon: float) -> float:
         return margin.average(lambda delta: torch.sigmoid(delta + epsilon)) - C
 
-    low = high = math.log(C / (1 - C)) - margin.mean
-    for k in range(64):
-        if gap(low) <= 0 <= gap(high):
-            break
-        low, high = low - 2**k, high + 2**k
-    return _root(gap, (low, gap(low)), (high, gap(high)), tolerance=1e-14 * C)
+    # Between the biases that bring the largest and the smallest margin there is to C.
+    low, high = (math.log(C / (1 - C)) - float(delta) for delta in margin.points[[-1, 0]])
+    return _root(gap, low, high, tolerance=1e-14 * C)
 
 
 def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True) -> float:
@@ -69,7 +63,7 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     if exact:
-        return -_log_sum(K - 1, sigma).mean if K > 2 else 0.0
+        return -log_sum(K - 1, sigma).mean if K > 2 else 0.0
     return -math.log(K - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (K - 1))
 
 
@@ -108,7 +102,7 @@ class Calibration:
     error: float  # ⟨δ_k⟩(0), the same at both numbers of classes
     num_classes: int
     like: int
-    curve: tuple[dict[str, float], ...] = field(default=())
+    curve: tuple[dict[str, float], ...] = ()
 
 
 def calibrate(
@@ -161,14 +155,17 @@ def calibrate(
         if target == 0:
             raise NoSolution(f"`{loss}` has no error at {like} classes to match: ⟨δ_k⟩(0) = 0.")
         if len(names) == 2:
-            return Calibration(None, {}, target, K, like, _curve(loss, *names, grid, error, target))
+            present = loss.hyperparameters[names[0]]
+            default = [present * 10 ** (i / 5) if present else i / 10 for i in range(-10, 11)]
+            curve = _curve(loss, names, default if grid is None else grid, error, target)
+            return Calibration(None, {}, target, K, like, curve)
         params = {names[0]: _solve(loss, names[0], error, target)}
+        return Calibration(_changed(loss, **params), params, target, K, like)
     except NoSolution as reason:
         raise NoSolution(
             f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = "
             f"{logit_bias(K, sigma=sigma):.4f} makes the label's mean probability 0.15."
         ) from None
-    return Calibration(_changed(loss, **params), params, target, K, like)
 
 
 class _Tau(Remargin):
@@ -249,82 +246,8 @@ def _check_classes(value: object, name: str = "num_classes") -> int:
 
 
 def _check_sigma(value: object) -> float:
-    return check_number("sigma", value, "(0, inf)", 0, remedy="It is the standard deviation of the logits.")
-
-
-# The distribution of log Σ exp z_i ------------------------------------------------------------------------------------
-
-
-class _Distribution(NamedTuple):
-    """Quadrature weights at start, start + step, …; in numpy, since PyTorch's threads only cost time here."""
-
-    start: float
-    step: float
-    weights: Array
-
-    @property
-    def points(self) -> Array:
-        return self.start + np.arange(len(self.weights), dtype=np.float64) * self.step
-
-    @property
-    def mean(self) -> float:
-        return float(self.weights @ self.points)
-
-    def average(self, f: Callable[[Tensor], Tensor]) -> float:
-        return float(self.weights @ f(torch.from_numpy(self.points)).detach().numpy())
-
-    def finer(self, times: int) -> _Distribution:
-        """The same on a finer grid, by Fourier interpolation: the density is smooth and ends in zeros."""
-        weights = np.fft.irfft(np.fft.rfft(self.weights), len(self.weights) * times)
-        return _Distribution(self.start, self.step / times, weights)
-
-
-def _normal(sigma: float, step: float) -> _Distribution:
-    """N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left; the trapezoidal rule is exact to rounding for it."""
-    reach = math.ceil(8.5 * sigma / step)
-    weights = np.exp(-((np.arange(-reach, reach + 1) * (step / sigma)) ** 2) / 2)
-    return _Distribution(-reach * step, step, weights / weights.sum())
-
-
-def _combined(f: np.ufunc, a: _Distribution, b: _Distribution) -> _Distribution:
-    """The distribution of f(X, Y) for independent X and Y on grids of the same step.
-
-    The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
-    """
-    mass, values = np.outer(a.weights, b.weights), f.outer(a.points, b.points)
-    kept = np.abs(mass) > 1e-18
-    mass, values = mass[kept], values[kept]
-    start = values.min() - 3 * a.step
-    position = (values - start) / a.step
-    whole = np.floor(position)
-    fraction, index = position - whole, whole.astype(int)
-    weights = np.zeros(int(index.max()) + 4)
-    for i, coefficients in zip(_SIX, _LAGRANGE.T, strict=True):
-        share = np.polyval(coefficients, fraction)  # not as a matrix product: BLAS' threads take longer
-        weights += np.bincount(index + i, mass * share, len(weights))
-    inside = np.flatnonzero(np.abs(weights) > 1e-17)
-    return _Distribution(float(start + inside[0] * a.step), a.step, weights[inside[0] : inside[-1] + 1])
-
-
-_SIX = np.arange(-2, 4)
-_LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials that are one at one of the six
-
-
-@functools.lru_cache(maxsize=512)
-def _log_sum(count: int, sigma: float, times: int = 1) -> _Distribution:
-    """The distribution of log Σ exp z_i over ``count`` logits, by halves; on a grid so many times finer."""
-    if times > 1:
-        return _log_sum(count, sigma).finer(times)
-    if count == 1:
-        return _normal(sigma, max(min(sigma, 1.0) / 8, sigma / 40))  # fine for σ and for w(Δ), but 700 points at most
-    a, b = _log_sum(count // 2, sigma), _log_sum(count - count // 2, sigma)
-    step = min(a.step, b.step)
-    total = _combined(np.logaddexp, *(d.finer(2) if d.step > step else d for d in (a, b)))
-    variance = total.weights @ (total.points - total.mean) ** 2
-    return total.finer(2) if variance < (5 * step) ** 2 else total  # the sum of many logits varies little
-
-
-# The average error ----------------------------------------------------------------------------------------------------
+    sigma = check_number("sigma", value, "(0, inf)", 0, remedy="It is the standard deviation of the logits.")
+    return max(sigma, 1e-9)  # below, logits are equal to the last digit of every average
 
 
 def _terms(loss: Loss) -> list[tuple[float, Loss]]:
@@ -340,7 +263,7 @@ def _average(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
         return _sampled(_rows(loss, num_classes), z, num_classes, sigma)
     value = math.nan
     for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
-        others = _log_sum(num_classes - 1, sigma, times)
+        others = log_sum(num_classes - 1, sigma, times)
         before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
         if abs(value - before) <= 1e-9 * abs(value):
             break
@@ -363,19 +286,19 @@ def _rows(loss: Loss, num_classes: int) -> Rows:
 
 
 def _controls(rest: Tensor, z: float) -> Tensor:
-    """Functions of L = log Σ_{i≠k} exp z_i that the grid can average: L, L², the errors of cross entropy and MAE."""
-    error = -torch.sigmoid(rest - z)
-    return torch.stack([rest, rest.square(), error, error * torch.sigmoid(z - rest)], 1)
+    """Functions of L = log Σ_{i≠k} exp z_i that the grid can average: L, L², p, p²; the errors of CE and MAE are p's."""
+    p = torch.sigmoid(z - rest)
+    return torch.stack([rest, rest.square(), p, p.square()], 1)
 
 
 def _sampled(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
     """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
     K, generator = num_classes, torch.Generator().manual_seed(0)
-    others = _log_sum(K - 1, sigma)
+    others = log_sum(K - 1, sigma)
     known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
     known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))
     size = max(1, 2**17 // K)  # of a batch: 1 MiB
-    moments = torch.zeros(7, 7, dtype=torch.float64)
+    triangle = torch.empty(0, 7, dtype=torch.float64)  # R of the QR decomposition of all rows so far
     for batch in range(max(math.ceil(64 / size), 2**20 // (size * K))):
         draws = torch.randn(size, K, generator=generator, dtype=torch.float64) * sigma
         label = (torch.arange(size)[:, None] + batch * size) % K  # (B, 1)
@@ -388,31 +311,25 @@ def _sampled(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
             squares = noise.scatter(1, label, 0.0).square().sum(1, keepdim=True)
             control = torch.cat([_controls(rest, z), squares], 1) - known  # (B, 5)
             seen = torch.cat([torch.ones_like(error), control, error], 1)
-            moments += seen.T @ seen
-    # The mean is the intercept. Where p is small the controls are all but collinear: directions that they don't tell
-    # apart are left out.
-    norm = moments.diagonal()[:6].sqrt().clamp_min(torch.finfo(torch.float64).tiny)
-    inverse = torch.linalg.pinv(moments[:6, :6] / norm / norm[:, None], rtol=1e-8, hermitian=True)
-    return float(inverse[0] @ (moments[:6, 6] / norm) / norm[0])
+            triangle = torch.linalg.qr(torch.cat([triangle, seen]), mode="r").R
+    # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart what moments, which
+    # square the condition, would not, and directions as small as the grid's error are left out.
+    norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    inverse = torch.linalg.pinv(triangle[:, :6] / norm, rtol=1e-8)
+    return float(inverse[0] @ triangle[:, 6] / norm[0])
 
 
-# Solving for hyperparameters ------------------------------------------------------------------------------------------
-
-
-def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> tuple[str, ...]:
+def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     """The hyperparameters to solve for; whole numbers and nested losses can't be."""
     known = [name for name, value in loss.hyperparameters.items() if isinstance(value, float)]
     listing = ", ".join(known) or "none"
-    if free is None:
-        if len(known) > 1:
-            raise ValueError(f"`{loss}` has several hyperparameters. Say which one, or which pair, is free: {listing}.")
-        return tuple(known)
-    names = (free,) if isinstance(free, str) else tuple(free)
-    if len(names) not in (1, 2) or len(set(names)) != len(names):
+    if not free and len(known) > 1:
+        raise ValueError(f"`{loss}` has several hyperparameters. Say which one, or which pair, is free: {listing}.")
+    names = [free] if isinstance(free, str) else list(free or known)
+    if len(names) > 2 or len(set(names)) < len(names):
         raise ValueError(f"Expected `free` to be one name or a pair of different names of {listing}, got {free!r}.")
-    for name in names:
-        if name not in known:
-            raise ValueError(f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {name!r}.")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {unknown[0]!r}.")
     return names
 
 
@@ -421,21 +338,18 @@ def _changed(loss: Loss, **params: float) -> Loss:
 
 
 def _curve(
-    loss: Loss, first: str, second: str, grid: Sequence[float] | None, error: Callable[[Loss], float], target: float
+    loss: Loss, names: Sequence[str], grid: Sequence[float], error: Callable[[Loss], float], target: float
 ) -> tuple[dict[str, float], ...]:
-    """The solutions ``second`` for each value of ``first``, by default 21 around the present one."""
-    present = loss.hyperparameters[first]
-    if grid is None:
-        grid = [present * 10 ** (i / 5) if present else i / 10 for i in range(-10, 11)]
+    """The solutions of the second of two ``names`` for the values of the first in ``grid``."""
+    first, second = names
     near, curve = loss, []
     for value in grid:
         try:
             near = _changed(near, **{first: value})
-            solved = _solve(near, second, error, target)
+            near = _changed(near, **{second: _solve(near, second, error, target)})  # where the next one begins
         except ValueError:  # this point doesn't exist
             continue
-        curve.append({first: float(value), second: solved})
-        near = _changed(near, **{second: solved})  # where the next one begins
+        curve.append({name: near.hyperparameters[name] for name in names})
     if not curve:
         raise NoSolution(f"No pair of `{first}` and `{second}` tried for `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}.")
     return tuple(curve)
@@ -449,70 +363,59 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
     """
     start: float = loss.hyperparameters[name]
 
-    def build(value: float) -> Loss | None:
+    def admits(value: float) -> bool:
         try:
-            return _changed(loss, **{name: value})
+            return bool(_changed(loss, **{name: value}))
         except ValueError:
-            return None
+            return False
 
     # A term of a sum with a negative factor would be maximised.
-    by_factor = start != 0 and (name.endswith(".factor") or build(-start) is None)
+    by_factor = start != 0 and (name.endswith(".factor") or not admits(-start))
 
     def at(t: float) -> float:
         return start * math.exp(t) if by_factor else start + t * max(1.0, abs(start))
 
+    @functools.cache
     def gap(t: float) -> float:
-        changed = build(at(t))
-        return math.nan if changed is None else error(changed) - target
+        return error(_changed(loss, **{name: at(t)})) - target
 
-    def outward(side: int) -> Iterator[float]:
-        inside = 0.0
-        for k in range(1, 8 if by_factor else 14):
-            t = side * 0.1 * (2**k - 1)
-            if build(at(t)) is not None:
-                yield (inside := t)
-                continue
-            for _ in range(60):  # where the range of the loss ends
-                middle = (inside + t) / 2
-                inside, t = (inside, middle) if build(at(middle)) is None else (middle, t)
-            yield inside
-            return
+    def reach(inside: float, t: float) -> float:
+        """``t``, or the end of the loss's range before it."""
+        if admits(at(t)):
+            return t
+        for _ in range(60):
+            middle = (inside + t) / 2
+            inside, t = (middle, t) if admits(at(middle)) else (inside, middle)
+        return inside
 
-    here = gap(0.0)
-    if here == 0:
+    if gap(0.0) == 0:
         return start
-    ends = {1: (0.0, here), -1: (0.0, here)}  # how far the search got to either side
-    for both in itertools.zip_longest(outward(1), outward(-1)):
-        for side, t in zip((1, -1), both, strict=True):
-            found = math.nan if t is None else gap(t)
-            if found * here <= 0:
-                return at(_root(gap, ends[side], (t, found), tolerance=1e-12 * abs(target)))
-            if math.isfinite(found):
-                ends[side] = t, found
-    (low, below), (high, above) = sorted((at(t), found + target) for t, found in ends.values())
+    ends = {1: 0.0, -1: 0.0}  # how far the search got to either side
+    for k in range(1, 8 if by_factor else 14):
+        for side, last in ends.items():
+            t = reach(last, side * 0.1 * (2**k - 1))
+            if gap(t) * gap(0.0) <= 0:
+                return at(_root(gap, last, t, tolerance=1e-12 * abs(target)))
+            if math.isfinite(gap(t)):
+                ends[side] = t
+    low, high = sorted(ends.values(), key=at)
     raise NoSolution(
-        f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {low:.6g} to {name} = {high:.6g}, the "
-        f"ends of the range searched, it goes from {below:.6g} to {above:.6g}."
+        f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {at(low):.6g} to {name} = {at(high):.6g}, "
+        f"the ends of the range searched, it goes from {gap(low) + target:.6g} to {gap(high) + target:.6g}."
     )
 
 
-Point = tuple[float, float]  # x, f(x)
-
-
-def _root(f: Callable[[float], float], one: Point, other: Point, *, tolerance: float) -> float:
+def _root(f: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
     """Root of ``f`` between two points where its signs differ: false position, Illinois' variant."""
-    (low, f_low), (high, f_high) = one, other
-    x = low if abs(f_low) < abs(f_high) else high
+    f_low, f_high = f(low), f(high)
     for _ in range(200):
-        if f_low == f_high or abs(high - low) <= 1e-15 * abs(high + low):
+        if abs(f_high) <= tolerance or f_low == f_high or abs(high - low) <= 1e-15 * abs(high + low):
             break
         x = high - f_high * (high - low) / (f_high - f_low)
         f_x = f(x)
-        if abs(f_x) <= tolerance:
-            break
         if f_x * f_high < 0:
             low, f_low = high, f_high
         else:
             f_low /= 2  # the same end again: pull the line towards the other
         high, f_high = x, f_x
-    return x
+    return high

@@ -1,0 +1,25 @@
+"""The head of noise attention learning: scores and how much to trust the label."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.heads.base import HEADS, Head
+
+
+@HEADS.register("attention")
+class Attention(Head):
+    """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of paper 003."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"logits", "attention"})
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.logits = nn.Linear(num_features, num_outputs)
+        self.attention = nn.Linear(num_features, 1)
+
+    def forward(self, features: Tensor) -> Output:
+        return Output(self.logits(features), attention=self.attention(features).squeeze(1))

@@ -1,0 +1,133 @@
+"""Losses that need more than logits: an attention weight from the head, or a memory of earlier predictions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.checks import check_number
+from noiseproof.core.margin import margin
+from noiseproof.core.output import Output
+from noiseproof.losses.base import Kind, Loss, countable, register
+from noiseproof.losses.engine import readable
+
+REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
+
+
+@register("nal")
+class NoiseAttention(Loss):
+    """Noise attention learning: a head's attention τ says how much of a label the prediction has to explain itself.
+
+    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (paper 003, Eq. 1);
+    τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
+
+    Args:
+        lam: λ, what turning away from a label costs.
+        beta: factor of the released code's reverse term −Σ_k m_k log q_k, where a zero q_k counts as 1e-4.
+        floor: raise every entry of the target to this, without renormalising; the released code does so with 1e-4.
+
+    >>> loss = NoiseAttention(lam=0.5, reduction="none")
+    >>> logits, label = torch.tensor([[0.0, 3.0]]), torch.tensor([0])
+    >>> loss(Output(logits, attention=torch.tensor([2.0])), label)  # τ = 0.88
+    tensor([1.8900])
+    >>> loss(Output(logits, attention=torch.tensor([-0.5])), label)  # τ = 0.38
+    tensor([0.9335])
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"logits", "attention"})
+    formula: ClassVar[str] = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
+    source: ClassVar[str] = "003 Eq. 1, Theorem 1"
+    kind: Kind = "other"
+
+    def __init__(self, lam: float = 0.5, beta: float = 0.0, floor: float = 0.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.lam = check_number("lam", lam, "[0, inf)", 0)
+        self.beta = check_number("beta", beta, "[0, inf)", 0)
+        self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        logits = out.logits
+        attention = _field(out, "attention", logits.shape[:1], "Use a head that gives it: `attention`.")
+        hard = target.dim() == 1
+        label = countable(target, self.ignore_index) if hard else target
+        if hard and self.floor == 0:
+            own = margin(logits, label)
+            mixed = torch.logaddexp(own, -F.logsigmoid(-own) - attention)  # Δ′
+            value = -F.logsigmoid(mixed)
+            reverse = -math.log(REVERSE_FLOOR) * torch.sigmoid(-mixed)
+        else:
+            if not hard and readable(target) and bool((target < 0).any()):
+                raise ValueError(
+                    f"Expected no negative entries in the target of nal, got {float(target.min()):.4g}: it is mixed "
+                    "with probabilities. Use ce for targets with label noise added."
+                )
+            q = torch.zeros_like(logits).scatter(1, label[:, None], 1) if hard else label
+            q = q.clamp_min(self.floor) if self.floor else q
+            predicted = F.log_softmax(logits, 1) + F.logsigmoid(attention)[:, None]  # log τ·p
+            given = torch.where(q > 0, q, 1).log() + F.logsigmoid(-attention)[:, None]  # log (1 − τ)·q
+            mix = torch.where(q > 0, torch.logaddexp(predicted, given), predicted)  # log m; q = 0 leaves no NaN behind
+            value = -(q * mix).sum(1)
+            reverse = -(mix.exp() * q.clamp_min(REVERSE_FLOOR).log()).sum(1)
+        value = torch.sub(value, F.logsigmoid(attention), alpha=self.lam)
+        value = torch.add(value, reverse, alpha=self.beta) if self.beta else value
+        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
+
+
+@register("elr")
+class EarlyLearning(Loss):
+    """Early-learning regularisation (Liu et al. 2020): cross entropy that holds on to what the model believed before.
+
+    L = −log p_y + λ log(1 − ⟨t, p⟩), where t, ``Output.memory``, is a running mean of the sample's earlier predictions
+    (zero at first) and a constant. 1 − ⟨t, p⟩ is computed as Σ_k (1 − t_k) p_k, which keeps its digits as ⟨t, p⟩ → 1.
+
+    Args:
+        lam: λ, how strongly to hold on.
+        clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside; the released code does so with 1e-4.
+
+    A memory of predictions below 1 bounds the loss from below; one that reaches 1 (ELR+ averages unclipped
+    predictions) does not, and for λ > 1 the logits then grow without end unless ``clip`` stops them.
+
+    >>> memory = torch.tensor([[0.0, 0.9]])
+    >>> EarlyLearning(lam=3.0)(Output(torch.tensor([[0.0, 3.0]]), memory=memory), torch.tensor([0]))
+    tensor(-2.7928)
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"logits", "memory"})
+    formula: ClassVar[str] = "−log p + λ log(1 − Σ_k t_k p_k)"
+    source: ClassVar[str] = "003 Table 2 (ELR); Liu et al. 2020"
+    kind: Kind = "other"
+
+    def __init__(self, lam: float = 3.0, clip: float = 0.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.lam = check_number("lam", lam, "[0, inf)", 0)
+        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        log_p = F.log_softmax(out.logits, 1)
+        remedy = "A strategy keeps it: Output(logits, memory=…), zeros at first."
+        memory = _field(out, "memory", log_p.shape, remedy).detach()
+        if readable(memory) and bool(((memory < 0) | (memory > 1)).any()):
+            low, high = (float(end) for end in memory.aminmax())
+            raise ValueError(f"Expected a `memory` of probabilities, got entries from {low:.4g} to {high:.4g}.")
+        if self.clip:
+            p = log_p.exp().clamp(self.clip, 1 - self.clip)
+            apart = torch.log1p(-(memory * p).sum(1))
+        else:
+            apart = torch.logsumexp(log_p + torch.log1p(-memory), 1)
+        if target.dim() == 1:
+            nll = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
+            return torch.add(nll, apart, alpha=self.lam)
+        return self._over_classes(self.lam * apart[:, None] - log_p, target)
+
+
+def _field(out: Output, name: str, shape: torch.Size, remedy: str) -> Tensor:
+    """A field of ``out`` beside its logits, refused where it is missing or would broadcast."""
+    field: Tensor | None = getattr(out, name)
+    if field is None or field.shape != shape:
+        got = "none" if field is None else f"shape {tuple(field.shape)}"
+        raise ValueError(f"Expected an output with `{name}` of shape {tuple(shape)}, got {got}. {remedy}")
+    return field

@@ -1,0 +1,40 @@
+"""A backbone with a head on top: what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Generator, Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.heads import Head, get_head
+from noiseproof.models import get_model
+from noiseproof.models.base import INITS, Backbone
+
+
+class Classifier(nn.Module):
+    """Inputs (B, …) to a head's ``Output``."""
+
+    def __init__(self, backbone: Backbone, head: Head) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, x: Tensor) -> Output:
+        out: Output = self.head(self.backbone(x))
+        return out
+
+
+def build_classifier(
+    model: str, head: str, *, input_shape: Sequence[int], num_outputs: int, generator: Generator
+) -> Classifier:
+    """A classifier whose weights come from ``generator``, the backbone's first, filled as the model's paper fills them.
+
+    >>> build_classifier("mlp:hidden=[8]", "linear", input_shape=(4,), num_outputs=3, generator=Generator())
+    ... # doctest: +ELLIPSIS
+    Classifier(...)
+    """
+    backbone = get_model(model, input_shape=input_shape, generator=generator)
+    top = get_head(head, backbone.num_features, num_outputs)
+    top.reset_parameters(INITS[backbone.init], generator)
+    return Classifier(backbone, top)

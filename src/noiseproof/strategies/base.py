@@ -1,0 +1,126 @@
+"""What a method may do beside its loss: hooks at fixed points of the one training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.output import Output
+from noiseproof.core.registry import Registry, format_call
+from noiseproof.strategies.run import Run
+
+S = TypeVar("S", bound="Strategy")
+STRATEGIES: Registry[Strategy] = Registry("strategy")
+
+
+def register(name: str) -> Callable[[type[S]], type[S]]:
+    """Class decorator: add a strategy to the registry under ``name``, where the contract tests find it."""
+
+    def add(cls: type[S]) -> type[S]:
+        cls.name = name
+        STRATEGIES.register(name)(cls)
+        return cls
+
+    return add
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The rows of a step that this process trains on; there is no clean label in it, so no method can cheat."""
+
+    x: Tensor  # (b, …): augmented and normalised
+    target: Tensor  # (b,) classes, (b, K) real numbers, or (M, b, K) where each model has its own
+    given: Tensor  # (b,): the labels as they came
+    rows: Tensor  # (b,): where in the training set
+    all_rows: Tensor  # (count,): the rows of all processes, each once
+    counts: Tensor | None = None  # (b,): 0 for a row that only fills this process's share up; None: all count
+    count: int = 0  # rows of the step over all processes, which the loss is divided by
+
+    def soft_target(self, num_classes: int, like: Tensor) -> Tensor:
+        """The target as real numbers (b, K), of the dtype of ``like``."""
+        if self.target.dim() > 1:
+            return self.target
+        return F.one_hot(self.target, num_classes).to(like.dtype)
+
+    def with_target(self, target: Tensor) -> Batch:
+        """The same rows with another target."""
+        return replace(self, target=target)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What a step computed, for the record: the outputs of M models, their losses and weights (M, b)."""
+
+    outs: Sequence[Output]
+    losses: Tensor
+    weights: Tensor | None
+
+
+class Strategy:
+    """One part of a method. Every hook defaults to "change nothing"; a subclass writes those that it needs.
+
+    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers between steps goes
+    into ``state_dict``, else a killed run cannot resume exactly.
+    """
+
+    name: ClassVar[str] = ""
+    models: ClassVar[int] = 1  # how many are trained side by side
+    adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
+
+    def start(self, run: Run) -> None:
+        """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
+
+    def start_epoch(self, run: Run) -> None:
+        """Before each epoch; whole-set passes (``run.sweep``) belong here."""
+
+    def rows(self, rows: Tensor, run: Run) -> Tensor:
+        """The rows that this epoch sees, in their order."""
+        return rows
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        """What the batch is trained towards, before the models see it."""
+        return batch
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        """What the models said, before the loss sees it."""
+        return outs
+
+    def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
+        """The targets again, now that the models have spoken."""
+        return batch
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        """A factor for each row's loss, from the losses (M, b) of this step; None is one everywhere."""
+        return None
+
+    def step(self, batch: Batch, run: Run) -> Step | None:
+        """The escape hatch: forward, loss and backward of one's own; None leaves them to the loop."""
+        return None
+
+    def gradients(self, run: Run) -> None:
+        """After backward, before clipping and the optimiser's step."""
+
+    def after_step(self, run: Run) -> None:
+        """After the optimiser's step."""
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        """After the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave."""
+
+    def __str__(self) -> str:
+        return format_call(self.name or type(self).__name__, self.parameters)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that make this strategy, by name."""
+        return {name: getattr(self, name) for name in STRATEGIES.parameters(self.name)} if self.name else {}

@@ -1,0 +1,225 @@
+"""A training run as its strategies see it: models, noisy data, random numbers, passes over the whole set."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.data import Inputs, NoisyData
+from noiseproof.data.augment import Transform
+from noiseproof.data.base import own_generator, own_seed
+from noiseproof.data.images import read_batches
+from noiseproof.losses import Loss
+
+if TYPE_CHECKING:
+    from noiseproof.strategies.base import Batch
+
+SWEEP = 1024  # rows of a forward pass without gradients
+
+
+class Run:
+    """The state of a run. Nothing in it knows a clean label.
+
+    Random numbers come from ``generator``, ``normal`` and ``uniform``: they depend on the seed, a purpose and the step
+    alone and are drawn for the rows of all processes, so neither a resume nor the number of processes changes them.
+    """
+
+    def __init__(
+        self,
+        *,
+        fabric: Fabric,
+        data: NoisyData,
+        loss: Loss,
+        epochs: int,
+        seed: int,
+        augment: Transform | None = None,
+        normalise: Transform | None = None,
+        workers: int = 0,
+    ) -> None:
+        assert data.clean is None, "the truth stays with the record"
+        self.fabric = fabric
+        self.data = data
+        self.loss = loss
+        self.plain_models: list[nn.Module] = []  # what the optimisers change, without DDP around it
+        self.models: list[nn.Module] = []
+        self.evaluated: list[nn.Module] = []  # what predicts; a momentum model takes the place of the trained one
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.epochs = epochs
+        self.seed = seed
+        self.augment = augment
+        self.normalise = normalise
+        self.workers = workers
+        self.epoch = 0  # counted from 0
+        self.step = 0  # over all epochs
+        self.stopped: str | None = None
+        self.device = fabric.device
+        self.world_size = fabric.world_size
+        self.rank = fabric.global_rank
+        double = getattr(fabric._precision, "precision", "") == "64-true"
+        self.dtype = torch.float64 if double else torch.float32
+
+    @property
+    def num_classes(self) -> int:
+        return self.data.num_classes
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.data)
+
+    def add(self, model: nn.Module, build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> None:
+        """Take a model to train, and its optimiser."""
+        wrapped = self.fabric.setup_module(model)
+        optimizer = build(wrapped.parameters())
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+        self.plain_models.append(model)
+        self.models.append(wrapped)
+        sharded = "FSDP" in type(self.fabric.strategy).__name__  # then only the wrapper can run it
+        self.evaluated.append(wrapped if sharded else model)
+        self.optimizers.append(self.fabric.setup_optimizers(optimizer))  # type: ignore[arg-type]
+
+    def backward(self, losses: Tensor, batch: Batch) -> None:
+        """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by itself."""
+        if batch.counts is not None:
+            losses = losses * batch.counts
+        # DDP averages over processes, which hold their share of the rows each.
+        self.fabric.backward(losses.sum() * (self.world_size / batch.count))
+
+    @contextmanager
+    def own_randomness(self) -> Iterator[None]:
+        """What layers draw from the global generator (dropout) comes from this run's seed, step and process."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.seed_for("layers", self.step, self.rank))
+            yield
+
+    def stop(self, reason: str) -> None:
+        """End the training after this epoch."""
+        self.stopped = self.stopped or reason
+
+    # Random numbers
+
+    def seed_for(self, purpose: str, *numbers: int) -> int:
+        """A seed for one purpose and occasion of this run."""
+        return own_seed(self.seed, zlib.crc32(purpose.encode()), *numbers)
+
+    def generator(self, purpose: str, *numbers: int, device: torch.device | str | None = None) -> torch.Generator:
+        """A generator for one purpose and occasion of this run, on the run's device."""
+        numbers = (self.seed, zlib.crc32(purpose.encode()), *numbers)
+        return own_generator(*numbers, device=self.device if device is None else device)
+
+    def normal(self, purpose: str, batch: Batch, *shape: int) -> Tensor:
+        """Standard normal numbers for the rows of ``batch``, (b, *shape)."""
+        return self._draw(torch.randn, purpose, batch, shape)
+
+    def uniform(self, purpose: str, batch: Batch, *shape: int) -> Tensor:
+        """Numbers in [0, 1) for the rows of ``batch``, (b, *shape)."""
+        return self._draw(torch.rand, purpose, batch, shape)
+
+    def _draw(self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]) -> Tensor:
+        share = len(batch.rows)
+        generator = self.generator(purpose, self.step)
+        drawn = draw(share * self.world_size, *shape, generator=generator, device=self.device, dtype=self.dtype)
+        return drawn[self.rank * share : (self.rank + 1) * share]
+
+    # Processes
+
+    def gather(self, values: Tensor, batch: Batch) -> Tensor:
+        """The values of all processes' rows, (count, …), in the order of ``batch.all_rows``."""
+        if self.world_size == 1:
+            return values
+        parts = [torch.empty_like(values) for _ in range(self.world_size)]
+        torch.distributed.all_gather(parts, values.contiguous())
+        return torch.cat(parts)[: batch.count]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.world_size > 1:
+            values = values.clone()
+            torch.distributed.all_reduce(values)
+        return values
+
+    def largest(self, value: Tensor) -> Tensor:
+        """The maximum over all processes."""
+        if self.world_size > 1:
+            value = value.clone()
+            torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
+        return value
+
+    def share(self, values: Tensor, batch: Batch) -> Tensor:
+        """This process's part of values (count, …) of all rows; filled-up rows repeat the first."""
+        share = len(batch.rows)
+        rows = torch.arange(self.rank * share, (self.rank + 1) * share, device=values.device)
+        return values[rows % batch.count]
+
+    # Passes over a set
+
+    def fetch(self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
+        """The inputs ``rows`` of ``x`` on the device, transformed."""
+        return self.prepare(next(read_batches(x, [rows])), transform, params)
+
+    def prepare(self, x: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
+        """Raw inputs as the models take them."""
+        x = x.to(self.device, non_blocking=True)
+        if transform is not None:
+            x = transform.apply(x, x.new_empty(len(x), 0, dtype=torch.float32) if params is None else params)
+        return x.to(self.dtype)
+
+    @torch.no_grad()
+    def sweep(
+        self, x: Inputs | None = None, models: Sequence[nn.Module] | None = None, *, augment: str | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, list[Output]]]:
+        """Every row once, without gradients and in evaluation mode: row numbers, whether they count, outputs.
+
+        ``x`` is the training set unless another is given. ``augment`` names the purpose of random numbers, drawn for
+        all rows at once, for passes with the training augmentation. Each process sees its share; ``merge`` joins.
+        """
+        x = self.data.x if x is None else x
+        models = self.evaluated if models is None else models
+        self.share_buffers(models)
+        augmented = augment is not None and self.augment is not None
+        transform = self.augment if augmented else self.normalise
+        params = None
+        if augmented:
+            assert augment is not None and self.augment is not None
+            params = self.augment.draw(len(x), self.generator(augment, self.epoch)).to(self.device)
+        share = -(-len(x) // self.world_size)
+        places = torch.arange(self.rank * share, (self.rank + 1) * share)
+        order = places % len(x)  # equally many for all processes: what is added at the end does not count
+        was_training = [model.training for model in models]
+        for model in models:
+            model.eval()
+        try:
+            parts = torch.split(order, SWEEP)
+            counted = torch.split((places < len(x)).to(self.device), SWEEP)
+            for rows, counts, raw in zip(parts, counted, read_batches(x, parts, self.workers), strict=True):
+                rows = rows.to(self.device)
+                ready = self.prepare(raw, transform, None if params is None else params[rows])
+                with self.fabric.autocast():
+                    outs = [model(ready) for model in models]
+                yield rows, counts, [Output._make(v if v is None else v.to(self.dtype) for v in out) for out in outs]
+        finally:
+            for model, training in zip(models, was_training, strict=True):
+                model.train(training)
+
+    def merge(self, values: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int | None = None) -> Tensor:
+        """Per-sample values of all processes by row number, from (rows, counts, values) of their sweeps: (N, …)."""
+        rows, counts, parts = (torch.cat(column) for column in zip(*values, strict=True))
+        whole = parts.new_zeros(self.num_rows if num_rows is None else num_rows, *parts.shape[1:])
+        whole[rows[counts]] = parts[counts]
+        return self.sum(whole)
+
+    def share_buffers(self, models: Sequence[nn.Module]) -> None:
+        """Give all processes the first one's batch statistics."""
+        if self.world_size > 1:
+            for model in models:
+                for buffer in model.buffers():
+                    torch.distributed.broadcast(buffer, 0)

@@ -1,0 +1,401 @@
+"""The one training loop; every method is a loss, a head and strategies that it calls at fixed points.
+
+rows of the epoch → batch → targets → models → outputs → revise → losses (M, b) → weights → backward → gradients
+→ clip → optimiser's step → after_step
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from noiseproof.data.base import shuffled
+from noiseproof.data.images import read_batches
+from noiseproof.models.classifier import build_classifier
+from noiseproof.strategies import Batch, Run, Step
+from noiseproof.train import checkpoint
+from noiseproof.train.methods import Method, get_method
+from noiseproof.train.record import Record, Row, best_row
+from noiseproof.train.settings import Settings
+from noiseproof.train.task import Task
+
+LOOK = 50  # steps between looks at a loss that lies on a GPU, since each waits for it
+
+Progress = Callable[[int, int, int, Row | None], None]  # epoch, step, steps of the epoch, and at its end its metrics
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop; its checkpoint holds everything."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run. The last epoch, the best by noisy validation and the oracle's are three different things."""
+
+    rows: list[Row]  # one an epoch
+    run: Run
+    stopped: str | None = None  # why it ended before its last epoch, if it did
+
+    @property
+    def last(self) -> Row:
+        """The last epoch, which the papers report."""
+        return self.rows[-1]
+
+    @property
+    def best(self) -> Row | None:
+        """The epoch that a user would choose: the best accuracy on noisy validation labels."""
+        return best_row(self.rows, "validation_accuracy")
+
+    @property
+    def oracle(self) -> Row | None:
+        """The epoch of the best test accuracy, which nobody can know in practice."""
+        return best_row(self.rows, "test_accuracy")
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The models that predict, two for methods that train two."""
+        return self.run.evaluated
+
+
+def train(
+    task: Task,
+    method: Method | str = "ce",
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    fabric: Fabric | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    samples: bool = False,
+    progress: Progress | None = None,
+    max_steps: int | None = None,
+) -> Result:
+    """Train ``method`` on ``task``; with ``out``, the folder for record and checkpoints, a run can be resumed exactly.
+
+    Args:
+        seed: of weights, batches, augmentation and whatever the method draws; the noise has the task's own.
+        fabric: device, precision, number of processes; by default the CPU, or a GPU where there is one.
+        resume: go on from the last checkpoint in ``out``, or begin where there is none.
+        samples: record margin, weight and prediction of every sample in every epoch.
+        max_steps: stop with a checkpoint after that many steps of this call.
+    """
+    settings = settings or Settings()
+    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    fabric.launch()
+    # Strategies remember things: a method that is used twice starts afresh.
+    method = get_method(method, task, settings) if isinstance(method, str) else copy.deepcopy(method)
+    folder = None if out is None else Path(out)
+    run, record = _start(task, method, settings, seed, fabric, folder, samples)
+    rate, full = settings.make_schedule(), settings.batch_rows(run.num_rows)
+    config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
+              "rows": run.num_rows, **settings.as_dict()}  # fmt: skip
+    keeper = _Keeper(folder, config, run, record, method, settings)
+    done = keeper.restore(resume)  # steps of the current epoch that lie behind
+    first_step = run.step
+
+    with _asked_to_stop() as asked:
+        while run.epoch < settings.epochs and not run.stopped:
+            began = time.perf_counter()
+            run.loss.set_epoch(run.epoch)
+            for optimizer in run.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["initial_lr"] * rate(run.epoch, settings.epochs)
+            if not done:
+                for strategy in method.strategies:
+                    strategy.start_epoch(run)
+            rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"))
+            for strategy in method.strategies:
+                rows = strategy.rows(rows, run)
+            parts = torch.split(rows, full)
+            if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
+                parts = parts[:-1]
+
+            for position, batch in enumerate(_batches(parts[done:], run), done + 1):
+                step = _train_step(batch, run, method, settings)
+                record.observe(batch, step, run)
+                run.step += 1
+                keeper.watch(step)
+                if progress is not None:
+                    progress(run.epoch, position, len(parts), None)
+                interrupted = run.world_size == 1 and bool(asked)
+                enough = max_steps is not None and run.step - first_step >= max_steps
+                if interrupted or enough or keeper.is_due(position):
+                    keeper.save(position)
+                if interrupted or (enough and (position < len(parts) or run.epoch + 1 < settings.epochs)):
+                    raise Interrupted(
+                        f"Stopped after step {run.step} in epoch {run.epoch + 1} of {settings.epochs}. "
+                        + ("Resume to go on." if folder else "Nothing was saved: no folder was given.")
+                    )
+            done = 0
+
+            metrics = record.end_epoch(run, time.perf_counter() - began)
+            fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
+            for strategy in method.strategies:
+                strategy.end_epoch(metrics, run)
+            run.epoch += 1
+            keeper.end_epoch()
+            if progress is not None:
+                progress(run.epoch - 1, len(parts), len(parts), metrics)
+    return Result(record.rows, run, run.stopped)
+
+
+def _start(
+    task: Task, method: Method, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, samples: bool
+) -> tuple[Run, Record]:
+    """Models, optimisers and the state that strategies keep."""
+    num_classes = task.train.num_classes
+    loss = method.loss.to(fabric.device)
+    loss.reduction = "none"
+    run = Run(
+        fabric=fabric,
+        data=replace(task.train.to(fabric.device), clean=None),
+        loss=loss,
+        epochs=settings.epochs,
+        seed=seed,
+        augment=task.augment,
+        normalise=task.normalise,
+        workers=settings.workers,
+    )
+    build = settings.make_optimizer()
+    for m in range(method.models):
+        plain = build_classifier(
+            settings.model_for(task),
+            method.head,
+            input_shape=task.input_shape,
+            num_outputs=loss.num_outputs(num_classes),
+            generator=run.generator("init", m, device="cpu"),
+        )
+        if missing := loss.needs - plain.head.gives - method.adds:
+            raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
+        run.add(plain, build)
+    for strategy in method.strategies:
+        strategy.start(run)
+    return run, Record(task, run, samples=samples, folder=folder)
+
+
+def _batches(parts: tuple[Tensor, ...], run: Run) -> Iterator[Batch]:
+    """This process's share of each part's rows, augmented; rows that don't count fill shares up to one length."""
+    shares = [-(-len(rows) // run.world_size) for rows in parts]
+    places = [torch.arange(run.rank * b, (run.rank + 1) * b) for b in shares]
+    mine = [rows[place % len(rows)] for rows, place in zip(parts, places, strict=True)]
+    for rows, place, own, raw in zip(parts, places, mine, read_batches(run.data.x, mine, run.workers), strict=True):
+        params = None
+        if run.augment is not None and run.augment.columns:
+            drawn = run.augment.draw(len(own) * run.world_size, run.generator("augment", run.step))
+            params = drawn[place.to(drawn.device)]
+        filled = len(own) * run.world_size > len(rows)
+        index = own.to(run.device, non_blocking=True)
+        given = run.data.given[index]
+        yield Batch(
+            x=run.prepare(raw, run.augment, params),
+            target=given,
+            given=given,
+            rows=index,
+            all_rows=rows.to(run.device, non_blocking=True),
+            counts=(place < len(rows)).to(run.device, run.dtype) if filled else None,
+            count=len(rows),
+        )
+
+
+def _train_step(batch: Batch, run: Run, method: Method, settings: Settings) -> Step:
+    strategies = method.strategies
+    for optimizer in run.optimizers:
+        optimizer.zero_grad()
+    run.loss.set_step(run.seed_for("loss", run.step, run.rank))
+    with run.own_randomness():  # dropout draws from the global generator
+        step = next((done for s in strategies if (done := s.step(batch, run)) is not None), None)
+        if step is None:
+            step = forward_backward(batch, run, strategies)
+    for strategy in strategies:
+        strategy.gradients(run)
+    for model, optimizer in zip(run.models, run.optimizers, strict=True):
+        if settings.clip is not None:
+            run.fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
+        optimizer.step()
+    for strategy in strategies:
+        strategy.after_step(run)
+    return step
+
+
+def forward_backward(batch: Batch, run: Run, strategies: tuple[Any, ...]) -> Step:
+    """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all processes."""
+    for strategy in strategies:
+        batch = strategy.targets(batch, run)
+    outs = [model(batch.x) for model in run.models]
+    for strategy in strategies:
+        outs = strategy.outputs(outs, batch, run)
+    for strategy in strategies:
+        batch = strategy.revise(batch, outs, run)
+    own = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
+    losses = torch.stack([run.loss(out, target) for out, target in zip(outs, own, strict=True)])  # (M, b)
+    weights: Tensor | None = None
+    for strategy in strategies:
+        factor = strategy.weights(losses.detach(), outs, batch, run)
+        if factor is not None:
+            weights = factor if weights is None else weights * factor
+    run.backward(losses if weights is None else losses * weights, batch)
+    return Step(outs, losses.detach(), weights)
+
+
+class _Keeper:
+    """Saves the whole state of a run, restores it, and refuses to save one that has diverged."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        config: dict[str, Any],
+        run: Run,
+        record: Record,
+        method: Method,
+        settings: Settings,
+    ) -> None:
+        self.folder, self.config = folder, config
+        self.run, self.record, self.method, self.settings = run, record, method, settings
+        self.best = -math.inf
+        self.saved_at = time.monotonic()
+        self.first_bad = torch.tensor(-1, device=run.device)  # step of the first loss that was not finite
+
+    @property
+    def checkpoints(self) -> Path | None:
+        return None if self.folder is None else self.folder / "checkpoints"
+
+    def watch(self, step: Step) -> None:
+        """Note a loss that is not finite without waiting for the device; look from time to time."""
+        bad = ~torch.isfinite(step.losses).all()
+        self.first_bad = torch.where((self.first_bad < 0) & bad, self.run.step, self.first_bad)
+        at_hand = self.run.device.type == "cpu" and self.run.world_size == 1
+        if at_hand or self.run.step % LOOK == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Stop a run that has diverged, with the likely cause."""
+        where = int(self.run.largest(self.first_bad))
+        if where < 0:
+            return
+        lr = self.run.optimizers[0].param_groups[0]["lr"]
+        sigmas = [str(s) for s in self.method.strategies if "sigma" in s.parameters]
+        causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
+        good = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
+        raise Diverged(
+            f"The loss is not finite at step {where} (epoch {self.run.epoch + 1}). "
+            f"Likely: {' or '.join(causes)}. Lower it, or clip gradients. "
+            + (f"The last good checkpoint is {good}." if good else "No checkpoint was saved.")
+        )
+
+    def is_due(self, position: int) -> bool:
+        every = self.settings.checkpoint_steps
+        return self.folder is not None and every is not None and self.run.step % every == 0
+
+    def end_epoch(self) -> None:
+        """Save at the end of an epoch where the last time was long ago, and the best models by noisy validation."""
+        run = self.run
+        if self.folder is None:
+            return
+        metric = self.record.rows[-1].get("validation_accuracy", -math.inf)
+        if metric > self.best:
+            self.best = metric
+            if run.rank == 0:
+                state = {f"models.{m}.{k}": v for m, model in enumerate(run.evaluated) for k, v in _cpu_state(model)}
+                checkpoint.write_tensors(self.folder / "best.safetensors", state)
+        last = run.epoch == run.epochs or run.stopped is not None
+        due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
+        if run.world_size > 1:
+            due = run.fabric.broadcast(due)
+        if last or due:
+            self.save(0)
+
+    def save(self, position: int) -> None:
+        """Write a checkpoint, ``position`` steps into the epoch."""
+        run = self.run
+        self.check()
+        state = {
+            "config": self.config,
+            "epoch": run.epoch,
+            "position": position,
+            "step": run.step,
+            "stopped": run.stopped,
+            "best": self.best,
+            "models": [model.state_dict() for model in run.plain_models],
+            "optimizers": [optimizer.state_dict()["state"] for optimizer in run.optimizers],
+            "loss": run.loss.state_dict(),
+            "strategies": [strategy.state_dict() for strategy in self.method.strategies],
+            "record": self.record.state_dict(run),
+        }
+        self.saved_at = time.monotonic()
+        if self.checkpoints is not None and run.rank == 0:
+            checkpoint.save(self.checkpoints, run.step, state)
+        run.fabric.barrier()
+
+    def restore(self, resume: bool) -> int:
+        """Take the last checkpoint's state; the number of steps that lie behind in its epoch."""
+        run = self.run
+        path = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
+        if path is None:
+            if self.folder is not None and run.rank == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                checkpoint.write_text(self.folder / "run.json", checkpoint.to_json(self.config))
+            return 0
+        if not resume:
+            raise FileExistsError(
+                f"Expected a new folder, got {self.folder} with the checkpoint {path.name}. "
+                "Resume it, or choose another folder."
+            )
+        state = checkpoint.load(path)
+        for key in self.config | state["config"]:
+            if self.config.get(key) != state["config"].get(key):
+                raise checkpoint.BadCheckpoint(
+                    f"Expected {key}={state['config'].get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
+                    "Resume with the same settings, or choose another folder."
+                )
+        for model, saved in zip(run.plain_models, state["models"], strict=True):
+            model.load_state_dict(saved)
+        for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
+        run.loss.load_state_dict(state["loss"])
+        for strategy, saved in zip(self.method.strategies, state["strategies"], strict=True):
+            strategy.load_state_dict(saved)
+        self.record.load_state_dict(state["record"], run)
+        run.epoch, run.step, run.stopped, self.best = state["epoch"], state["step"], state["stopped"], state["best"]
+        position: int = state["position"]
+        return position
+
+
+def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return ((name, value.detach().cpu().contiguous()) for name, value in model.state_dict().items())
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """Collects the signals that ask a run to stop, so that it ends after a whole step, with a checkpoint."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if asked:  # asked twice: now
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,83 @@
+"""How a run trains, whatever its method: model, epochs, batches, optimiser, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
+from noiseproof.train.task import Task
+
+_NO_MATTER = ("workers", "checkpoint_steps", "checkpoint_seconds")  # the same run comes out
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything about a run that is neither data nor method.
+
+    Args:
+        model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
+        batch_size: rows of a step over all processes; ``full`` is all of them (gradient descent).
+        optimizer, schedule: specs of ``noiseproof.train.schedule``.
+        clip: largest norm of the gradient.
+        drop_last: leave out a last batch that is smaller than the others.
+        workers: processes that read inputs from disk.
+        checkpoint_steps: save after every that many steps, beside the ends of epochs.
+        checkpoint_seconds: save at an epoch's end where the last time was longer ago.
+    """
+
+    model: str = "auto"
+    epochs: int = 100
+    batch_size: int | Literal["full"] = 128
+    optimizer: str = "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4"
+    schedule: str = "cosine"
+    clip: float | None = None
+    drop_last: bool = False
+    workers: int = 0
+    checkpoint_steps: int | None = None
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_count("epochs", self.epochs, 1)
+        if self.batch_size != "full":
+            check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
+        if self.clip is not None:
+            check_number("clip", self.clip, "(0, inf)", 0)
+        if self.checkpoint_steps is not None:
+            check_count("checkpoint_steps", self.checkpoint_steps, 1)
+        self.make_optimizer()
+        self.make_schedule()
+
+    def make_optimizer(self) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+        """Builds an optimiser for parameters."""
+        name, params = OPTIMIZERS.parse(self.optimizer, {})
+        return OPTIMIZERS.create(name, **params)
+
+    def make_schedule(self) -> Factor:
+        """What the learning rate is multiplied by in an epoch."""
+        name, params = SCHEDULES.parse(self.schedule, {})
+        return SCHEDULES.create(name, **params)
+
+    def batch_rows(self, num_rows: int) -> int:
+        """Rows of a step."""
+        return num_rows if self.batch_size == "full" else min(self.batch_size, num_rows)
+
+    def model_for(self, task: Task) -> str:
+        """The backbone's spec: of a size that the inputs deserve and a CPU can train."""
+        if self.model != "auto":
+            return self.model
+        shape = task.input_shape
+        if len(shape) != 3 or max(shape[1:]) <= 16:
+            return "mlp:hidden=[256,256]"
+        if max(shape[1:]) <= 28:
+            return "lenet5"
+        return "resnet32" if max(shape[1:]) <= 64 else "resnet50"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What decides the result."""
+        return {name: value for name, value in asdict(self).items() if name not in _NO_MATTER}

@@ -1,0 +1,108 @@
+"""What a run trains on and is judged by: a dataset, its noise, what is held out, and how inputs are prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.registry import parse_call
+from noiseproof.data import Dataset, Inputs, NoisyData, Split, corrupt
+from noiseproof.data.augment import Compose, Normalise, Standardise, Transform, augmentation
+from noiseproof.data.base import own_generator
+from noiseproof.data.images import read_batches
+from noiseproof.noise import NoiseModel
+
+LOOKED_AT = 10_000  # rows that constants of normalisation are taken from
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Noisy training rows, noisy rows held out to validate on, and clean test rows."""
+
+    train: NoisyData
+    validation: NoisyData | None = None
+    test: Split | None = None
+    augment: Transform | None = None  # of training inputs; ends in what ``normalise`` does
+    normalise: Transform | None = None  # of all other inputs
+    dataset: str = ""
+    noise: str = "none"
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input as the model sees it."""
+        x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)]))
+        return tuple((x if self.normalise is None else self.normalise.apply(x, torch.empty(1, 0)))[0].shape)
+
+
+def prepare(
+    data: Dataset,
+    noise: NoiseModel | str | None = None,
+    *,
+    seed: int = 0,
+    validation: float = 0.0,
+    paper: str | None = None,
+    augment: bool = True,
+    features: Tensor | None = None,
+    foreign: Tensor | None = None,
+) -> Task:
+    """Corrupt the labels once, then hold out a share of the noisy rows (paper 000: 10 %).
+
+    ``paper`` prepares inputs as that paper does for this dataset; else known image sets are augmented as usual, other
+    images are only normalised (a flip may change what a picture means), and vectors are standardised.
+    """
+    noisy = corrupt(data, noise, generator=seed, features=features, foreign=foreign)
+    train, held = noisy, None
+    if validation:
+        train, held = noisy.split(validation, generator=own_generator(seed, 1))
+    known = _known_augmentation(data.name, paper)
+    normalise = known[1] if known else _normalisation(train.x)
+    return Task(
+        train,
+        held,
+        data.test,
+        augment=(known[0] if known and augment else normalise),
+        normalise=normalise,
+        dataset=data.name,
+        noise=str(noise or "none"),
+        notes=data.notes,
+    )
+
+
+def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compose] | None:
+    try:
+        return augmentation(dataset, paper), augmentation(dataset, paper, train=False)
+    except ValueError:
+        if paper is not None:
+            raise
+        return None
+
+
+def _normalisation(x: Inputs) -> Transform:
+    """Mean zero and deviation one: of each channel of images, of each feature of vectors."""
+    every = max(1, len(x) // LOOKED_AT)
+    sample = next(read_batches(x, [torch.arange(0, len(x), every)]))
+    if sample.dim() == 4:
+        pixels = sample.double() / (1 if sample.is_floating_point() else 255)
+        deviation = pixels.std((0, 2, 3)).clamp(min=1e-3)  # a channel that never changes stays as it is
+        return Normalise(tuple(pixels.mean((0, 2, 3)).tolist()), tuple(deviation.tolist()))
+    flat = sample.double()
+    deviation = flat.std(0, correction=0)
+    return Standardise(flat.mean(0), torch.where(deviation > 0, deviation, 1.0))
+
+
+def noise_kind(noise: str) -> tuple[str, float | None]:
+    """Kind and rate of a noise spec, as the papers' tables speak of it.
+
+    >>> noise_kind("asymmetric-cifar10:rate=0.4"), noise_kind("none")
+    (('asymmetric', 0.4), ('none', 0.0))
+    """
+    name, params = parse_call(noise)
+    if name == "none":
+        return "none", 0.0
+    kinds = {"symmetric": "symmetric", "asymmetric": "asymmetric", "chen": "instance", "xia": "instance",
+             "open-set": "openset", "cifar": "human"}  # fmt: skip
+    kind = next((kind for prefix, kind in kinds.items() if name.startswith(prefix)), name)
+    return kind, params.get("rate")
