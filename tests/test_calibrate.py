@@ -101,7 +101,7 @@ def test_expected_margin_by_paper_004() -> None:
     assert expected_margin(10, sigma=2, exact=False) == pytest.approx(-1.220, abs=5e-4)
 
 
-@pytest.mark.parametrize("sigma", [1e-6, 1e-3])
+@pytest.mark.parametrize("sigma", [1e-300, 1e-18, 1e-6, 1e-3])
 def test_equal_logits_are_the_limit_of_small_sigma(sigma: float) -> None:
     assert expected_margin(100, sigma=sigma) == pytest.approx(-math.log(99) - sigma**2 / 2 * 98 / 99, abs=1e-9)
     assert average_error("ce", 0.0, 100, sigma=sigma) == pytest.approx(-0.99, abs=1e-6)
@@ -185,9 +185,12 @@ def test_sample_and_grid_agree() -> None:
         assert average_error(Sampled(q=0.5), z, 20, sigma=sigma) == pytest.approx(grid, rel=2e-4)
 
 
-def test_label_smoothing_is_exact_by_its_control() -> None:
-    ce = average_error("ce", 0.0, 50)  # p − 1; smoothing takes α(1/K − 1) of −1
-    assert average_error("ls:alpha=0.3", 0.0, 50) == pytest.approx(ce + 0.3 * (1 - 1 / 50), rel=1e-9)
+@pytest.mark.parametrize("num_classes", [2, 50, 1000, 10000])
+@pytest.mark.parametrize(("z", "sigma"), [(0.0, 1.0), (3.0, 2.0), (-3.0, 0.1)])
+def test_label_smoothing_is_exact_by_its_control(num_classes: int, z: float, sigma: float) -> None:
+    ce = average_error("ce", z, num_classes, sigma=sigma)  # p − 1; smoothing takes α(1/K − 1) of −1
+    smoothed = average_error("ls:alpha=0.3", z, num_classes, sigma=sigma)
+    assert smoothed == pytest.approx(ce + 0.3 * (1 - 1 / num_classes), rel=1e-12)
 
 
 @pytest.mark.parametrize("num_classes", [2, 30, 5000])
@@ -275,6 +278,12 @@ def test_calibrate_says_where_there_is_no_solution(num_classes: int) -> None:
         calibrate("gce:q=0.7", num_classes)  # q(20) would be 1.0387
     assert f"{average_error('gce:q=1', 0.0, num_classes):.6g}" in str(error.value)
     assert f"logit_bias({num_classes}) = {logit_bias(num_classes):.4f}" in str(error.value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_calibrate_searches_past_overflow_without_a_warning() -> None:
+    with pytest.raises(NoSolution, match="No `q` of `aul"):
+        calibrate("aul", 30, free="q")  # its weight is infinite for the largest q tried
 
 
 def test_calibrate_has_nothing_to_change_or_to_match() -> None:

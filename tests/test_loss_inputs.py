@@ -158,6 +158,10 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("peer", "generator", ("seed", 1.5, True)),
     ("unit", "loss", ("nosuch", 3, "nce")),
     ("forward", "T", ("matrix", {"a": 1}, None)),
+    *[("nal", parameter, (-0.1,)) for parameter in ("lam", "beta")],
+    ("nal", "floor", (-0.1, 1)),
+    ("elr", "lam", (-1,)),
+    ("elr", "clip", (-0.1, 0.5)),
 ]
 
 

@@ -48,11 +48,14 @@ def check_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> 
         raise ValueError(f"Expected `{name}` to hold numbers, got {type(value).__name__} {value!r}.") from None
 
 
-def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
-    """Refuse shapes and dtypes that no loss can use; reads no values, so it never synchronises a device."""
+def check_logits_and_target(logits: Tensor, target: Tensor, implied: int = 0) -> None:
+    """Refuse shapes and dtypes that no loss can use; reads no values, so it never synchronises a device.
+
+    ``implied`` classes have no column in ``logits``.
+    """
     if logits.dim() != 2:
         raise ValueError(f"Expected logits of shape (B, K), got {tuple(logits.shape)}.")
-    if logits.shape[1] < 2:
+    if logits.shape[1] + implied < 2:
         raise ValueError(
             f"Expected logits of at least two classes, got shape {tuple(logits.shape)}. "
             "For one score per sample, pass logits (B, 2) made of it and zero."
@@ -71,8 +74,9 @@ def check_logits_and_target(logits: Tensor, target: Tensor) -> None:
                 f"Expected a floating-point target of shape (B, K), got {target.dtype}. "
                 "Use target.float(), or class indices of shape (B,)."
             )
-        if target.shape[1] != logits.shape[1]:
-            raise ValueError(f"Expected a target of shape {tuple(logits.shape)}, got {tuple(target.shape)}.")
+        if target.shape[1] != logits.shape[1] + implied:
+            expected = (logits.shape[0], logits.shape[1] + implied)
+            raise ValueError(f"Expected a target of shape {expected}, got {tuple(target.shape)}.")
     else:
         raise ValueError(f"Expected a target of shape (B,) or (B, K), got {tuple(target.shape)}.")
     if target.shape[0] != logits.shape[0]:

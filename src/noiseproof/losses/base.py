@@ -57,12 +57,13 @@ class Loss(nn.Module):
             accuracy where p_y → 1, which training never notices.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"logits"})  # fields of Output
+    needs: frozenset[str] = frozenset({"logits"})  # fields of Output
     kind: Kind = "margin"  # a function of the label's nll; "coupled": of all log-probabilities; "other": of more
     formula: ClassVar[str] = ""
     source: ClassVar[str] = ""
     name: ClassVar[str] = ""
     class_indices_only: bool = False
+    implied: int = 0  # classes whose logit is zero by definition, so that a head gives no column for them
     independent_rows: bool = True  # a row's loss does not depend on the other rows
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
     weight: Tensor | None
@@ -103,7 +104,7 @@ class Loss(nn.Module):
 
     def num_outputs(self, num_classes: int) -> int:
         """How many columns of logits a head must give."""
-        return num_classes
+        return num_classes - self.implied
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         """Implicit curriculum w(Δ) = −dl/dΔ (paper 004, Eq. 1); ``unit`` scales its maximum to one."""
@@ -146,11 +147,13 @@ class Loss(nn.Module):
         if isinstance(out, Tensor):
             out = Output(out)
         if out.logits.dim() == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
-            loss: Tensor = self(Output(out.logits[None]), target[None], sample_weight)
+            one = Output._make(field if field is None else field[None] for field in out)
+            loss: Tensor = self(one, target[None], sample_weight)
             return loss[0] if self.reduction == "none" else loss
-        check_logits_and_target(out.logits, target)
-        if self.weight is not None and self.weight.shape[0] != out.logits.shape[1]:
-            raise ValueError(f"Expected `weight` of {out.logits.shape[1]} classes, got {self.weight.shape[0]}.")
+        check_logits_and_target(out.logits, target, self.implied)
+        num_classes = out.logits.shape[1] + self.implied
+        if self.weight is not None and self.weight.shape[0] != num_classes:
+            raise ValueError(f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}.")
         if self.class_indices_only and target.dim() == 2:
             raise ValueError(
                 f"Expected class indices (B,) as the target of `{self}`, got shape {tuple(target.shape)}: a shift "
@@ -159,7 +162,7 @@ class Loss(nn.Module):
         # Reading the labels is free on a CPU, elsewhere it would wait for the device.
         lowest = int(target.min()) if target.dim() == 1 and target.numel() and readable(target) else None
         if lowest is not None and lowest < 0:
-            check_labels(target, out.logits.shape[1], self.ignore_index)
+            check_labels(target, num_classes, self.ignore_index)
         all_count = target.dim() == 2 or (self.ignore_index < 0 and lowest is not None and lowest >= 0)
         try:
             if all_count and sample_weight is None and self._is_plain_mean and target.dim() == 1:
@@ -167,7 +170,7 @@ class Loss(nn.Module):
             losses = self._in_blocks(out, target) if self._wants_blocks(out, target) else self.per_sample(out, target)
         except (IndexError, RuntimeError):
             if lowest is not None:
-                check_labels(target, out.logits.shape[1], self.ignore_index)
+                check_labels(target, num_classes, self.ignore_index)
             raise
         return self._reduce(losses, target, sample_weight, all_count)
 
@@ -181,7 +184,8 @@ class Loss(nn.Module):
 
     def _wants_blocks(self, out: Output, target: Tensor) -> bool:
         beyond_cross_entropy = self.exact or self.kind != "margin"
-        return beyond_cross_entropy and self.independent_rows and pays_in_blocks(out.logits, target)
+        of_rows = self.independent_rows and self.needs == {"logits"}
+        return beyond_cross_entropy and of_rows and pays_in_blocks(out.logits, target)
 
     def _in_blocks(self, out: Output, target: Tensor) -> Tensor:
         return by_blocks(out.logits, lambda z, start: self.per_sample(Output(z), target[start : start + len(z)]))
@@ -315,6 +319,7 @@ class WeightedSum(Loss):
         self.vanishes = all(loss.vanishes for _, loss in flat)
         self.independent_rows = all(loss.independent_rows for _, loss in flat)
         self.class_indices_only = any(loss.class_indices_only for _, loss in flat)
+        self.needs = frozenset().union(*(loss.needs for _, loss in flat))
         self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
 
     @property

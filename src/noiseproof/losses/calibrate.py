@@ -1,8 +1,6 @@
 """Hyperparameters from the number of classes, without training (papers 002 and 004).
 
-At initialisation the logits are taken as independent N(0, σ²). A margin loss then sees one random number,
-L = log Σ_{i≠k} exp z_i, whose distribution is known. Losses that look at the other classes too are averaged over a
-fixed sample.
+At initialisation the logits are taken as independent N(0, σ²); :mod:`noiseproof.losses.averages` averages over them.
 """
 
 from __future__ import annotations
@@ -11,19 +9,20 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.output import Output
+from noiseproof.losses.averages import combined, log_sum, mean_error, normal
 from noiseproof.losses.base import Loss, WeightedSum, register
-from noiseproof.losses.coupled import CR, Peer
-from noiseproof.losses.logsum import combined, log_sum, normal
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.spec import as_loss
+
+By = Literal["shift", "scale"]
+Z = TypeVar("Z", float, Tensor)
 
 
 class NoSolution(ValueError):
@@ -67,11 +66,7 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
     return -math.log(K - 1) - sigma**2 / 2 + math.expm1(sigma**2) / (2 * (K - 1))
 
 
-@overload
-def average_error(loss: Loss | str, z: float, num_classes: int, *, sigma: float = 1.0) -> float: ...
-@overload
-def average_error(loss: Loss | str, z: Tensor, num_classes: int, *, sigma: float = 1.0) -> Tensor: ...
-def average_error(loss: Loss | str, z: float | Tensor, num_classes: int, *, sigma: float = 1.0) -> float | Tensor:
+def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.0) -> Z:
     """Mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the others are N(0, σ²).
 
     ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (paper 002, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩ for a margin loss.
@@ -86,11 +81,11 @@ def average_error(loss: Loss | str, z: float | Tensor, num_classes: int, *, sigm
     """
     K, sigma = _check_classes(num_classes), _check_sigma(sigma)
     loss = as_loss(loss)
-    if not isinstance(z, Tensor):
-        z = check_number("z", z, "(-inf, inf)")
-        return sum(scale * _average(term, z, K, sigma) for scale, term in _terms(loss))
-    errors = [average_error(loss, at, K, sigma=sigma) for at in z.flatten().tolist()]
-    return torch.tensor(errors, dtype=torch.float64).reshape(z.shape)
+    if isinstance(z, Tensor):
+        errors = [average_error(loss, at, K, sigma=sigma) for at in z.flatten().tolist()]
+        return torch.tensor(errors, dtype=torch.float64).reshape(z.shape)
+    z = check_number("z", z, "(-inf, inf)")
+    return sum(scale * mean_error(term, z, K, sigma) for scale, term in _terms(loss))
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,7 @@ def calibrate(
 
     @functools.cache  # the terms of a sum that stay as they are keep their identity
     def term_error(term: Loss, classes: int) -> float:
-        return _average(term, 0.0, classes, sigma)
+        return mean_error(term, 0.0, classes, sigma)
 
     def error(changed: Loss, classes: int = K) -> float:
         return sum(scale * term_error(term, classes) for scale, term in _terms(changed))
@@ -172,17 +167,18 @@ class _Tau(Remargin):
     """Remargin by what takes |E[Δ]| of ``num_classes`` to τ."""
 
     source: ClassVar[str] = "004 §5.1.1"
+    by: ClassVar[By]
 
     def __init__(
         self, loss: Loss | str, num_classes: int, tau: float | None = None, sigma: float = 1.0, **options: Any
     ) -> None:
         size = -expected_margin(num_classes, sigma=sigma)
         tau = -expected_margin(10, sigma=sigma) if tau is None else check_number("tau", tau, "(0, inf)", 0)
-        super().__init__(loss, **self._move(size, tau), **options)
+        if self.by == "scale" and size == 0:
+            raise ValueError("Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0.")
+        move: dict[str, Any] = {self.by: size - tau if self.by == "shift" else tau / size}
+        super().__init__(loss, **move, **options)
         self.num_classes, self.tau, self.sigma = int(num_classes), tau, float(sigma)
-
-    def _move(self, size: float, tau: float) -> dict[str, Any]:
-        raise NotImplementedError
 
 
 @register("tau-shift")
@@ -197,9 +193,7 @@ class TauShift(_Tau):
     """
 
     formula: ClassVar[str] = "l(σ(Δ + |E[Δ]| − τ))"
-
-    def _move(self, size: float, tau: float) -> dict[str, Any]:
-        return {"shift": size - tau}
+    by: ClassVar[By] = "shift"
 
 
 @register("tau-scale")
@@ -214,20 +208,11 @@ class TauScale(_Tau):
     """
 
     formula: ClassVar[str] = "l(σ(αΔ))/α, α = τ/|E[Δ]|"
-
-    def _move(self, size: float, tau: float) -> dict[str, Any]:
-        if size == 0:
-            raise ValueError("Expected `num_classes` of at least 3 to scale by τ/|E[Δ]|, got 2, where E[Δ] = 0.")
-        return {"scale": tau / size}
+    by: ClassVar[By] = "scale"
 
 
 def remargin_for(
-    loss: Loss | str,
-    num_classes: int,
-    *,
-    by: Literal["shift", "scale"] = "shift",
-    tau: float | None = None,
-    sigma: float = 1.0,
+    loss: Loss | str, num_classes: int, *, by: By = "shift", tau: float | None = None, sigma: float = 1.0
 ) -> Remargin:
     """The loss whose mean margin at initialisation is −τ: shifted by |E[Δ]| − τ, or scaled by τ/|E[Δ]|.
 
@@ -255,70 +240,6 @@ def _terms(loss: Loss) -> list[tuple[float, Loss]]:
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
-def _average(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
-    """⟨δ_k⟩(z) of one loss."""
-    if loss.needs != frozenset({"logits"}):
-        raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
-    if loss.kind != "margin":
-        return _sampled(_rows(loss, num_classes), z, num_classes, sigma)
-    value = math.nan
-    for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
-        others = log_sum(num_classes - 1, sigma, times)
-        before, value = value, -others.average(lambda rest: loss.sample_weight(z - rest))
-        if abs(value - before) <= 1e-9 * abs(value):
-            break
-    return value
-
-
-Rows = Callable[[Output, Tensor], Tensor]  # a loss of single rows
-
-
-def _rows(loss: Loss, num_classes: int) -> Rows:
-    """``loss.per_sample``, in a batch where every class is the label equally often if the loss looks at that."""
-    if isinstance(loss, Peer):  # the mean over the batch of what it takes away
-        inner = _rows(loss.loss, num_classes)
-        return lambda out, label: inner(out, label) - inner(out, torch.full_like(out.logits, 1 / num_classes))
-    if isinstance(loss, CR) and loss.prior is None:
-        loss = loss.with_hyperparameters(prior=torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
-    if not loss.independent_rows:
-        raise ValueError(f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a `prior`.")
-    return loss.per_sample
-
-
-def _controls(rest: Tensor, z: float) -> Tensor:
-    """Functions of L = log Σ_{i≠k} exp z_i that the grid can average: L, L², p, p²; the errors of CE and MAE are p's."""
-    p = torch.sigmoid(z - rest)
-    return torch.stack([rest, rest.square(), p, p.square()], 1)
-
-
-def _sampled(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
-    """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
-    K, generator = num_classes, torch.Generator().manual_seed(0)
-    others = log_sum(K - 1, sigma)
-    known = others.weights @ _controls(torch.from_numpy(others.points), z).numpy()
-    known = torch.from_numpy(np.append(known, (K - 1) * sigma**2))
-    size = max(1, 2**17 // K)  # of a batch: 1 MiB
-    triangle = torch.empty(0, 7, dtype=torch.float64)  # R of the QR decomposition of all rows so far
-    for batch in range(max(math.ceil(64 / size), 2**20 // (size * K))):
-        draws = torch.randn(size, K, generator=generator, dtype=torch.float64) * sigma
-        label = (torch.arange(size)[:, None] + batch * size) % K  # (B, 1)
-        for noise in (draws, -draws):  # (B, K)
-            with torch.enable_grad():
-                at = torch.full((size, 1), z, dtype=torch.float64, requires_grad=True)
-                losses = rows(Output(noise.scatter(1, label, at)), label[:, 0])
-                (error,) = torch.autograd.grad(losses.sum(), at)
-            rest = noise.scatter(1, label, -torch.inf).logsumexp(1)
-            squares = noise.scatter(1, label, 0.0).square().sum(1, keepdim=True)
-            control = torch.cat([_controls(rest, z), squares], 1) - known  # (B, 5)
-            seen = torch.cat([torch.ones_like(error), control, error], 1)
-            triangle = torch.linalg.qr(torch.cat([triangle, seen]), mode="r").R
-    # The mean is the intercept. Where p is small the controls are all but collinear: QR keeps apart what moments, which
-    # square the condition, would not, and directions as small as the grid's error are left out.
-    norm = torch.linalg.vector_norm(triangle[:, :6], dim=0).clamp_min(torch.finfo(torch.float64).tiny)
-    inverse = torch.linalg.pinv(triangle[:, :6] / norm, rtol=1e-8)
-    return float(inverse[0] @ triangle[:, 6] / norm[0])
-
-
 def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     """The hyperparameters to solve for; whole numbers and nested losses can't be."""
     known = [name for name, value in loss.hyperparameters.items() if isinstance(value, float)]
@@ -326,10 +247,11 @@ def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     if not free and len(known) > 1:
         raise ValueError(f"`{loss}` has several hyperparameters. Say which one, or which pair, is free: {listing}.")
     names = [free] if isinstance(free, str) else list(free or known)
-    if len(names) > 2 or len(set(names)) < len(names):
-        raise ValueError(f"Expected `free` to be one name or a pair of different names of {listing}, got {free!r}.")
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {unknown[0]!r}.")
+    if len(names) > 2 or len(set(names) & set(known)) < len(names):
+        raise ValueError(
+            f"Expected `free` among the real hyperparameters of `{loss}` ({listing}), got {free!r}. "
+            "Give one name or a pair of different names."
+        )
     return names
 
 
@@ -365,9 +287,10 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
 
     def admits(value: float) -> bool:
         try:
-            return bool(_changed(loss, **{name: value}))
+            _changed(loss, **{name: value})
         except ValueError:
             return False
+        return True
 
     # A term of a sum with a negative factor would be maximised.
     by_factor = start != 0 and (name.endswith(".factor") or not admits(-start))
@@ -377,7 +300,8 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
 
     @functools.cache
     def gap(t: float) -> float:
-        return error(_changed(loss, **{name: at(t)})) - target
+        with np.errstate(invalid="ignore"):  # far out a loss may overflow; the search passes over what isn't finite
+            return error(_changed(loss, **{name: at(t)})) - target
 
     def reach(inside: float, t: float) -> float:
         """``t``, or the end of the loss's range before it."""
@@ -400,8 +324,9 @@ def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float)
                 ends[side] = t
     low, high = sorted(ends.values(), key=at)
     raise NoSolution(
-        f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {at(low):.6g} to {name} = {at(high):.6g}, "
-        f"the ends of the range searched, it goes from {gap(low) + target:.6g} to {gap(high) + target:.6g}."
+        f"No `{name}` of `{loss}` gives ⟨δ_k⟩(0) = {target:.6g}: from {name} = {at(low):.6g} to {name} = "
+        f"{at(high):.6g}, the ends of the range searched, it goes from {gap(low) + target:.6g} to "
+        f"{gap(high) + target:.6g}."
     )
 
 

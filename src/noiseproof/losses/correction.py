@@ -23,6 +23,13 @@ class Corrected(Loss):
         self.register_buffer("T", check_transition("T", T))
         self.T: Tensor
 
+    def set_transition(self, T: Tensor) -> None:
+        """Correct with another T of the same classes from here on, as an estimate made during training is."""
+        T = check_transition("T", T)
+        if T.shape != self.T.shape:
+            raise ValueError(f"Expected `T` of {self.T.shape[0]} classes, got {T.shape[0]}.")
+        self.T.copy_(T)
+
     def _log_p(self, logits: Tensor) -> Tensor:
         if self.T.shape[0] != logits.shape[1]:
             raise ValueError(f"Expected `T` of {logits.shape[1]} classes, got {self.T.shape[0]}.")
@@ -68,10 +75,13 @@ class Backward(Corrected):
 
     def __init__(self, T: Tensor, **options: Any) -> None:
         super().__init__(T, **options)
-        if float(torch.linalg.cond(self.T)) > 1e12:
-            raise ValueError("Expected an invertible `T`, got one that is singular. Use forward instead.")
-        self.register_buffer("inverse", torch.linalg.inv(self.T), persistent=False)
+        self.register_buffer("inverse", _inverse(self.T))
         self.inverse: Tensor
+
+    def set_transition(self, T: Tensor) -> None:
+        inverse = _inverse(check_transition("T", T))
+        super().set_transition(T)
+        self.inverse.copy_(inverse)
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         nll = -self._log_p(out.logits)
@@ -79,6 +89,12 @@ class Backward(Corrected):
         if target.dim() == 1:
             return (inverse[countable(target, self.ignore_index)] * nll).sum(1)
         return self._over_classes(nll @ inverse.T, target)
+
+
+def _inverse(T: Tensor) -> Tensor:
+    if float(torch.linalg.cond(T)) > 1e12:
+        raise ValueError("Expected an invertible `T`, got one that is singular. Use forward instead.")
+    return torch.linalg.inv(T)
 
 
 def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:

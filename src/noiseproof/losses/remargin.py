@@ -74,6 +74,7 @@ class Remargin(Loss):
             raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which looks at other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
         self.independent_rows = self.loss.independent_rows
+        self.needs = self.loss.needs
         # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
@@ -109,7 +110,7 @@ class Remargin(Loss):
             label = countable(target, self.ignore_index)[:, None]
             logits = logits - logits.detach().amax(1, keepdim=True)  # else large logits swallow digits of the shift
             logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
-        return self.loss.per_sample(Output(logits), target)
+        return self.loss.per_sample(out._replace(logits=logits), target)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         return self.loss.sample_weight(self._at(margin), unit=unit)

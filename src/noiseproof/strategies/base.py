@@ -71,7 +71,7 @@ class Strategy:
     models: ClassVar[int] = 1  # how many are trained side by side
     adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
 
-    def start(self, run: Run) -> None:
+    def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
 
     def start_epoch(self, run: Run) -> None:

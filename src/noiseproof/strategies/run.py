@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ class Run:
         self.data = data
         self.loss = loss
         self.plain_models: list[nn.Module] = []  # what the optimisers change, without DDP around it
-        self.models: list[nn.Module] = []
+        self.models: list[nn.Module] = []  # the same, to train: ``forward(model, x)``
         self.evaluated: list[nn.Module] = []  # what predicts; a momentum model takes the place of the trained one
         self.optimizers: list[torch.optim.Optimizer] = []
         self.epochs = epochs
@@ -74,17 +75,28 @@ class Run:
     def num_rows(self) -> int:
         return len(self.data)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether no process holds all weights."""
+        return "FSDP" in type(self.fabric.strategy).__name__
+
     def add(self, model: nn.Module, build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> None:
         """Take a model to train, and its optimiser."""
-        wrapped = self.fabric.setup_module(model)
+        # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does the rest of its work.
+        wrapped: nn.Module = self.fabric.setup_module(model)._forward_module
         optimizer = build(wrapped.parameters())
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
         self.plain_models.append(model)
         self.models.append(wrapped)
-        sharded = "FSDP" in type(self.fabric.strategy).__name__  # then only the wrapper can run it
-        self.evaluated.append(wrapped if sharded else model)
+        self.evaluated.append(wrapped if self.is_sharded else model)  # sharded weights only the wrapper can run
         self.optimizers.append(self.fabric.setup_optimizers(optimizer))  # type: ignore[arg-type]
+
+    def forward(self, model: nn.Module, x: Tensor) -> Output:
+        """What ``model`` says of ``x``, computed in the run's precision, answered in that of the data."""
+        with self.fabric.autocast():
+            out: Output = model(x)
+        return Output._make(v if v is None else v.to(self.dtype) for v in out)
 
     def backward(self, losses: Tensor, batch: Batch) -> None:
         """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by itself."""
@@ -203,12 +215,15 @@ class Run:
             for rows, counts, raw in zip(parts, counted, read_batches(x, parts, self.workers), strict=True):
                 rows = rows.to(self.device)
                 ready = self.prepare(raw, transform, None if params is None else params[rows])
-                with self.fabric.autocast():
-                    outs = [model(ready) for model in models]
-                yield rows, counts, [Output._make(v if v is None else v.to(self.dtype) for v in out) for out in outs]
+                yield rows, counts, [self.forward(model, ready) for model in models]
         finally:
             for model, training in zip(models, was_training, strict=True):
                 model.train(training)
+
+    def log_probs(self, outs: Sequence[Output]) -> Tensor:
+        """Logarithms of the predicted distribution (b, K), averaged over models where there are several."""
+        each = torch.stack([self.loss.scores(out).log_softmax(1) for out in outs])
+        return each.logsumexp(0) - math.log(len(outs)) if len(outs) > 1 else each[0]
 
     def merge(self, values: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int | None = None) -> Tensor:
         """Per-sample values of all processes by row number, from (rows, counts, values) of their sweeps: (N, …)."""

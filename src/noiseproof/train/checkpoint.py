@@ -41,10 +41,10 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     return path
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read back what ``save`` wrote; refuse anything else, naming the last good checkpoint beside it."""
+def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read back what ``save`` wrote, onto ``device``; refuse anything else, naming the last good one beside it."""
     try:
-        return _read(path)
+        return _read(path, device)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         others = [other for other in checkpoints(path.parent) if other != path and _is_good(other)]
         remedy = f"The last good one is {others[-1]}." if others else "There is no other one: start anew."
@@ -88,8 +88,8 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    with safe_open(path, "pt") as file:
+def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    with safe_open(path, "pt", str(device)) as file:
         header = file.metadata() or {}
         if header.get("format") != FORMAT:
             raise ValueError(f"the format {header.get('format')!r} instead of {FORMAT!r}")

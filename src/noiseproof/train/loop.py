@@ -185,7 +185,7 @@ def _start(
             raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
         run.add(plain, build)
     for strategy in method.strategies:
-        strategy.start(run)
+        strategy.setup(run)
     return run, Record(task, run, samples=samples, folder=folder)
 
 
@@ -237,7 +237,7 @@ def forward_backward(batch: Batch, run: Run, strategies: tuple[Any, ...]) -> Ste
     """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all processes."""
     for strategy in strategies:
         batch = strategy.targets(batch, run)
-    outs = [model(batch.x) for model in run.models]
+    outs = [run.forward(model, batch.x) for model in run.models]
     for strategy in strategies:
         outs = strategy.outputs(outs, batch, run)
     for strategy in strategies:
@@ -356,7 +356,7 @@ class _Keeper:
                 f"Expected a new folder, got {self.folder} with the checkpoint {path.name}. "
                 "Resume it, or choose another folder."
             )
-        state = checkpoint.load(path)
+        state = checkpoint.load(path, run.device)
         for key in self.config | state["config"]:
             if self.config.get(key) != state["config"].get(key):
                 raise checkpoint.BadCheckpoint(

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.margin import margin
-from noiseproof.core.output import Output
 from noiseproof.data import Inputs
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train import checkpoint
@@ -186,8 +185,3 @@ def to_csv(rows: Sequence[Row]) -> str:
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue()
-
-
-def scores_of(outs: Sequence[Output], run: Run) -> Tensor:
-    """The mean log-probabilities that models give, (b, K)."""
-    return torch.stack([run.loss.scores(out).log_softmax(1) for out in outs]).logsumexp(0) - math.log(len(outs))

@@ -1,0 +1,48 @@
+"""The momentum model: an average of the trained model's weights over its past (paper 001, section 3.3)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noiseproof.core.checks import check_number
+from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.run import Run
+
+
+@register("momentum")
+class MomentumModel(Strategy):
+    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (001 section 3.3: α = 0.999).
+
+    Batch statistics are averaged with the weights; whole numbers, as counts of batches, are left alone.
+    """
+
+    def __init__(self, alpha: float = 0.999) -> None:
+        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
+        self.averages: list[nn.Module] = []
+
+    def setup(self, run: Run) -> None:
+        if run.is_sharded:
+            raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
+        self.averages = [copy.deepcopy(model).requires_grad_(False) for model in run.plain_models]
+        run.evaluated = list(self.averages)
+        self._averages = [v for average in self.averages for v in _floating(average)]
+        self._current = [v for model in run.plain_models for v in _floating(model)]
+
+    def after_step(self, run: Run) -> None:
+        with torch.no_grad():
+            torch._foreach_lerp_(self._averages, self._current, 1 - self.alpha)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"averages": [average.state_dict() for average in self.averages]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for average, saved in zip(self.averages, state["averages"], strict=True):
+            average.load_state_dict(saved)
+
+
+def _floating(model: nn.Module) -> list[Tensor]:
+    return [value.detach() for value in model.state_dict(keep_vars=True).values() if value.is_floating_point()]

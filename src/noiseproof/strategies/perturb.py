@@ -1,0 +1,73 @@
+"""Noise against noise (paper 001): random numbers on labels, on logits' gradients, or on weights' gradients."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.output import Output
+from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.run import Run
+
+
+@register("sln")
+class StochasticLabelNoise(Strategy):
+    """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (001 Eq. 3).
+
+    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, as
+    label correction wants it.
+    """
+
+    def __init__(self, sigma: float = 1.0, until: int | None = None) -> None:
+        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+        self.until = None if until is None else check_count("until", until, 0)
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        if self.sigma == 0 or (self.until is not None and run.epoch >= self.until):
+            return batch
+        z = run.normal("sln", batch, run.num_classes)
+        return batch.with_target(batch.soft_target(run.num_classes, z) + self.sigma * z)
+
+
+@register("noise-f")
+class LogitGradientNoise(Strategy):
+    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (001 Eq. 2)."""
+
+    def __init__(self, sigma: float = 0.1) -> None:
+        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        for out in outs:
+            z = run.normal("noise-f", batch, out.logits.shape[1])
+            if batch.counts is not None:
+                z = z * batch.counts[:, None]
+            # The loss is divided by the rows of the step: so must be what is added to each row's gradient.
+            noise = z * (self.sigma * run.world_size / batch.count)
+            out.logits.register_hook(partial(torch.add, noise))  # type: ignore[no-untyped-call]
+        return outs
+
+
+@register("noise-theta")
+class WeightGradientNoise(Strategy):
+    """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (001 Eq. 1), so σ_θ/√B on the mean of B."""
+
+    def __init__(self, sigma: float = 0.1) -> None:
+        self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
+        self._count = 1
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        self._count = batch.count
+        return batch
+
+    def gradients(self, run: Run) -> None:
+        generator = run.generator("noise-theta", run.step)  # the same on all processes, whose weights are the same
+        for model in run.plain_models:
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    z = torch.randn(
+                        parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype
+                    )
+                    parameter.grad.add_(z, alpha=self.sigma / math.sqrt(self._count))

@@ -1,0 +1,120 @@
+"""What happens once in a run: it ends early, or its loss learns the noise from a first half of training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.losses.correction import Backward, Corrected, estimate_transition
+from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.run import Run
+
+CONDITION = 100.0  # of T, beyond which its inverse multiplies errors of the estimate too much
+
+
+@register("early-stopping")
+class EarlyStopping(Strategy):
+    """End the run after ``patience`` epochs without a better accuracy on the held-out noisy labels."""
+
+    def __init__(self, patience: int = 10) -> None:
+        self.patience = check_count("patience", patience, 1)
+        self.best = -math.inf
+        self.waited = 0
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        accuracy = metrics.get("validation_accuracy", math.nan)
+        if math.isnan(accuracy):
+            raise ValueError(
+                "Expected noisy labels held out for early-stopping, got none. Hold out a share (validation=0.1)."
+            )
+        self.waited = 0 if accuracy > self.best else self.waited + 1
+        self.best = max(self.best, accuracy)
+        if self.waited >= self.patience:
+            run.stop(f"no better noisy validation accuracy than {self.best:.4f} in {self.patience} epochs")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.waited = state["best"], state["waited"]
+
+
+@register("estimate-transition")
+class EstimateTransition(Strategy):
+    """Forward or backward correction with an estimated T (Patrini et al. 2017): warm up, estimate, correct.
+
+    Up to the epoch ``warmup`` (counted from 0) T is the identity, so that the loss is the cross entropy. Then a pass
+    over the whole set predicts the given labels, and T is what ``estimate_transition`` makes of it. Several models
+    predict by their mean.
+
+    For ``backward``, an estimate whose condition number is above 100 is moved towards the identity, by whole percents,
+    until it is not: real noise stays below 20, larger ones come from classes that are not learned yet.
+
+    Args:
+        percentile: see ``estimate_transition``; the paper trusts all predictions (none) on CIFAR-100.
+        restart: train anew with T, from the first weights and without the optimiser's memory, as the paper does. The
+            learning rate goes on as scheduled; ``cosine:every=…`` restarts as well.
+    """
+
+    def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False) -> None:
+        self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
+        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]", 0, 100)
+        self.restart = check_flag("restart", restart)
+        self.T: Tensor | None = None  # (K, K), once it is estimated
+        self._losses: list[Corrected] = []
+        self._first: list[dict[str, Tensor]] = []
+
+    def setup(self, run: Run) -> None:
+        self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
+        if not self._losses:
+            raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{run.loss}`.")
+        if self.warmup >= run.epochs:
+            raise ValueError(f"Expected `warmup` below the {run.epochs} epochs of the run, got {self.warmup}.")
+        self._set(torch.eye(run.num_classes, dtype=torch.float64))
+        if self.restart:
+            if run.is_sharded:
+                raise ValueError("Expected whole weights to restart from, got sharded ones. Train with DDP, not FSDP.")
+            # A resumed run builds the same first weights: they need no place in the checkpoint.
+            self._first = [{k: v.clone() for k, v in model.state_dict().items()} for model in run.plain_models]
+
+    def start_epoch(self, run: Run) -> None:
+        if run.epoch != self.warmup:
+            return
+        probs = run.merge([(rows, counts, run.log_probs(outs).exp()) for rows, counts, outs in run.sweep()])
+        self.T = estimate_transition(probs, self.percentile)
+        if any(isinstance(loss, Backward) for loss in self._losses):
+            self.T = invertible(self.T)
+        self._set(self.T)
+        if self.restart:
+            for model, predicts, first in zip(run.plain_models, run.evaluated, self._first, strict=True):
+                model.load_state_dict(first)
+                predicts.load_state_dict(first)  # another one where weights are averaged
+            for optimizer in run.optimizers:
+                optimizer.state.clear()
+
+    def _set(self, T: Tensor) -> None:
+        for loss in self._losses:
+            loss.set_transition(T)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"T": self.T}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["T"] is not None:
+            self.T = state["T"].cpu()
+            self._set(self.T)
+
+
+def invertible(T: Tensor) -> Tensor:
+    """T, or the first of (1 − ε)·T + ε·I, ε = 0.01, 0.02, …, whose condition number is at most 100.
+
+    >>> invertible(torch.full((2, 2), 0.5))
+    tensor([[0.5050, 0.4950],
+            [0.4950, 0.5050]])
+    """
+    towards = (torch.lerp(T, torch.eye(len(T)).to(T), percent / 100) for percent in range(101))
+    return next(mixed for mixed in towards if float(torch.linalg.cond(mixed)) <= CONDITION)

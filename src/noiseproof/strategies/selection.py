@@ -1,0 +1,211 @@
+"""Selecting samples: train on those of small loss, and leave the others out or push them away.
+
+A step's rows are ranked over all processes together, so what is selected does not depend on their number; of equal
+rows, the earlier one of the batch comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.margin import margin
+from noiseproof.core.output import Output
+from noiseproof.losses.correction import Backward
+from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.run import Run
+
+By = Literal["loss", "margin"]
+
+
+class Selection(Strategy):
+    """Keeps int((1 − forget(T))·B) of a step's B rows in epoch T (counted from 0), at least one of them.
+
+    forget(T) = min(T/ramp, 1)·forget. Nothing estimates ``forget``: it is the share of wrong labels, as well as it is
+    known.
+    """
+
+    def __init__(self, forget: float, ramp: int = 10) -> None:
+        self.forget = check_number("forget", forget, "[0, 1)", 0, 1, "It is the share of rows that are left out.")
+        self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
+
+    def forgotten(self, epoch: int) -> float:
+        """forget(T), the share of rows that are left out in an epoch."""
+        return self.forget * (epoch / self.ramp) if epoch < self.ramp else self.forget
+
+    def num_kept(self, batch: Batch, run: Run) -> int:
+        """How many rows of a step are trained on."""
+        return max(1, int((1 - self.forgotten(run.epoch)) * batch.count))
+
+
+def ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
+    """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
+    return run.gather(values.T, batch).argsort(0, stable=True)
+
+
+def mean_over(chosen: Tensor, batch: Batch, factor: float = 1.0) -> Tensor:
+    """Weights (count, M) that make the mean over a step's rows ``factor`` times the mean over ``chosen`` (n, M)."""
+    weights = torch.zeros(batch.count, chosen.shape[1], device=chosen.device)
+    return weights.scatter_(0, chosen, factor * batch.count / len(chosen)) if len(chosen) else weights
+
+
+@register("small-loss")
+class SmallLoss(Selection):
+    """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each step.
+
+    With ``by=margin`` the rows of large margin Δ_y of the given label are kept instead: it measures how well a sample
+    is learned without the loss's own preference (004 section 4). For losses that fall with p_y, and targets that are
+    the given labels, both select the same.
+    """
+
+    def __init__(self, forget: float, ramp: int = 10, by: By = "loss") -> None:
+        super().__init__(forget, ramp)
+        if by not in get_args(By):
+            raise ValueError(f"Expected `by` to be one of {', '.join(get_args(By))}, got {by!r}.")
+        self.by: By = by
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        if self.by == "margin":
+            losses = torch.stack([-margin(run.loss.scores(out).detach(), batch.given) for out in outs])
+        small = ranked(losses, batch, run)[: self.num_kept(batch, run)]  # (kept, M)
+        return run.share(mean_over(small, batch), batch).T.to(losses.dtype)
+
+
+@register("co-teaching")
+class CoTeaching(Selection):
+    """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the other, in one pass.
+
+    Of each step int((1 − forget(T))·B) rows are kept and averaged over, with forget(T) = min(T^c/ramp, 1)·forget (their
+    section 3, where R(T) is updated at an epoch's end, so that T = 0 in the first).
+
+    Args:
+        exponent: c.
+        released: as their code has it. The mean is divided by the number of kept rows once more, which Adam does not
+            notice; and forget(T) is linspace(0, forget^c, ramp)[T + 1] before ``forget`` is reached, since the first
+            epoch that it trains has the number 1.
+        beta1_from: the epoch from which Adam's β₁ is ``beta1``; their code lowers it together with the learning rate.
+    """
+
+    models: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        forget: float,
+        ramp: int = 10,
+        exponent: float = 1.0,
+        released: bool = False,
+        beta1_from: int | None = None,
+        beta1: float = 0.1,
+    ) -> None:
+        super().__init__(forget, ramp)
+        self.exponent = check_number("exponent", exponent, "(0, inf)", 0)
+        self.released = check_flag("released", released)
+        self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
+        self.beta1 = check_number("beta1", beta1, "[0, 1)", 0, 1)
+
+    def setup(self, run: Run) -> None:
+        for optimizer in run.optimizers if self.beta1_from is not None else []:
+            if "betas" not in optimizer.param_groups[0]:
+                raise ValueError("Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out.")
+
+    def forgotten(self, epoch: int) -> float:
+        if self.released:
+            ramp = np.linspace(0, self.forget**self.exponent, self.ramp)
+            return float(ramp[epoch + 1]) if epoch + 1 < self.ramp else self.forget
+        grown = float(epoch) ** self.exponent
+        return self.forget * (grown / self.ramp) if grown < self.ramp else self.forget
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        kept = self.num_kept(batch, run)
+        small = ranked(losses, batch, run)[:kept]  # (kept, 2)
+        weights = mean_over(small.flip(1), batch, 1 / kept if self.released else 1.0)  # of the other
+        return run.share(weights, batch).T.to(losses.dtype)
+
+    def gradients(self, run: Run) -> None:
+        # Here and not once an epoch: checkpoints do not hold the optimiser's settings.
+        if self.beta1_from is not None and run.epoch >= self.beta1_from:
+            for optimizer in run.optimizers:
+                for group in optimizer.param_groups:
+                    group["betas"] = (self.beta1, group["betas"][1])
+
+
+@register("sigua")
+class Sigua(Selection):
+    """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend a little on some others.
+
+    L = mean over the int((1 − forget(T))·B) rows of smallest loss − scale·mean over the int(rate·n) smallest of the
+    n others (at least one, where any is left out), as their code has it. Paper 001 (B.1) uses scale 0.001.
+    """
+
+    def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01) -> None:
+        super().__init__(forget, ramp)
+        self.rate = check_number("rate", rate, "[0, 1]", 0, 1)
+        self.scale = check_number("scale", scale, "[0, inf)", 0)
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        kept = self.num_kept(batch, run)
+        order = ranked(losses, batch, run)
+        bad = order[kept : kept + max(1, int((batch.count - kept) * self.rate))]
+        weights = mean_over(order[:kept], batch) + mean_over(bad, batch, -self.scale)
+        return run.share(weights, batch).T.to(losses.dtype)
+
+
+@register("sigua-bc")
+class SiguaBackward(Strategy):
+    """SIGUA with backward correction (Han et al. 2020): rows whose corrected loss is negative count −scale times.
+
+    L = mean of ℓ where ℓ ≥ 0, of −scale·ℓ where ℓ < 0, with ℓ the loss ``backward``; plain before the epoch ``warmup``.
+    """
+
+    def __init__(self, scale: float = 0.01, warmup: int = 0) -> None:
+        self.scale = check_number("scale", scale, "[0, inf)", 0)
+        self.warmup = check_count("warmup", warmup, 0)
+
+    def setup(self, run: Run) -> None:
+        if not any(isinstance(part, Backward) for part in run.loss.modules()):
+            raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        if run.epoch < self.warmup:
+            return None
+        return torch.where(losses < 0, -self.scale, 1.0).to(losses.dtype)
+
+
+@register("prune")
+class Prune(Strategy):
+    """Pruning of truncated GCE (Zhang & Sabuncu 2018, Algorithm 1): train on samples with p_y ≥ k only.
+
+    Who they are is decided by a pass over the whole set at the start of every ``every``-th epoch from ``start`` on
+    (counted from 0), by each model for itself; p_y ≥ k is where a loss that falls with p_y is at most its value at
+    p_y = k. Pruned rows have weight zero, which is the gradient of the constant L_q(k) that the paper gives them; they
+    count in a step's mean. Where no sample reaches k, none is pruned.
+    """
+
+    def __init__(self, start: int, every: int = 10, k: float = 0.5) -> None:
+        self.start = check_count("start", start, 0)
+        self.every = check_count("every", every, 1)
+        self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
+        self.keep: Tensor | None = None  # (N, M)
+
+    def start_epoch(self, run: Run) -> None:
+        if run.epoch < self.start or (run.epoch - self.start) % self.every:
+            return
+        passed = []
+        for rows, counts, outs in run.sweep():
+            probs = torch.stack([run.loss.scores(out).softmax(1) for out in outs], 2)  # (b, K, M)
+            passed.append((rows, counts, probs[torch.arange(len(rows)), run.data.given[rows]]))
+        keep = run.merge(passed) >= self.k
+        self.keep = keep | ~keep.any(0)
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        return None if self.keep is None else self.keep[batch.rows].T.to(losses.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"keep": self.keep}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.keep = state["keep"]
