@@ -43,8 +43,10 @@ test-all: lint docs  ## the same with the slow tests and the docs
 docs: .venv/.docs  ## build docs/_build/html; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
-bench: setup  ## time every loss against cross entropy
-	$(BIN)/python benchmarks/losses.py
+bench: setup  ## run every benchmark and write its rows; ONLY=losses runs one
+	@set -e; for script in $(or $(ONLY:%=benchmarks/%.py),$$(grep -l __main__ benchmarks/*.py)); do \
+		echo "$(BIN)/python $$script"; $(BIN)/python $$script; \
+	done
 
 clean:  ## remove .venv and everything built
 	rm -rf .venv build dist docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

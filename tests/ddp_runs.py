@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from lightning_fabric import Fabric
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from noiseproof.data import get_dataset
+from noiseproof.data import Split, get_dataset
+from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import Method, Settings, get_method, prepare, train
@@ -77,7 +79,10 @@ def main(out: Path, processes: int, model: str, methods: list[str]) -> None:
         accelerator="cpu", devices=processes, strategy="ddp" if processes > 1 else "auto", precision="64-true"
     )
     fabric.launch()
-    task = prepare(get_dataset("two-moons:n=101,n_test=31"), "symmetric:rate=0.4", seed=3)
+    digits = get_dataset("digits")
+    few = replace(digits, train=Split(digits.train.x[:101], digits.train.y[:101]))
+    task = prepare(few, "symmetric:rate=0.4", seed=3)
+    task = replace(task, augment=Compose([PadCrop(1), task.normalise]))
     settings = Settings(model=model, epochs=2, batch_size=16, optimizer="sgd:lr=0.1,momentum=0.9")
     for spec in methods:
         method = get_method(spec, task, settings)

@@ -1,6 +1,7 @@
 """Human labels and files of labels: the real ones, and broken, hostile and odd ones."""
 
 import contextlib
+import json
 import os
 import pickle
 import re
@@ -15,7 +16,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from noiseproof.cli import app
 from noiseproof.noise import NoisyLabels, get_noise
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
 from noiseproof.noise.human import majority_vote, read_table, worst_label
@@ -124,6 +127,33 @@ def test_official_layout_without_the_official_files(tmp_path: Path) -> None:
     assert get_noise("cifar10n:which=random1", folder=tmp_path).corrupt(clean).rate == 0.0
     with pytest.raises(ValueError, match=r"Expected a column 'aggre_label' in .*CIFAR-10_human.pt, got 'clean_label'"):
         get_noise("cifar10n:which=aggregate", folder=tmp_path).corrupt(clean)
+
+
+def test_cifar_n_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean = np.arange(20) % 10
+    near, far = tmp_path / "near", tmp_path / "far"
+    for folder, shift in ((near, 1), (far, 0)):
+        (folder / "cifar-n").mkdir(parents=True)
+        torch.save({"clean_label": clean, "worse_label": (clean + shift) % 10}, folder / "cifar-n/CIFAR-10_human.pt")
+    monkeypatch.setenv("NOISEPROOF_DATA", str(far))
+    noise = "cifar10n:which=worst"
+    assert get_noise(noise).corrupt(clean).rate == 0.0
+    assert get_noise(noise, near).corrupt(clean).rate == 1.0
+    assert get_noise(noise, near, folder=far).corrupt(clean).rate == 0.0  # said more precisely
+    assert get_noise("symmetric:rate=0.4", near) == get_noise("symmetric:rate=0.4")  # reads nothing
+
+    (tmp_path / "mine.csv").write_text("x,kind\n" + "".join(f"{i},{label}\n" for i, label in enumerate(clean)))
+    command = ("data", "show", f"table:table={tmp_path / 'mine.csv'},label=kind", "--noise", noise, "--json")
+    for options, flipped in (((), 0), (("--data-dir", str(near)), 20)):
+        result = CliRunner().invoke(app, [*command, *options])
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)["noise"]["flipped"] == flipped
+    monkeypatch.delenv("NOISEPROOF_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # the same on Windows
+    (tmp_path / ".cache").mkdir()
+    near.rename(tmp_path / ".cache/noiseproof")
+    assert json.loads(CliRunner().invoke(app, command).stdout)["noise"]["flipped"] == 20  # where `data fetch` puts it
 
 
 # --- paper 001's files ----------------------------------------------------------------------------------------------

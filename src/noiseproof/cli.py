@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +21,14 @@ from rich.text import Text
 from noiseproof import __version__
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+    from torch import Tensor
+
     from noiseproof.core.registry import Registry
+    from noiseproof.data import Dataset
     from noiseproof.noise import NoisyLabels
+    from noiseproof.train import Settings, Task
+    from noiseproof.train.loop import Progress
 
 # Modules that need torch are imported where they are used: help and completion must not wait for it.
 
@@ -41,6 +50,21 @@ DataDir = Annotated[
 ]
 
 FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes than that fill no screen usefully; --json has them all
+
+
+PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
+SHOWN = (
+    "epoch", "test_accuracy", "test_accuracy_ensemble", "test_top5", "validation_accuracy", "train_accuracy",
+    "train_accuracy_clean", "false_label_accuracy",
+)  # fmt: skip
+
+
+def _training(text: str, **options: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Training", **options)
+
+
+def _machine(text: str, **options: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Machine", **options)
 
 
 def _examples(*commands: str) -> str:
@@ -301,17 +325,13 @@ def data_show(
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset: sizes, shapes, classes, what is odd about it; with noise, what really became of the labels."""
-    import torch
-
     from noiseproof.data import corrupt, get_dataset
+    from noiseproof.data.sources import data_root
     from noiseproof.noise import NoisyLabels, get_noise
 
     data = get_dataset(spec, data_dir)
-    model = get_noise(noise or "none")
-    images = get_dataset(foreign, data_dir).train.x if foreign else None
-    if images is not None and not isinstance(images, torch.Tensor):
-        raise ValueError(f"Expected images in memory in {foreign!r}, got files. Use a dataset such as cifar100.")
-    given = corrupt(data, model, generator=seed, foreign=images)
+    model = get_noise(noise or "none", data_root(data_dir))
+    given = corrupt(data, model, generator=seed, foreign=_foreign(foreign, data_dir))
     labels = None
     if given.clean is not None and (noise or given.rate):  # or the labels came with noise of their own
         labels = NoisyLabels(
@@ -376,6 +396,241 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
             "mostly given as": None if most is None else names[most],
         })  # fmt: skip
     return rows
+
+
+@app.command(epilog=_examples("methods", "methods --json | jq '.[].name'"))
+@_refusals()
+def methods(as_json: AsJson = False) -> None:
+    """List every named method: what it is made of, and its parameters.
+
+    Any loss or sum of losses is a method too; `METHOD@PAPER` has a paper's hyperparameters for the data at hand.
+    """
+    from noiseproof.train import METHODS
+
+    described = [_describe(METHODS, name) for name in sorted(METHODS)]
+    for method in described:
+        method["required"].remove("setting")  # the data at hand, which nobody types
+    if as_json:
+        return _show_json(described)
+    rows = [(method["name"], _signature(method), method["summary"]) for method in described]
+    return _show(("name", "parameters", "what it is"), rows)
+
+
+@app.command(
+    epilog=_examples(
+        "train --noise symmetric:rate=0.4 --method gce",
+        "train --dataset cifar10 --noise asymmetric-cifar10:rate=0.4 --method sln-mo-lc@001 --protocol 001",
+        "train --dataset table:table=mine.csv,label=kind --method gce:q=0.7",
+        "train --dataset cifar100 --method ce --devices 8 --nodes 4 --precision bf16",
+        "train --dataset cifar10 --method ln --dry-run",
+    )
+)
+@_refusals()
+def train(
+    dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
+    noise: Annotated[str, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")] = "none",
+    method: Annotated[str, typer.Option(help="A method of `noiseproof methods`, or any loss.")] = "ce",
+    seed: Annotated[int, typer.Option(help="Seed of noise, held-out rows, weights, batches and method.")] = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of record and checkpoints, by default one in runs/; none: no files.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on where an earlier run in that folder stopped.")] = True,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Record margin, weight and prediction of every sample.")
+    ] = False,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also log to csv, tensorboard, mlflow or wandb; may be given again.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
+    protocol: Annotated[str | None, _training("As this paper (000 … 004) trains on this dataset.")] = None,
+    model: Annotated[str | None, _training("A backbone of `noiseproof models`.")] = None,
+    epochs: Annotated[int | None, _training("Passes over the data.", min=1)] = None,
+    batch_size: Annotated[str | None, _training("Rows of a step, or full.")] = None,
+    optimizer: Annotated[str | None, _training("sgd:lr=0.05,momentum=0.9, adam:lr=1e-3, …")] = None,
+    schedule: Annotated[str | None, _training("constant, step:at=[0.5,0.75], exponential, cosine, linear.")] = None,
+    clip: Annotated[float | None, _training("Largest gradient norm.")] = None,
+    validation: Annotated[float, _training("Share of the noisy rows to hold out.", min=0)] = 0.1,
+    accelerator: Annotated[str, _machine("auto, cpu, cuda or mps.")] = "auto",
+    devices: Annotated[int, _machine("Processes on each machine.", min=1)] = 1,
+    nodes: Annotated[int, _machine("Machines.", min=1)] = 1,
+    strategy: Annotated[str, _machine("auto, ddp or fsdp (experimental).")] = "auto",
+    precision: Annotated[str, _machine("32, bf16 or 64.")] = "32",
+    threads: Annotated[int | None, _machine("Threads of each process, by default torch's choice.", min=1)] = None,
+    workers: Annotated[int, _machine("Processes that read files.", min=0)] = 0,
+    checkpoint_steps: Annotated[int | None, _machine("Save every so many steps, too.", min=1)] = None,
+) -> None:
+    """Train a classifier on noisy labels by any method; a run that was stopped goes on when it is started again."""
+    from pathlib import Path
+
+    import torch
+    from lightning_fabric import Fabric
+
+    from noiseproof.data import get_dataset
+    from noiseproof.train import Diverged, Interrupted, Settings, train
+    from noiseproof.train.logs import make_loggers
+    from noiseproof.train.protocols import protocol as protocol_of
+
+    if threads:
+        torch.set_num_threads(threads)
+    data = get_dataset(dataset, data_dir)
+    given = {
+        "model": model, "epochs": epochs, "optimizer": optimizer, "schedule": schedule, "clip": clip,
+        "batch_size": int(batch_size) if batch_size and batch_size.isdigit() else batch_size,
+        "workers": workers, "checkpoint_steps": checkpoint_steps,
+    }  # fmt: skip
+    settings = dataclasses.replace(
+        protocol_of(protocol, data.name) if protocol else Settings(),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    folder = Path(out or Path("runs", _file_name(dataset, noise, method, f"seed{seed}"))) if out != "none" else None
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy=strategy,
+        precision=PRECISIONS.get(precision, precision),  # type: ignore[arg-type]  # Fabric names those it knows
+        loggers=make_loggers(log or (), folder or Path()),
+    )
+    fabric.launch()
+    task = _task(data, noise, seed, settings, validation, protocol, foreign, data_dir, fabric)
+    if dry_run:
+        return _show_estimate(task, method, settings, fabric, as_json)
+    try:
+        with _training_progress(settings.epochs, fabric.is_global_zero) as progress:
+            result = train(
+                task, method, settings, seed=seed, fabric=fabric, out=folder, resume=resume, samples=samples,
+                progress=progress,
+            )  # fmt: skip
+    except Interrupted as stopped:
+        typer.echo(f"noiseproof: {stopped}" + (f" The same command goes on from {folder}." if folder else ""), err=True)
+        raise typer.Exit(130) from None
+    except Diverged as error:
+        typer.echo(f"noiseproof: {error}", err=True)
+        raise typer.Exit(3) from None
+    if not fabric.is_global_zero:
+        return None
+    found = {"last": result.last, "best by noisy validation": result.best, "oracle": result.oracle}
+    if as_json:
+        return _show_json({
+            "dataset": dataset, "noise": noise, "rate": task.train.rate, "method": method, "seed": seed,
+            "folder": folder, "stopped": result.stopped, **{name.split()[0]: row for name, row in found.items()},
+        })  # fmt: skip
+    columns = [name for name in SHOWN if name in result.last]
+    rows = [
+        (name, *(str(row[c]) if c == "epoch" else f"{row[c]:.4f}" for c in columns))
+        for name, row in found.items()
+        if row
+    ]
+    _show(("", *(column.replace("_", " ") for column in columns)), rows)
+    for line in (f"stopped early: {result.stopped}" * bool(result.stopped), f"record: {folder}" * bool(folder)):
+        if line:
+            typer.echo(line)
+    return None
+
+
+def _task(
+    data: Dataset,
+    noise: str,
+    seed: int,
+    settings: Settings,
+    validation: float,
+    paper: str | None,
+    foreign: str | None,
+    data_dir: str | None,
+    fabric: Fabric | None = None,
+) -> Task:
+    """The data with its noise, which may need another dataset's images or a model trained on clean labels."""
+    from noiseproof.noise import get_noise
+    from noiseproof.train import prepare
+    from noiseproof.train.instance import averaged_predictions
+
+    predictions = None
+    if get_noise(noise).needs == "predictions":
+        typer.echo(f"noiseproof: training on clean labels first, for the predictions that {noise} needs", err=True)
+        predictions = averaged_predictions(data, settings, seed=seed, fabric=fabric)
+    return prepare(
+        data, noise, seed=seed, validation=validation, paper=paper, features=predictions,
+        foreign=_foreign(foreign, data_dir), data_dir=data_dir,
+    )  # fmt: skip
+
+
+def _foreign(spec: str | None, data_dir: str | None) -> Tensor | None:
+    """The images of another dataset, for open-set noise."""
+    import torch
+
+    from noiseproof.data import get_dataset
+
+    images = get_dataset(spec, data_dir).train.x if spec else None
+    if images is not None and not isinstance(images, torch.Tensor):
+        raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
+    return images
+
+
+def _show_estimate(task: Task, method: str, settings: Settings, fabric: Fabric, as_json: bool) -> None:
+    from noiseproof.train.estimate import estimate
+
+    expected = estimate(task, method, settings, fabric=fabric)
+    if as_json:
+        return _show_json({**dataclasses.asdict(expected), "total_memory": expected.total_memory})
+    rows = [
+        ("time", _duration(expected.seconds)),
+        ("steps", f"{expected.steps:,} of {expected.seconds_per_step * 1e3:.3g} ms"),
+        ("weights", f"{expected.weights:,}"),
+        *((f"memory, {name}", f"{size / 1e6:,.1f} MB") for name, size in expected.memory.items()),
+        ("memory, all", f"{expected.total_memory / 1e6:,.1f} MB"),
+    ]
+    return _show(("estimate", "from a few steps"), rows)
+
+
+def _file_name(*parts: str) -> str:
+    return "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def _training_progress(epochs: int, shown: bool) -> Iterator[Progress | None]:
+    """Says how far a training is: a bar with the time that is left on a terminal, else a line now and then."""
+    if not shown:
+        yield None
+        return
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[metrics]}"), console=Console(stderr=True)) as bars:
+            bar = bars.add_task("", total=epochs, epoch=f"0/{epochs}", metrics="")
+
+            def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+                bars.update(bar, completed=epoch + step / steps, epoch=f"{epoch + 1}/{epochs}")
+                if row is not None:
+                    bars.update(bar, metrics=_headline(row))
+
+            yield move
+        return
+    began, said, first = time.monotonic(), -math.inf, -1
+
+    def say(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+        nonlocal said, first
+        first, now = epoch if first < 0 else first, time.monotonic()
+        if row is not None and (now - said > 2 or epoch + 1 == epochs):
+            said = now
+            left = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
+            typer.echo(f"epoch {epoch + 1}/{epochs}: {_headline(row)}, {_duration(left)} left", err=True)
+
+    yield say
+
+
+def _headline(row: Mapping[str, float]) -> str:
+    names = {"train_loss": "loss", "validation_accuracy": "noisy validation", "test_accuracy": "test"}
+    return ", ".join(f"{text} {row[name]:.3f}" for name, text in names.items() if name in row)
 
 
 @app.command(epilog=_examples("demo", "demo --seed 1 --json"))
@@ -459,7 +714,8 @@ def _signature(described: Mapping[str, Any]) -> str:
 
 
 def _show_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str))
+    text = json.dumps(value, default=str)
+    typer.echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # NaN is no JSON
 
 
 def _show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -152,9 +152,12 @@ class Registry(Generic[T]):
         return len(self._factories)
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """The parameters of ``name`` with their defaults (``inspect.Parameter.empty`` where required)."""
+        """The parameters of ``name`` with their defaults (``inspect.Parameter.empty`` where required).
+
+        Positional-only ones are not among them: they are for whoever calls ``create``.
+        """
         named = inspect.signature(self[name]).parameters.values()
-        return {p.name: p.default for p in named if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        return {p.name: p.default for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
     def parse(self, spec: str, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Name and parameters of ``spec``, with ``params`` as more of the same."""
@@ -165,7 +168,7 @@ class Registry(Generic[T]):
             raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
         return name, {**values, **params}
 
-    def create(self, name: str, **params: Any) -> T:
+    def create(self, name: str, /, *context: Any, **params: Any) -> T:
         """Build ``name`` with ``params``, refusing parameters it does not take."""
         factory = self[name]
         signature = inspect.signature(factory)
@@ -177,4 +180,4 @@ class Registry(Generic[T]):
         if unknown or missing:
             fault = f"got {', '.join(map(repr, unknown))}" if unknown else f"{', '.join(map(repr, missing))} is missing"
             raise TypeError(f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}.")
-        return factory(**params)
+        return factory(*context, **params)

@@ -1,6 +1,6 @@
 """What comes on top of a backbone: scores, and whatever else a likelihood needs."""
 
-from noiseproof.heads import attention, linear
+from noiseproof.heads import attention, gaussian, linear
 from noiseproof.heads.base import HEADS, Head, get_head
 
-__all__ = ["HEADS", "Head", "attention", "get_head", "linear"]
+__all__ = ["HEADS", "Head", "attention", "gaussian", "get_head", "linear"]

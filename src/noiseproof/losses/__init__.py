@@ -1,6 +1,6 @@
 """Every robust loss of the five papers, and their hyperparameters from the number of classes."""
 
-from noiseproof.losses import attention, bitempered, correction, coupled, margin, remargin
+from noiseproof.losses import attention, bitempered, correction, coupled, gaussian, margin, remargin
 from noiseproof.losses.base import LOSSES, Loss, MarginLoss, WeightedSum, describe, register
 from noiseproof.losses.calibrate import (
     Calibration,
@@ -12,11 +12,12 @@ from noiseproof.losses.calibrate import (
     remargin_for,
 )
 from noiseproof.losses.correction import estimate_transition
+from noiseproof.losses.logistic_normal import LogisticNormal
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.spec import as_loss, get_loss
 
 __all__ = [
-    "LOSSES", "Calibration", "Loss", "MarginLoss", "NoSolution", "Remargin", "WeightedSum", "as_loss", "attention",
-    "average_error", "bitempered", "calibrate", "correction", "coupled", "describe", "estimate_transition",
-    "expected_margin", "get_loss", "logit_bias", "margin", "register", "remargin", "remargin_for",
+    "LOSSES", "Calibration", "LogisticNormal", "Loss", "MarginLoss", "NoSolution", "Remargin", "WeightedSum", "as_loss",
+    "attention", "average_error", "bitempered", "calibrate", "correction", "coupled", "describe", "estimate_transition",
+    "expected_margin", "gaussian", "get_loss", "logit_bias", "margin", "register", "remargin", "remargin_for",
 ]  # fmt: skip

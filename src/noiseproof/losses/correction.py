@@ -20,7 +20,7 @@ class Corrected(Loss):
 
     def __init__(self, T: Tensor, **options: Any) -> None:
         super().__init__(**options)
-        self.register_buffer("T", check_transition("T", T))
+        self.register_buffer("T", check_transition("T", T).clone())
         self.T: Tensor
 
     def set_transition(self, T: Tensor) -> None:
@@ -94,7 +94,8 @@ class Backward(Corrected):
 def _inverse(T: Tensor) -> Tensor:
     if float(torch.linalg.cond(T)) > 1e12:
         raise ValueError("Expected an invertible `T`, got one that is singular. Use forward instead.")
-    return torch.linalg.inv(T)
+    inverse: Tensor = torch.linalg.inv(T)
+    return inverse
 
 
 def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:

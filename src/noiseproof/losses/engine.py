@@ -115,6 +115,11 @@ def pointwise(nll: Tensor, curve: Curve, mean: bool = False) -> Tensor:
     return value
 
 
+def eager() -> bool:
+    """Whether operations run as they are called: neither compiled nor transformed by torch.func."""
+    return not torch.compiler.is_compiling() and not _in_torch_func()
+
+
 def readable(tensor: Tensor) -> bool:
-    """Whether looking at values costs nothing: on a CPU, and neither compiled nor transformed by torch.func."""
-    return tensor.is_cpu and not torch.compiler.is_compiling() and not _in_torch_func()
+    """Whether looking at values costs nothing: on a CPU, and at once."""
+    return tensor.is_cpu and eager()

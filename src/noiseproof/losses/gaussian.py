@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, register
-from noiseproof.losses.engine import functional, readable
+from noiseproof.losses.engine import eager, readable
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
@@ -34,3 +35,336 @@ def _field(out: Output, name: str, *shapes: tuple[int, ...]) -> Tensor:
             f"Use a head that gives it, or a loss with another `covariance`."
         )
     return field
+
+
+class _RankOne(torch.autograd.Function):
+    """Eq. 5 with Σ^½ = ccᵀ + λI, and its gradients in closed form, from the scalars cᵀc and cᵀe.
+
+    With u = 1/(λ + cᵀc) and e = αc + p, p ⊥ c, Σ^-½e = p/λ + αu·c: nothing cancels where e is parallel to c, which is
+    what training drives c to (Eq. 7). α and p are taken in float64, since in float32 the gradients would miss digits
+    that the inputs have; what is left to do with them is not as delicate.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, root: Tensor, target: Tensor, loss: LN) -> Tensor:
+        e, c, lam = loss.error(mean, target), root.double(), loss.lam
+        size = torch.linalg.vector_norm(c, dim=1).square_()  # cᵀc
+        inner = torch.linalg.vecdot(c, e)
+        u = (size + lam).reciprocal_()
+        alpha = inner / size.clamp_min_(1e-290)
+        p = e.addcmul_(c, alpha[:, None], value=-1).to(torch.promote_types(root.dtype, torch.float32))
+        along, inner = alpha * u, inner * u
+        share = along * inner  # of ‖Σ^-½e‖² along c
+        square: Tensor = torch.linalg.vector_norm(p, dim=1, dtype=torch.float64).square_()
+        value = torch.add(share, square, alpha=lam**-2).mul_(0.5).sub_(u.log()).add_((c.shape[1] - 1) * math.log(lam))
+        # The gradients, Σ⁻¹e (Eq. 6) and that of c, as combinations of p and c.
+        factors = (u.new_full((), lam**-2).expand_as(u), along * u, inner * (u + 1 / lam) * (-1 / lam), 2 * u - 2 * u * share)
+        ctx.save_for_backward(mean, root, target, p, torch.stack(factors).to(p.dtype))
+        ctx.loss = loss
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        mean, root, target, p, factors = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
+            value = negative_log_normal(ctx.loss.error(mean, target), ctx.loss.lam, root)
+            asked = [x for x in (mean, root) if x.requires_grad]
+            found = dict(zip(map(id, asked), torch.autograd.grad(value, asked, grad, create_graph=True), strict=True))
+            return found.get(id(mean)), found.get(id(root)), None, None
+        across, along, across_root, along_root = (factors * grad.to(factors.dtype)).unsqueeze_(2).unbind()  # (B, 1) each
+        c = root.to(p.dtype)
+        of_mean = (p * across).addcmul_(c, along)
+        of_root = (p * across_root).addcmul_(c, along_root)
+        return of_mean.to(mean.dtype), of_root.to(root.dtype), None, None
+
+
+@register("ln")
+class LN(Loss):
+    """Logistic-Normal likelihood: a label is a point of logit space, seen through noise whose spread the head predicts.
+
+    L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (paper 000, Eqs. 5, 9 and 11), μ the logits and c
+    ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k = log(((1 − t)K′ + t)/t) at the label
+    and 0 elsewhere. A target (B, K) is a probability vector, another model's prediction say (000, section 6): it is
+    smoothed and mapped the same way, so the loss is not linear in it. Negative entries are refused where they can be
+    read without waiting for a device, and give NaN elsewhere.
+
+    Args:
+        lam: λ, the smallest standard deviation: smaller residuals are not attenuated (000, section 3.1).
+        tau: the temperature τ of the targets and of the prediction.
+        t: how much of the label is spread over all classes.
+        dummy: count one class more than there are (K′ = K + 1), whose logit is 0, so that all K are treated alike.
+            Without it the last class has no logit, and the head gives K − 1.
+        covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with ``Output.scale`` σ,
+            (B, D) or (B, 1), where λ keeps its meaning (000 does not say how it makes these); ``identity`` is Σ = I.
+        predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released code, over K + 1
+            with the dummy class.
+        nll: add the constants of Eq. 4, so that the value is −log of the density (``LogisticNormal.log_prob``).
+
+    The defaults are 000's most frequent choice (Tables 5 and 6).
+
+    >>> loss, mean = LN(lam=0.5, tau=1.0, reduction="none"), torch.tensor([[4.0, 0.0], [4.0, 0.0]])
+    >>> loss(Output(mean, root=torch.zeros(2, 2)), torch.tensor([0, 1]))  # the second label is wrong
+    tensor([ 4.4058, 95.3125])
+    >>> loss(Output(mean, root=torch.tensor([[1.5, -2.0]] * 2)), torch.tensor([0, 1]))  # ... and forgiven
+    tensor([5.5119, 2.5143])
+    """
+
+    needs = frozenset({"logits", "root"})
+    formula: ClassVar[str] = "½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ|, Σ^½ = ccᵀ + λI"
+    source: ClassVar[str] = "000 Eqs. 4-11"
+    kind: Kind = "other"
+
+    def __init__(
+        self,
+        lam: float = 0.5,
+        tau: float = 0.5,
+        t: float = 0.01,
+        dummy: bool = True,
+        covariance: Covariance = "full",
+        predict: Predict = "classes",
+        nll: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.lam = check_number(
+            "lam", lam, "[0.0001, inf)", 1e-4, remedy="Σ⁻¹ grows as 1/λ²; paper 000 takes 0.1 to 1."
+        )
+        self.tau = check_number("tau", tau, "(0, inf)", 0)
+        self.t = check_number("t", t, "(0, 1)", 0, 1, "A label without smoothing has infinite logits.")
+        self.dummy = check_flag("dummy", dummy)
+        self.covariance: Covariance = _check_word("covariance", covariance, get_args(Covariance))
+        self.predict: Predict = _check_word("predict", predict, get_args(Predict))
+        self.nll = check_flag("nll", nll)
+        self.needs = frozenset({"logits"} | NEEDS[covariance])
+        self.implied = 0 if self.dummy else 1
+
+    def _aim(self, num_classes: int) -> float:
+        """τ·C, the logit that a label aims at: C = log(((1 − t)K′ + t)/t) (000 B.5)."""
+        return self.tau * math.log1p((1 - self.t) * (num_classes + self.dummy) / self.t)
+
+    def error(self, mean: Tensor, target: Tensor) -> Tensor:
+        """μ − τy (B, D) in float64, for class indices (no −1 for ignored rows) or probabilities (B, K)."""
+        num_classes, error = mean.shape[1] + self.implied, mean.to(torch.float64, copy=True)
+        if target.dim() == 2:
+            y = torch.log1p(target.double() * ((1 - self.t) * (num_classes + self.dummy) / self.t))
+            return error - self.tau * (y if self.dummy else y[:, :-1] - y[:, -1:])
+        aim = torch.full_like(error[:, :1], -self._aim(num_classes))
+        column = target[:, None]
+        if not self.dummy:  # the last class aims at −τC everywhere
+            last = column == num_classes - 1
+            error = error - aim * last
+            column, aim = torch.where(last, 0, column), torch.where(last, 0, aim)
+        return error.scatter_add_(1, column, aim)
+
+    def smoothed(self, target: Tensor, num_classes: int) -> Tensor:
+        """Probabilities (B, K′) of a label, spread over all classes by t (000, footnote 2), in float64."""
+        wide = num_classes + self.dummy
+        if target.dim() == 1:
+            sure = target.new_zeros((len(target), wide), dtype=torch.float64).scatter(1, target[:, None], 1)
+        else:
+            sure = F.pad(target.double(), (0, int(self.dummy)))
+        return sure * (1 - self.t) + self.t / wide
+
+    def _spread(self, out: Output) -> dict[str, Any]:
+        """What makes Σ^½, under the names that ``LogisticNormal`` gives it."""
+        rows, D = out.logits.shape
+        if self.covariance == "identity":
+            return {"lam": 1.0}
+        if self.covariance == "full":
+            return {"lam": self.lam, "root": _field(out, "root", (rows, D))}
+        shape = (rows, D if self.covariance == "diagonal" else 1)
+        return {"lam": self.lam, "scale": _field(out, "scale", shape)}
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        mean, spread, hard = out.logits, self._spread(out), target.dim() == 1
+        if not hard and readable(target) and bool((target < 0).any()):
+            raise ValueError(
+                f"Expected probabilities in the target of ln, got {float(target.min()):.4g}. "
+                "Use ce for targets with label noise added."
+            )
+        label = countable(target, self.ignore_index) if hard else target
+        value: Tensor
+        if self.nll:
+            distribution = LogisticNormal(mean.double(), **spread, tau=self.tau, validate_args=False)
+            value = -distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied))
+        elif "root" in spread and mean.shape[1] > 1 and eager() and not target.requires_grad:
+            value = _RankOne.apply(mean, spread["root"], label, self)  # type: ignore[no-untyped-call]
+        else:
+            value = negative_log_normal(self.error(mean, label), **spread)
+        if readable(value) and not math.isfinite(float(value.detach().sum())):
+            self._refuse_exploded(value, out)
+        value = value.to(mean.dtype)
+        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
+
+    def _refuse_exploded(self, value: Tensor, out: Output) -> None:
+        """Say which row's covariance is beyond computing with; NaN logits pass, and give NaN as in every loss."""
+        rows = ~value.isfinite() & out.logits.isfinite().all(1)
+        for name in sorted(self.needs - {"logits"} if bool(rows.any()) else ()):
+            row = int(rows.nonzero()[0])
+            raise ValueError(
+                f"Expected a finite covariance, got `{name}` up to {float(getattr(out, name)[row].abs().max()):.3g} in "
+                f"row {row}. Lower the learning rate, clip the norm of the gradient, or raise `lam`."
+            )
+
+    def scores(self, out: Output) -> Tensor:
+        every = self.predict == "released" or not self.dummy  # a class beyond the logits has logit 0
+        return (F.pad(out.logits, (0, 1)) if every else out.logits) / self.tau
+
+    def distribution(self, out: Output) -> LogisticNormal:
+        """The distribution over labels that ``out`` predicts, with each sample's Σ."""
+        return LogisticNormal(out.logits, **self._spread(out), tau=self.tau)
+
+
+def _check_word(name: str, value: Any, words: tuple[str, ...]) -> Any:
+    if value not in words:
+        raise ValueError(f"Expected `{name}` to be one of {', '.join(words)}, got {value!r}.")
+    return value
+
+
+Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
+
+
+def draw_noise(like: Tensor, rank: int, *, samples: int, seed: int, shared: bool) -> Iterator[Chunk]:
+    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    rows, at_once = 1 if shared else len(like), max(1, CHUNK // max(1, like.numel()))
+    for start in range(0, samples, at_once):
+        s = min(at_once, samples - start)
+        each, across = (
+            torch.randn((s, rows, width), generator=generator, dtype=like.dtype, device=like.device)
+            for width in (like.shape[1], rank)
+        )
+        yield each, across if rank else None
+
+
+def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, chunk: Chunk) -> Tensor:
+    """log softmax(u/τ) with u = μ + Vε_R + d·ε_K, (s, B, K)."""
+    each, across = chunk
+    logits = torch.addcmul(mean, each, scale)
+    if factors is not None and across is not None:
+        logits += torch.einsum("sbr,bkr->sbk", across, factors)
+    return F.log_softmax(logits.div_(tau), -1)
+
+
+class _MeanSoftmax(torch.autograd.Function):
+    """log of the mean softmax over all noise, (B, K); the way back goes through the same noise once more."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mean: Tensor,
+        scale: Tensor,
+        factors: Tensor | None,
+        tau: float,
+        noise: Callable[[], Iterable[Chunk]],
+    ) -> Tensor:
+        total, samples = torch.full_like(mean, -torch.inf), 0
+        for chunk in noise():
+            log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
+            total, samples = torch.logaddexp(total, log_p.logsumexp(0)), samples + len(log_p)
+        total -= math.log(samples)
+        ctx.save_for_backward(mean, scale, factors, total)
+        ctx.tau, ctx.noise, ctx.samples = tau, noise, samples
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mean, scale, factors, total = ctx.saved_tensors
+        of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
+        of_factors = None if factors is None else torch.zeros_like(factors)
+        grad = grad / (ctx.tau * ctx.samples)
+        for each, across in ctx.noise():
+            log_p = _noisy_log_softmax(mean, scale, factors, ctx.tau, (each, across))
+            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): paper 000, Eq. 14, for the label.
+            pull = (log_p - total).exp_().mul_(grad)
+            slope = pull.sub_(log_p.exp_().mul_(pull.sum(-1, keepdim=True)))
+            of_mean += slope.sum(0)
+            if of_factors is not None:
+                of_factors += torch.einsum("sbk,sbr->bkr", slope, across)
+            of_scale += slope.mul_(each).sum(0).sum_to_size(scale.shape)
+        return of_mean, of_scale, of_factors, None, None
+
+
+@register("het")
+class Het(Loss):
+    """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
+
+    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (paper 000, Eq. 13: Het, and Het-τ where τ ≠ 1), or
+    u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V
+    ``Output.factors``. Only ``CHUNK`` noisy logits are in memory at once, however many ``samples``. Once
+    differentiable; ``torch.compile`` breaks its graph here.
+
+    The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until
+    ``set_step`` is called again: the training loop does so before every step, your own loop has to. In evaluation mode
+    it depends on ``seed`` alone.
+
+    Args:
+        tau: the temperature τ.
+        samples: how many samples to average, in training and in prediction.
+        covariance: ``diagonal``, or ``full`` for factors too.
+        shared: give all rows of a batch the same noise, as the WRN of uncertainty-baselines does.
+        seed: of the noise.
+
+    >>> out = Output(torch.tensor([[2.0, 0.0]]), scale=torch.tensor([[1.0, 1.0]]))
+    >>> Het(samples=10000)(out, torch.tensor([0]))  # 0.1269 without noise
+    tensor(0.1852)
+    """
+
+    needs = frozenset({"logits", "scale"})
+    formula: ClassVar[str] = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
+    source: ClassVar[str] = "000 Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
+    kind: Kind = "other"
+    independent_rows = False  # a row's noise depends on its place in the batch
+
+    def __init__(
+        self,
+        tau: float = 1.0,
+        samples: int = 1000,
+        covariance: Literal["diagonal", "full"] = "diagonal",
+        shared: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.tau = check_number("tau", tau, "(0, inf)", 0)
+        self.samples = check_count("samples", samples, 1, "The softmax is averaged over them.")
+        self.covariance = _check_word("covariance", covariance, ("diagonal", "full"))
+        self.shared = check_flag("shared", shared)
+        self.seed = check_count("seed", seed, 0)
+        self.needs = frozenset({"logits", "scale"} | ({"factors"} if covariance == "full" else set()))
+        self.step = 0
+
+    def set_step(self, seed: int) -> None:
+        self.step = seed
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def scores(self, out: Output) -> Tensor:
+        """log of the averaged softmax, (B, K)."""
+        rows, K = out.logits.shape
+        scale = _field(out, "scale", (rows, K), (rows, 1))
+        factors = None
+        if self.covariance == "full":
+            given = out.factors
+            rank = given.shape[2] if given is not None and given.dim() == 3 else 1
+            factors = _field(out, "factors", (rows, K, rank))
+        wide = torch.promote_types(out.logits.dtype, torch.float32)
+        mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(wide)  # else large logits swallow noise
+        seeds = np.random.SeedSequence([self.seed, self.step + 1 if self.training else 0])
+        noise = partial(
+            draw_noise,
+            mean.detach(),
+            0 if factors is None else factors.shape[2],
+            samples=self.samples,
+            seed=int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1)),
+            shared=self.shared,
+        )
+        factors = None if factors is None else factors.to(wide)
+        log_p: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
+        return log_p.to(out.logits.dtype)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        log_p = self.scores(out)
+        if target.dim() == 1:
+            return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
+        return self._over_classes(-log_p, target)

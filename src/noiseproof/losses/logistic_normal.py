@@ -15,6 +15,8 @@ from torch.distributions import Distribution, constraints
 
 from noiseproof.core.checks import check_number
 
+Shape = Size | list[int] | tuple[int, ...]
+
 
 def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
     """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (paper 000, Eq. 10).
@@ -41,16 +43,19 @@ def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, s
     Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI with neither.
     """
     error, D = error.double(), error.shape[-1]
+    square: Tensor
     if root is not None and D == 1:
-        root, scale = None, root.square()  # Eq. 9 in one dimension
+        scale, root = root.square(), None  # Eq. 9 in one dimension
     if root is None:
         deviation = error.new_full((1,), lam) if scale is None else scale.double() + lam  # (…, D) or (…, 1)
         log_det = deviation.log().sum(-1) * (D // deviation.shape[-1])
-        return (error / deviation).square().sum(-1) / 2 + log_det
+        square = (error / deviation).square().sum(-1)
+        return square / 2 + log_det
     c = root.double()
-    wide = torch.linalg.vecdot(c, c) + lam  # the one eigenvalue of Σ^½ that is not λ
+    wide: Tensor = torch.linalg.vecdot(c, c) + lam  # the one eigenvalue of Σ^½ that is not λ
     along = (torch.linalg.vecdot(c, error) / wide)[..., None]
-    return ((error - c * along) / lam).square().sum(-1) / 2 + wide.log() + (D - 1) * math.log(lam)
+    square = ((error - c * along) / lam).square().sum(-1)
+    return square / 2 + wide.log() + (D - 1) * math.log(lam)
 
 
 class LogisticNormal(Distribution):
@@ -93,7 +98,7 @@ class LogisticNormal(Distribution):
         self.tau = check_number("tau", tau, "(0, inf)", 0)
         self.loc, self.root, self.scale = loc, root, scale
         others = [x.shape[:-1] for x in (root, scale) if x is not None]
-        batch = torch.broadcast_shapes(loc.shape[:-1], *others)
+        batch = torch.broadcast_shapes(loc.shape[:-1], *others)  # type: ignore[no-untyped-call]
         super().__init__(batch, Size([loc.shape[-1] + 1]), validate_args=validate_args)
 
     @property
@@ -116,7 +121,7 @@ class LogisticNormal(Distribution):
         density = constant - negative_log_normal(error, self.lam, self.root, self.scale) - q.log().sum(-1)
         return density.to(torch.promote_types(self.loc.dtype, value.dtype))
 
-    def rsample(self, sample_shape: Size | tuple[int, ...] = (), *, generator: Generator | None = None) -> Tensor:
+    def rsample(self, sample_shape: Shape = (), *, generator: Generator | None = None) -> Tensor:
         """Reparametrised samples (*sample_shape, …, D + 1)."""
         shape = (*sample_shape, *self.batch_shape, self.loc.shape[-1])
         noise = torch.randn(shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device)
@@ -127,7 +132,7 @@ class LogisticNormal(Distribution):
             step = step + noise * self.scale
         return softmax_centred(self.loc + step, self.tau)
 
-    def sample(self, sample_shape: Size | tuple[int, ...] = (), *, generator: Generator | None = None) -> Tensor:
+    def sample(self, sample_shape: Shape = (), *, generator: Generator | None = None) -> Tensor:
         """Samples (*sample_shape, …, D + 1), without a gradient."""
         with torch.no_grad():
             return self.rsample(sample_shape, generator=generator)
@@ -138,7 +143,7 @@ class LogisticNormal(Distribution):
         if self.root is None:
             deviation = self.loc.new_full((), self.lam) if self.scale is None else self.scale + self.lam
             return deviation.square().expand((*self.batch_shape, self.loc.shape[-1]))
-        size = torch.linalg.vecdot(self.root, self.root)[..., None]
+        size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None]
         variance = self.root.square() * (size + 2 * self.lam) + self.lam**2
         return variance.expand((*self.batch_shape, self.loc.shape[-1]))
 
@@ -146,7 +151,7 @@ class LogisticNormal(Distribution):
         """Σ (…, D, D) = (cᵀc + 2λ)·ccᵀ + λ²I: the one thing here that costs O(D²)."""
         if self.root is None:
             return torch.diag_embed(self.logit_variance)
-        size = torch.linalg.vecdot(self.root, self.root)[..., None, None]
+        size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None, None]
         outer = self.root[..., :, None] * self.root[..., None, :]
         covariance = outer * (size + 2 * self.lam) + self.lam**2 * torch.eye(self.loc.shape[-1]).to(outer)
         return covariance.expand((*self.batch_shape, *covariance.shape[-2:]))

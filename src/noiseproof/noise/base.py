@@ -12,6 +12,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from numbers import Integral
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -38,8 +39,10 @@ def register(name: str) -> Callable[[type[N]], type[N]]:
     return add
 
 
-def get_noise(spec: str, **params: Any) -> NoiseModel:
+def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> NoiseModel:
     """Build a noise model from its spec; keyword arguments are the same parameters.
+
+    ``data_dir`` is where models that read an official file look for it, unless the spec says where it is.
 
     >>> get_noise("symmetric:rate=0.4") == get_noise("symmetric", rate=0.4)
     True
@@ -47,6 +50,8 @@ def get_noise(spec: str, **params: Any) -> NoiseModel:
     asymmetric:rate=0.4,map={"5": 6, "6": 5}: 1 of 4 labels flipped, realised rate 25.00 % (nominal 40 %)
     """
     name, values = NOISES.parse(spec, params)
+    if data_dir is not None and "folder" in NOISES.parameters(name):
+        values.setdefault("folder", data_dir)
     return NOISES.create(name, **values)
 
 

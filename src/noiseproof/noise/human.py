@@ -148,8 +148,8 @@ class CIFARN(NoiseModel):
             if path.is_file():
                 return path
         raise FileNotFoundError(
-            f"Expected {self.file} in {folder} or its folder cifar-n. "
-            "It comes from the folder `data` of https://github.com/UCSC-REAL/cifar-10-100n."
+            f"Expected {self.file} in {folder} or its folder cifar-n. Run `noiseproof data fetch {self.name}`, or take "
+            "it from the folder `data` of https://github.com/UCSC-REAL/cifar-10-100n."
         )
 
 

@@ -75,6 +75,15 @@ class PredictionAverage:
         self._sum.index_add_(0, rows, probs)
         self._times.index_add_(0, rows, torch.ones_like(rows))
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a training must save to go on."""
+        return {"sum": self._sum, "times": self._times}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take back what ``state_dict`` gave."""
+        self._sum.copy_(state["sum"])
+        self._times.copy_(state["times"])
+
     def mean(self) -> Tensor:
         """S̄, (N, K) float64."""
         if bool((self._times == 0).any()):

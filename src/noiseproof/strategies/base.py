@@ -28,6 +28,12 @@ def register(name: str) -> Callable[[type[S]], type[S]]:
     return add
 
 
+def get_strategy(spec: str, **params: Any) -> Strategy:
+    """Build the strategy that ``spec`` names; keyword arguments are the same parameters."""
+    name, values = STRATEGIES.parse(spec, params)
+    return STRATEGIES.create(name, **values)
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """The rows of a step that this process trains on; there is no clean label in it, so no method can cheat."""

@@ -58,6 +58,7 @@ class Run:
         self.augment = augment
         self.normalise = normalise
         self.workers = workers
+        self.batch_size = 0  # rows of a full step over all processes; known from the first epoch on
         self.epoch = 0  # counted from 0
         self.step = 0  # over all epochs
         self.stopped: str | None = None
@@ -137,10 +138,10 @@ class Run:
         return self._draw(torch.rand, purpose, batch, shape)
 
     def _draw(self, draw: Callable[..., Tensor], purpose: str, batch: Batch, shape: tuple[int, ...]) -> Tensor:
-        share = len(batch.rows)
+        # Exactly for the rows of the step: what a generator gives to the first of n numbers depends on n.
         generator = self.generator(purpose, self.step)
-        drawn = draw(share * self.world_size, *shape, generator=generator, device=self.device, dtype=self.dtype)
-        return drawn[self.rank * share : (self.rank + 1) * share]
+        drawn = draw(batch.count, *shape, generator=generator, device=self.device, dtype=self.dtype)
+        return self.share(drawn, batch)
 
     # Processes
 
@@ -168,6 +169,8 @@ class Run:
 
     def share(self, values: Tensor, batch: Batch) -> Tensor:
         """This process's part of values (count, …) of all rows; filled-up rows repeat the first."""
+        if self.world_size == 1:
+            return values
         share = len(batch.rows)
         rows = torch.arange(self.rank * share, (self.rank + 1) * share, device=values.device)
         return values[rows % batch.count]

@@ -52,7 +52,8 @@ class EstimateTransition(Strategy):
     predict by their mean.
 
     For ``backward``, an estimate whose condition number is above 100 is moved towards the identity, by whole percents,
-    until it is not: real noise stays below 20, larger ones come from classes that are not learned yet.
+    until it is not. Of ten classes, symmetric noise of 80 % has 9 and pair noise of 45 % has 10; far larger ones come
+    from classes that are not learned yet, two of which may even share an anchor.
 
     Args:
         percentile: see ``estimate_transition``; the paper trusts all predictions (none) on CIFAR-100.
@@ -112,9 +113,9 @@ class EstimateTransition(Strategy):
 def invertible(T: Tensor) -> Tensor:
     """T, or the first of (1 − ε)·T + ε·I, ε = 0.01, 0.02, …, whose condition number is at most 100.
 
-    >>> invertible(torch.full((2, 2), 0.5))
-    tensor([[0.5050, 0.4950],
-            [0.4950, 0.5050]])
+    >>> invertible(torch.tensor([[0.7, 0.3], [0.7, 0.3]]))
+    tensor([[0.7060, 0.2940],
+            [0.6860, 0.3140]])
     """
     towards = (torch.lerp(T, torch.eye(len(T)).to(T), percent / 100) for percent in range(101))
     return next(mixed for mixed in towards if float(torch.linalg.cond(mixed)) <= CONDITION)

@@ -23,34 +23,45 @@ By = Literal["loss", "margin"]
 
 
 class Selection(Strategy):
-    """Keeps int((1 − forget(T))·B) of a step's B rows in epoch T (counted from 0), at least one of them.
+    """Keeps int((1 − forget(T))·B) of a step's B rows, at least one of them, T epochs after the epoch ``start``.
 
-    forget(T) = min(T/ramp, 1)·forget. Nothing estimates ``forget``: it is the share of wrong labels, as well as it is
-    known.
+    forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself (counted from 0), which
+    leaves room for another initialisation (001 Table 4). Nothing estimates ``forget``: it is the share of wrong labels,
+    as well as it is known.
     """
 
-    def __init__(self, forget: float, ramp: int = 10) -> None:
+    def __init__(self, forget: float, ramp: int = 10, start: int = 0) -> None:
         self.forget = check_number("forget", forget, "[0, 1)", 0, 1, "It is the share of rows that are left out.")
         self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
+        self.start = check_count("start", start, 0)
 
-    def forgotten(self, epoch: int) -> float:
-        """forget(T), the share of rows that are left out in an epoch."""
-        return self.forget * (epoch / self.ramp) if epoch < self.ramp else self.forget
+    def forgotten(self, T: int) -> float:
+        """forget(T), the share of rows that are left out T epochs after the start."""
+        return self.forget * (T / self.ramp) if T < self.ramp else self.forget
 
     def num_kept(self, batch: Batch, run: Run) -> int:
         """How many rows of a step are trained on."""
-        return max(1, int((1 - self.forgotten(run.epoch)) * batch.count))
+        return max(1, int((1 - self.forgotten(run.epoch - self.start)) * batch.count))
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        return None if run.epoch < self.start else self.select(losses, outs, batch, run)
+
+    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        """The weights from ``start`` on."""
+        raise NotImplementedError
 
 
-def ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
+def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
     """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
-    return run.gather(values.T, batch).argsort(0, stable=True)
+    return run.gather(values.T, batch).sort(dim=0, stable=True).indices
 
 
-def mean_over(chosen: Tensor, batch: Batch, factor: float = 1.0) -> Tensor:
-    """Weights (count, M) that make the mean over a step's rows ``factor`` times the mean over ``chosen`` (n, M)."""
-    weights = torch.zeros(batch.count, chosen.shape[1], device=chosen.device)
-    return weights.scatter_(0, chosen, factor * batch.count / len(chosen)) if len(chosen) else weights
+def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> Tensor:
+    """Weights (M, b) that turn the mean over a step into ``factor`` times that over the positions ``chosen`` (n, M)."""
+    weights = torch.zeros(batch.count, chosen.shape[1], device=chosen.device, dtype=run.dtype)
+    if len(chosen):
+        weights.scatter_(0, chosen, factor * batch.count / len(chosen))
+    return run.share(weights, batch).T
 
 
 @register("small-loss")
@@ -62,25 +73,25 @@ class SmallLoss(Selection):
     the given labels, both select the same.
     """
 
-    def __init__(self, forget: float, ramp: int = 10, by: By = "loss") -> None:
-        super().__init__(forget, ramp)
+    def __init__(self, forget: float, ramp: int = 10, by: By = "loss", start: int = 0) -> None:
+        super().__init__(forget, ramp, start)
         if by not in get_args(By):
             raise ValueError(f"Expected `by` to be one of {', '.join(get_args(By))}, got {by!r}.")
         self.by: By = by
 
-    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         if self.by == "margin":
             losses = torch.stack([-margin(run.loss.scores(out).detach(), batch.given) for out in outs])
-        small = ranked(losses, batch, run)[: self.num_kept(batch, run)]  # (kept, M)
-        return run.share(mean_over(small, batch), batch).T.to(losses.dtype)
+        small = _ranked(losses, batch, run)[: self.num_kept(batch, run)]  # (kept, M)
+        return _mean_over(small, batch, run)
 
 
 @register("co-teaching")
 class CoTeaching(Selection):
     """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the other, in one pass.
 
-    Of each step int((1 − forget(T))·B) rows are kept and averaged over, with forget(T) = min(T^c/ramp, 1)·forget (their
-    section 3, where R(T) is updated at an epoch's end, so that T = 0 in the first).
+    Of each step int((1 − forget(T))·B) rows are kept and averaged over, with forget(T) = min(T^c/ramp, 1)·forget and T
+    the epochs since ``start`` (their Algorithm 1 updates R(T) at an epoch's end, so that T = 0 in the first).
 
     Args:
         exponent: c.
@@ -100,8 +111,9 @@ class CoTeaching(Selection):
         released: bool = False,
         beta1_from: int | None = None,
         beta1: float = 0.1,
+        start: int = 0,
     ) -> None:
-        super().__init__(forget, ramp)
+        super().__init__(forget, ramp, start)
         self.exponent = check_number("exponent", exponent, "(0, inf)", 0)
         self.released = check_flag("released", released)
         self.beta1_from = None if beta1_from is None else check_count("beta1_from", beta1_from, 0)
@@ -112,18 +124,17 @@ class CoTeaching(Selection):
             if "betas" not in optimizer.param_groups[0]:
                 raise ValueError("Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out.")
 
-    def forgotten(self, epoch: int) -> float:
+    def forgotten(self, T: int) -> float:
         if self.released:
             ramp = np.linspace(0, self.forget**self.exponent, self.ramp)
-            return float(ramp[epoch + 1]) if epoch + 1 < self.ramp else self.forget
-        grown = float(epoch) ** self.exponent
-        return self.forget * (grown / self.ramp) if grown < self.ramp else self.forget
+            return float(ramp[T + 1]) if T + 1 < self.ramp else self.forget
+        power = float(T) ** self.exponent
+        return self.forget * (power / self.ramp) if power < self.ramp else self.forget
 
-    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
-        small = ranked(losses, batch, run)[:kept]  # (kept, 2)
-        weights = mean_over(small.flip(1), batch, 1 / kept if self.released else 1.0)  # of the other
-        return run.share(weights, batch).T.to(losses.dtype)
+        small = _ranked(losses, batch, run)[:kept]  # (kept, 2)
+        return _mean_over(small.flip(1), batch, run, 1 / kept if self.released else 1.0)
 
     def gradients(self, run: Run) -> None:
         # Here and not once an epoch: checkpoints do not hold the optimiser's settings.
@@ -141,17 +152,16 @@ class Sigua(Selection):
     n others (at least one, where any is left out), as their code has it. Paper 001 (B.1) uses scale 0.001.
     """
 
-    def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01) -> None:
-        super().__init__(forget, ramp)
+    def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0) -> None:
+        super().__init__(forget, ramp, start)
         self.rate = check_number("rate", rate, "[0, 1]", 0, 1)
         self.scale = check_number("scale", scale, "[0, inf)", 0)
 
-    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
-        order = ranked(losses, batch, run)
+        order = _ranked(losses, batch, run)
         bad = order[kept : kept + max(1, int((batch.count - kept) * self.rate))]
-        weights = mean_over(order[:kept], batch) + mean_over(bad, batch, -self.scale)
-        return run.share(weights, batch).T.to(losses.dtype)
+        return _mean_over(order[:kept], batch, run) + _mean_over(bad, batch, run, -self.scale)
 
 
 @register("sigua-bc")
@@ -196,8 +206,9 @@ class Prune(Strategy):
             return
         passed = []
         for rows, counts, outs in run.sweep():
-            probs = torch.stack([run.loss.scores(out).softmax(1) for out in outs], 2)  # (b, K, M)
-            passed.append((rows, counts, probs[torch.arange(len(rows)), run.data.given[rows]]))
+            y = run.data.given[rows, None]
+            p = torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)  # (b, M)
+            passed.append((rows, counts, p))
         keep = run.merge(passed) >= self.k
         self.keep = keep | ~keep.any(0)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +33,8 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
         write_tensors(path, tensors, {"format": FORMAT, "tree": json.dumps(tree)})
     except OSError as error:
         good = latest(folder)
-        raise OSError(
-            f"Expected to write the checkpoint {path}, got: {error}. "
-            + (f"The last good one is {good}. " if good else "There is no earlier one. ")
-            + "Free some space and resume."
-        ) from error
+        last = f"The last good checkpoint is {good}." if good else "There is no earlier checkpoint."
+        raise OSError(f"{error} {last}") from error
     for old in checkpoints(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
@@ -64,23 +63,29 @@ def latest(folder: Path) -> Path | None:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> None:
     """Write a safetensors file: whole and on the disk, or not at all."""
-    part = path.with_suffix(".part")
+    with _beside(path) as part:
+        save_file(tensors, part, header)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file: whole and on the disk, or not at all."""
+    with _beside(path) as part:
+        part.write_text(text, "utf-8")
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A file to write that takes the place of ``path`` once it is whole; of one that fails nothing is left."""
+    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, part, header)
+        yield part
         with open(part, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)
-        raise OSError(str(error)) from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file: whole, or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, "utf-8")
-    os.replace(part, path)
+        raise OSError(f"Expected to write {path}, got: {error}. Free some space and resume.") from error
 
 
 def to_json(value: Any) -> str:
@@ -108,6 +113,8 @@ def _is_good(path: Path) -> bool:
 def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any:
     """``value`` as JSON can hold it, its tensors moved to ``tensors`` under their dotted names."""
     if isinstance(value, Tensor):
+        while name in tensors:  # {"a.b": …, "a": {"b": …}}
+            name += "'"
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"$tensor": name}
     if isinstance(value, dict):

@@ -11,7 +11,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +25,10 @@ from torch import Tensor, nn
 from noiseproof.data.base import shuffled
 from noiseproof.data.images import read_batches
 from noiseproof.models.classifier import build_classifier
-from noiseproof.strategies import Batch, Run, Step
+from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import checkpoint
 from noiseproof.train.methods import Method, get_method
-from noiseproof.train.record import Record, Row, best_row
+from noiseproof.train.record import VISIBLE, Record, Row, best_row
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
@@ -37,7 +38,7 @@ Progress = Callable[[int, int, int, Row | None], None]  # epoch, step, steps of 
 
 
 class Diverged(RuntimeError):
-    """The loss is no longer a number."""
+    """Loss or weights are no longer numbers."""
 
 
 class Interrupted(RuntimeError):
@@ -50,6 +51,7 @@ class Result:
 
     rows: list[Row]  # one an epoch
     run: Run
+    strategies: tuple[Strategy, ...] = ()  # of the method, with what they remember
     stopped: str | None = None  # why it ended before its last epoch, if it did
 
     @property
@@ -95,6 +97,34 @@ def train(
         samples: record margin, weight and prediction of every sample in every epoch.
         max_steps: stop with a checkpoint after that many steps of this call.
     """
+    with _asked_to_stop() as asked:
+        steps = training(
+            task, method, settings, seed=seed, fabric=fabric, out=out, resume=resume, samples=samples,
+            progress=progress, max_steps=max_steps, asked=asked,
+        )  # fmt: skip
+        while True:
+            try:
+                next(steps)
+            except StopIteration as finished:
+                result: Result = finished.value
+                return result
+
+
+def training(
+    task: Task,
+    method: Method | str = "ce",
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    fabric: Fabric | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    samples: bool = False,
+    progress: Progress | None = None,
+    max_steps: int | None = None,
+    asked: Sequence[int] = (),
+) -> Generator[None, None, Result]:
+    """``train`` one step at a time, so that several runs can go side by side; ``asked`` becomes true to stop it."""
     settings = settings or Settings()
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     fabric.launch()
@@ -103,56 +133,59 @@ def train(
     folder = None if out is None else Path(out)
     run, record = _start(task, method, settings, seed, fabric, folder, samples)
     rate, full = settings.make_schedule(), settings.batch_rows(run.num_rows)
+    run.batch_size = full
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
-              "rows": run.num_rows, **settings.as_dict()}  # fmt: skip
+              "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
+              "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     keeper = _Keeper(folder, config, run, record, method, settings)
     done = keeper.restore(resume)  # steps of the current epoch that lie behind
     first_step = run.step
 
-    with _asked_to_stop() as asked:
-        while run.epoch < settings.epochs and not run.stopped:
-            began = time.perf_counter()
-            run.loss.set_epoch(run.epoch)
-            for optimizer in run.optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = group["initial_lr"] * rate(run.epoch, settings.epochs)
-            if not done:
-                for strategy in method.strategies:
-                    strategy.start_epoch(run)
-            rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"))
+    while run.epoch < settings.epochs and not run.stopped:
+        began = time.perf_counter()
+        run.loss.set_epoch(run.epoch)
+        for optimizer in run.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * rate(run.epoch, settings.epochs)
+        if not done:
             for strategy in method.strategies:
-                rows = strategy.rows(rows, run)
-            parts = torch.split(rows, full)
-            if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
-                parts = parts[:-1]
+                strategy.start_epoch(run)
+        rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"))
+        for strategy in method.strategies:
+            rows = strategy.rows(rows, run)
+        parts = torch.split(rows, full)
+        if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
+            parts = parts[:-1]
 
-            for position, batch in enumerate(_batches(parts[done:], run), done + 1):
-                step = _train_step(batch, run, method, settings)
-                record.observe(batch, step, run)
-                run.step += 1
-                keeper.watch(step)
-                if progress is not None:
-                    progress(run.epoch, position, len(parts), None)
-                interrupted = run.world_size == 1 and bool(asked)
-                enough = max_steps is not None and run.step - first_step >= max_steps
-                if interrupted or enough or keeper.is_due(position):
-                    keeper.save(position)
-                if interrupted or (enough and (position < len(parts) or run.epoch + 1 < settings.epochs)):
-                    raise Interrupted(
-                        f"Stopped after step {run.step} in epoch {run.epoch + 1} of {settings.epochs}. "
-                        + ("Resume to go on." if folder else "Nothing was saved: no folder was given.")
-                    )
-            done = 0
-
-            metrics = record.end_epoch(run, time.perf_counter() - began)
-            fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
-            for strategy in method.strategies:
-                strategy.end_epoch(metrics, run)
-            run.epoch += 1
-            keeper.end_epoch()
+        for position, batch in enumerate(_batches(parts[done:], run), done + 1):
+            step = _train_step(batch, run, method, settings)
+            record.observe(batch, step, run)
+            run.step += 1
+            keeper.watch(step)
             if progress is not None:
-                progress(run.epoch - 1, len(parts), len(parts), metrics)
-    return Result(record.rows, run, run.stopped)
+                progress(run.epoch, position, len(parts), None)
+            interrupted = run.world_size == 1 and bool(asked)
+            enough = max_steps is not None and run.step - first_step >= max_steps
+            if interrupted or enough or keeper.is_due():
+                keeper.save(position)
+            if interrupted or (enough and (position < len(parts) or run.epoch + 1 < settings.epochs)):
+                raise Interrupted(
+                    f"Stopped after step {run.step} in epoch {run.epoch + 1} of {settings.epochs}. "
+                    + ("Resume to go on." if folder else "Nothing was saved: no folder was given.")
+                )
+            yield
+        done = 0
+        keeper.check_weights()
+
+        metrics = record.end_epoch(run, time.perf_counter() - began)
+        fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
+        for strategy in method.strategies:
+            strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)
+        run.epoch += 1
+        keeper.end_epoch()
+        if progress is not None:
+            progress(run.epoch - 1, len(parts), len(parts), metrics)
+    return Result(record.rows, run, method.strategies, run.stopped)
 
 
 def _start(
@@ -197,8 +230,8 @@ def _batches(parts: tuple[Tensor, ...], run: Run) -> Iterator[Batch]:
     for rows, place, own, raw in zip(parts, places, mine, read_batches(run.data.x, mine, run.workers), strict=True):
         params = None
         if run.augment is not None and run.augment.columns:
-            drawn = run.augment.draw(len(own) * run.world_size, run.generator("augment", run.step))
-            params = drawn[place.to(drawn.device)]
+            drawn = run.augment.draw(len(rows), run.generator("augment", run.step))
+            params = drawn[(place % len(rows)).to(drawn.device)]
         filled = len(own) * run.world_size > len(rows)
         index = own.to(run.device, non_blocking=True)
         given = run.data.given[index]
@@ -233,7 +266,7 @@ def _train_step(batch: Batch, run: Run, method: Method, settings: Settings) -> S
     return step
 
 
-def forward_backward(batch: Batch, run: Run, strategies: tuple[Any, ...]) -> Step:
+def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
     """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all processes."""
     for strategy in strategies:
         batch = strategy.targets(batch, run)
@@ -277,11 +310,19 @@ class _Keeper:
 
     def watch(self, step: Step) -> None:
         """Note a loss that is not finite without waiting for the device; look from time to time."""
-        bad = ~torch.isfinite(step.losses).all()
-        self.first_bad = torch.where((self.first_bad < 0) & bad, self.run.step, self.first_bad)
+        self._note(torch.isfinite(step.losses).all())
         at_hand = self.run.device.type == "cpu" and self.run.world_size == 1
         if at_hand or self.run.step % LOOK == 0:
             self.check()
+
+    def _note(self, fine: Tensor) -> None:
+        self.first_bad = torch.where((self.first_bad < 0) & ~fine, self.run.step, self.first_bad)
+
+    def check_weights(self) -> None:
+        """Stop a run whose last step left weights that only the next loss would show: they are never saved."""
+        values = [v for model in self.run.plain_models for v in (*model.parameters(), *model.buffers())]
+        self._note(torch.stack([torch.isfinite(value).all() for value in values]).all())
+        self.check()
 
     def check(self) -> None:
         """Stop a run that has diverged, with the likely cause."""
@@ -293,12 +334,12 @@ class _Keeper:
         causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
         good = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
         raise Diverged(
-            f"The loss is not finite at step {where} (epoch {self.run.epoch + 1}). "
+            f"Loss or weights are not finite at step {where} (epoch {self.run.epoch + 1}). "
             f"Likely: {' or '.join(causes)}. Lower it, or clip gradients. "
             + (f"The last good checkpoint is {good}." if good else "No checkpoint was saved.")
         )
 
-    def is_due(self, position: int) -> bool:
+    def is_due(self) -> bool:
         every = self.settings.checkpoint_steps
         return self.folder is not None and every is not None and self.run.step % every == 0
 
@@ -323,7 +364,7 @@ class _Keeper:
     def save(self, position: int) -> None:
         """Write a checkpoint, ``position`` steps into the epoch."""
         run = self.run
-        self.check()
+        self.check_weights()
         state = {
             "config": self.config,
             "epoch": run.epoch,

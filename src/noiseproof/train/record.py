@@ -24,6 +24,10 @@ from noiseproof.train.task import Task
 
 Row = dict[str, float]
 
+NOT_SEEN = {"margin": math.nan, "weight": math.nan, "prediction": -1}  # of rows that an epoch leaves out
+# What a method may look at to decide when to stop: everything else takes clean labels to know.
+VISIBLE = ("epoch", "lr", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
+
 
 class Record:
     """Sums over an epoch's training batches, and passes over the validation and test sets at its end."""
@@ -33,15 +37,16 @@ class Record:
         self.task = task
         self.folder = folder
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
-        # [right, wrong] given labels, where the truth is known, times [rows, loss, agrees with given, with truth].
-        self.sums = torch.zeros(2, 4, dtype=torch.float64, device=run.device)
+        # Given labels that are [right, wrong, of an input of no class], where the truth is known, times
+        # [rows, loss, agrees with given, with truth].
+        self.sums = torch.zeros(3, 4, dtype=torch.float64, device=run.device)
         self.observed = True
         self.samples: dict[str, Tensor] = {}
         if samples:
+            dtypes = {"margin": torch.float32, "weight": torch.float32, "prediction": torch.int32}
             self.samples = {
-                "margin": torch.full((run.num_rows,), math.nan, device=run.device),
-                "weight": torch.full((run.num_rows,), math.nan, device=run.device),
-                "prediction": torch.full((run.num_rows,), -1, dtype=torch.int32, device=run.device),
+                name: torch.full((run.num_rows,), NOT_SEEN[name], dtype=dtype, device=run.device)
+                for name, dtype in dtypes.items()
             }
 
     @torch.no_grad()
@@ -66,25 +71,26 @@ class Record:
         truth = given if self.truth is None else self.truth[rows]
         agree = (predicted == given).to(losses.dtype).mean(0), (predicted == truth).to(losses.dtype).mean(0)
         columns = torch.stack([one, one * losses.mean(0), one * agree[0], one * agree[1]], 1).double()  # (b, 4)
-        wrong = given != truth
-        self.sums += torch.stack([~wrong, wrong]).double() @ columns
+        wrong, foreign = given != truth, truth < 0
+        self.sums += torch.stack([~wrong, wrong & ~foreign, foreign]).double() @ columns
 
     def end_epoch(self, run: Run, seconds: float) -> Row:
         """Close the epoch: its metrics as one row."""
         if not self.observed:
             self._sweep_training_set(run)
-        right, wrong = run.sum(self.sums).tolist()
+        sums = run.sum(self.sums)
+        right, flipped = sums[0].tolist(), sums[1:].sum(0).tolist()
+        of_classes, every = sums[:2].sum(0).tolist(), sums.sum(0).tolist()
         self.sums.zero_()
-        both = [a + b for a, b in zip(right, wrong, strict=True)]
         row: Row = {"epoch": run.epoch + 1, "lr": run.optimizers[0].param_groups[0]["lr"], "seconds": seconds}
-        row |= {"train_loss": _ratio(both[1], both[0]), "train_accuracy": _ratio(both[2], both[0])}
+        row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
         if self.truth is not None:
             row |= {
                 "train_loss_clean": _ratio(right[1], right[0]),
-                "train_loss_flipped": _ratio(wrong[1], wrong[0]),
+                "train_loss_flipped": _ratio(flipped[1], flipped[0]),
                 "train_accuracy_clean": _ratio(right[2], right[0]),
-                "false_label_accuracy": _ratio(wrong[2], wrong[0]),
-                "train_accuracy_true": _ratio(both[3], both[0]),
+                "false_label_accuracy": _ratio(flipped[2], flipped[0]),
+                "train_accuracy_true": _ratio(of_classes[3], of_classes[0]),
             }
         if (held := self.task.validation) is not None:
             found = _evaluate(run, held.x, [held.given] if held.clean is None else [held.given, held.clean])
@@ -96,6 +102,8 @@ class Record:
         self.rows.append(row)
         if self.folder is not None and run.rank == 0:
             self._write(run.epoch)
+        for name, values in self.samples.items():
+            values.fill_(NOT_SEEN[name])
         return row
 
     def _sweep_training_set(self, run: Run) -> None:
@@ -125,8 +133,9 @@ class Record:
         self.observed = state["observed"]
         if run.rank == 0:  # the sum over all processes is this one's from here on
             self.sums.copy_(state["sums"])
-        for name, values in state["samples"].items():
-            self.samples[name].copy_(values)
+        for name, values in self.samples.items():
+            if name in state["samples"]:  # else they were not asked for until now
+                values.copy_(state["samples"][name])
 
 
 def _ratio(sum_: float, count: float) -> float:

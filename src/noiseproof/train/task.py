@@ -12,7 +12,8 @@ from noiseproof.data import Dataset, Inputs, NoisyData, Split, corrupt
 from noiseproof.data.augment import Compose, Normalise, Standardise, Transform, augmentation
 from noiseproof.data.base import own_generator
 from noiseproof.data.images import read_batches
-from noiseproof.noise import NoiseModel
+from noiseproof.data.sources import PathLike, data_root
+from noiseproof.noise import NoiseModel, get_noise
 
 LOOKED_AT = 10_000  # rows that constants of normalisation are taken from
 
@@ -47,13 +48,15 @@ def prepare(
     augment: bool = True,
     features: Tensor | None = None,
     foreign: Tensor | None = None,
+    data_dir: PathLike | None = None,
 ) -> Task:
     """Corrupt the labels once, then hold out a share of the noisy rows (paper 000: 10 %).
 
     ``paper`` prepares inputs as that paper does for this dataset; else known image sets are augmented as usual, other
     images are only normalised (a flip may change what a picture means), and vectors are standardised.
     """
-    noisy = corrupt(data, noise, generator=seed, features=features, foreign=foreign)
+    model = get_noise(noise, data_root(data_dir)) if isinstance(noise, str) else noise
+    noisy = corrupt(data, model, generator=seed, features=features, foreign=foreign)
     train, held = noisy, None
     if validation:
         train, held = noisy.split(validation, generator=own_generator(seed, 1))

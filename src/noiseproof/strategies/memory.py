@@ -1,0 +1,173 @@
+"""What models said of each sample before: targets that follow it (NAL, SELC), or that it is held to (ELR, ELR+)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.output import Output
+from noiseproof.strategies.base import Batch, Strategy, register
+from noiseproof.strategies.run import Run
+
+
+class _Memory(Strategy):
+    """A distribution for each sample and model; every process holds the whole table and writes all rows of a step."""
+
+    table: Tensor  # (N, M, K)
+
+    def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
+        self.table[batch.all_rows] = run.gather(values, batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"table": self.table}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.table = state["table"]
+
+
+@register("estimated-targets")
+class EstimatedTargets(_Memory):
+    """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (003; SELC).
+
+    z are the scores of the step itself, with augmentation and dropout, and the loss of the step is already against the
+    new t. The update happens in the epoch ``start`` (counted from 0) and in every ``every``-th after it, for samples
+    whose attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each of several models has its
+    own. NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
+    every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
+
+    Args:
+        floor: raise the whole table to this after each update, without renormalising; NAL's released code does so with
+            1e-4.
+    """
+
+    def __init__(self, start: int, every: int = 1, alpha: float = 0.9, delta: float = 0.0, floor: float = 0.0) -> None:
+        self.start = check_count("start", start, 0)
+        self.every = check_count("every", every, 1)
+        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
+        self.delta = check_number("delta", delta, "[0, 1)", 0, 1)
+        self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
+
+    def setup(self, run: Run) -> None:
+        given = F.one_hot(run.data.given, run.num_classes).to(run.device, run.dtype)
+        self.table = given[:, None].repeat(1, len(run.models), 1)
+
+    def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
+        if run.epoch < self.start:
+            return batch
+        if (run.epoch - self.start) % self.every == 0:
+            before = self.table[batch.rows]  # (b, M, K)
+            after = torch.lerp(before, _predictions(outs, run), 1 - self.alpha)
+            if self.delta:
+                trusted = torch.stack([_attention(out) for out in outs], 1) > self.delta  # (b, M)
+                after = torch.where(trusted[..., None], after, before)
+            self._write(after, batch, run)
+            if self.floor:
+                self.table.clamp_(min=self.floor)
+        target = self.table[batch.rows]
+        return batch.with_target(target[:, 0] if len(outs) == 1 else target.movedim(1, 0))
+
+
+@register("target-memory")
+class TargetMemory(_Memory):
+    """What early-learning regularisation holds on to: t ← β·t + (1 − β)·p, zero at first (Liu et al. 2020; ELR).
+
+    p is the prediction of the step itself, a constant; the loss ``elr`` finds the new t in ``Output.memory``. Each of
+    several models has its own. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
+
+    Args:
+        clip: keep p in [clip, 1 − clip], then let it sum to one again, as the released code does.
+    """
+
+    adds: ClassVar[frozenset[str]] = frozenset({"memory"})
+
+    def __init__(self, beta: float = 0.7, clip: float = 1e-4) -> None:
+        self.beta = check_number("beta", beta, "[0, 1]", 0, 1)
+        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
+
+    def setup(self, run: Run) -> None:
+        self.table = torch.zeros(run.num_rows, len(run.models), run.num_classes, device=run.device, dtype=run.dtype)
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        self._remember(_predictions(outs, run), batch, run)
+        return self._recall(outs, batch)
+
+    def _remember(self, p: Tensor, batch: Batch, run: Run) -> None:
+        """Move the rows of the step towards ``p`` (b, M, K)."""
+        if self.clip:
+            p = F.normalize(p.clamp(self.clip, 1 - self.clip), p=1, dim=2)
+        self._write(torch.lerp(self.table[batch.rows], p, 1 - self.beta), batch, run)  # never leaves [0, 1]
+
+    def _recall(self, outs: list[Output], batch: Batch) -> list[Output]:
+        memory = self.table[batch.rows]
+        return [out._replace(memory=memory[:, m]) for m, out in enumerate(outs)]
+
+
+@register("exchanged-memory")
+class ExchangedMemory(TargetMemory):
+    """Two models, each held to what the other said before (ELR+): p is the prediction of the other one.
+
+    It is the prediction of the model that evaluates, the momentum model where there is one, in evaluation mode (the
+    released code leaves its batch normalisation in training mode), and on inputs before they are mixed: name this
+    strategy before ``mixup``, which then mixes memories as it mixed inputs and targets. ELR+ is
+    elr × (exchanged-memory, mixup, momentum:alpha=0.997).
+
+    Args:
+        clip: zero here, as in the released code.
+        reweigh: multiply targets by the memory and let them sum to one again; the released code does so on CIFAR-100.
+    """
+
+    models: ClassVar[int] = 2
+
+    def __init__(self, beta: float = 0.7, clip: float = 0.0, reweigh: bool = False) -> None:
+        super().__init__(beta, clip)
+        self.reweigh = check_flag("reweigh", reweigh)
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        with torch.no_grad(), evaluating(run.evaluated):
+            outs = [run.forward(model, batch.x) for model in run.evaluated]
+        self._remember(_predictions(outs, run).flip(1), batch, run)
+        return batch
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        return self._recall(outs, batch)
+
+    def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
+        if not self.reweigh:
+            return batch
+        target = batch.soft_target(run.num_classes, self.table)
+        weighed = target * torch.stack([out.memory for out in outs if out.memory is not None])  # (M, b, K)
+        total = weighed.sum(2, keepdim=True)
+        return batch.with_target(torch.where(total > 0, weighed / total, target))
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Models in evaluation mode, for a while."""
+    was_training = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, training in zip(models, was_training, strict=True):
+            model.train(training)
+
+
+def _predictions(outs: Sequence[Output], run: Run) -> Tensor:
+    """Predicted distributions (b, M, K), as constants."""
+    return torch.stack([run.loss.scores(out).detach().softmax(1) for out in outs], 1)
+
+
+def _attention(out: Output) -> Tensor:
+    if out.attention is None:
+        raise ValueError(
+            "Expected an output with `attention` to compare with `delta`, got none. "
+            "Use the head `attention`, or delta=0 to update every sample."
+        )
+    return out.attention.detach().sigmoid()

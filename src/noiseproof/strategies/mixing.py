@@ -1,0 +1,305 @@
+"""Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels that it does not trust."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.output import Output
+from noiseproof.data.base import shuffled
+from noiseproof.strategies.base import Batch, Step, Strategy, register
+from noiseproof.strategies.memory import evaluating
+from noiseproof.strategies.run import Run
+
+
+def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tensor]:
+    """λ = max(λ′, 1 − λ′) for λ′ ~ Beta(α, α), and a partner for each of ``n`` samples, of this step."""
+    drawn = float(np.random.default_rng(run.seed_for(purpose, run.step)).beta(alpha, alpha))
+    partner = shuffled(n, run.generator(purpose, run.step, device="cpu"))
+    return max(drawn, 1 - drawn), partner.to(run.device)
+
+
+def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> Tensor:
+    """λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …); v′ may be another process's.
+
+    Partners are drawn among the views of all processes (count·V,) and their values gathered, so that the number of
+    processes changes nothing; reading and augmenting partners anew would cost more than sending them.
+    """
+    everyone = run.gather(values, batch)
+    others = run.share(everyone.flatten(0, 1)[partner].view_as(everyone), batch)
+    return torch.lerp(others, values, lam)
+
+
+def sharpen(p: Tensor, temperature: float) -> Tensor:
+    """p_k^(1/T) / Σ_i p_i^(1/T): (b, K) distributions made more certain for T < 1."""
+    return (p.log() / temperature).softmax(1)
+
+
+def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-2, floor: float = 5e-4) -> Tensor:
+    """How probably each loss (N,) comes from the lower of two Gaussians that EM fits to all of them, (N,) float64.
+
+    EM starts from the best two clusters (exact in one dimension, so nothing is random) and ends when the mean log
+    likelihood changes by less than ``tolerance``, or after ``iterations``; variances are ``floor`` larger than the
+    weighted ones. The defaults are those of DivideMix. On the CPU, where sums are the same every time.
+
+    >>> clean_posterior(torch.tensor([0.0, 0.1, 0.2, 0.8, 0.9, 1.0])).round()
+    tensor([1., 1., 1., 0., 0., 0.], dtype=torch.float64)
+    """
+    x = losses.detach().cpu().double()
+    ordered = x.sort().values
+    left = torch.arange(1, len(x))  # how many lie below each possible cut
+    below, total = ordered.cumsum(0)[:-1], ordered.sum()
+    between = below**2 / left + (total - below) ** 2 / (len(x) - left)  # what k-means maximises
+    possible = ordered[:-1] < ordered[1:]
+    if not bool(possible.any()):
+        raise ValueError(f"Expected losses that differ, got {len(x)} that are all the same or not finite.")
+    cut = ordered[:-1][between.where(possible, -torch.inf).argmax()]
+    parts = torch.stack([x <= cut, x > cut]).double()  # (2, N)
+
+    def log_joint(parts: Tensor) -> tuple[Tensor, Tensor]:
+        """The log densities (2, N) of the Gaussians of the largest likelihood given ``parts``, and their means."""
+        size = parts.sum(1, keepdim=True) + 10 * torch.finfo(x.dtype).eps
+        mean = (parts * x).sum(1, keepdim=True) / size
+        variance = (parts * (x - mean) ** 2).sum(1, keepdim=True) / size + floor
+        log_density = -0.5 * ((x - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi))
+        return log_density + (size / size.sum()).log(), mean[:, 0]
+
+    likelihood = -torch.inf
+    joint, means = log_joint(parts)
+    for _ in range(iterations):
+        before, likelihood = likelihood, float(joint.logsumexp(0).mean())
+        joint, means = log_joint(joint.softmax(0))
+        if abs(likelihood - before) < tolerance:
+            break
+    return joint.softmax(0)[means.argmin()]
+
+
+@register("mixup")
+class Mixup(Strategy):
+    """x̃ = λ·x + (1 − λ)·x′ and the same of targets, λ ~ Beta(α, α), one λ a step (Zhang et al. 2018; ELR+: α = 1).
+
+    λ is the larger of λ and 1 − λ, so that a mixture is mostly the row it stands for. The partner x′ is any row of the
+    step, of whichever process. Memories that a strategy named before this one put into outputs are mixed alike. What
+    is recorded of training is recorded of mixtures; strategies that revise targets by outputs do not know them.
+    """
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        target = batch.soft_target(run.num_classes, batch.x)
+        rows = target.dim() - 2  # the dimension of rows: targets may be each model's own
+        mixed = self._mixed(target.movedim(rows, 0), batch, run).movedim(0, rows)
+        return replace(batch, x=self._mixed(batch.x, batch, run), target=mixed)
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        return [out if out.memory is None else out._replace(memory=self._mixed(out.memory, batch, run)) for out in outs]
+
+    def _mixed(self, values: Tensor, batch: Batch, run: Run) -> Tensor:
+        lam, partner = draw_mix("mixup", self.alpha, batch.count, run)
+        return mix(values[:, None], lam, partner, batch, run)[:, 0]
+
+
+class Undivided(RuntimeError):
+    """The losses of a network do not tell two kinds of labels apart."""
+
+
+@register("dividemix")
+class DivideMix(Strategy):
+    """Two networks divide the samples for each other; labels that are not trusted count as missing (Li et al. 2020).
+
+    For ``warmup`` epochs both train as usual, on the same batches. Before each later epoch a two-component Gaussian
+    mixture is fitted to each network's losses, scaled to [0, 1]; w, the posterior of the lower component, is how far
+    the *other* network trusts each label, and labels with w > ``threshold`` are its labelled set. A step has half its
+    rows from either set, in two augmentations each; p is their mean prediction:
+
+        labelled:    t = sharpen(w·onehot(given) + (1 − w)·p_own)
+        unlabelled:  t = sharpen((p_own + p_other) / 2)
+        loss = CE(labelled) + λ_u·r·‖p − t‖²/K (unlabelled) + KL(uniform ‖ mean prediction)
+
+    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step; r rises linearly from 0 to 1
+    over ``ramp`` epochs. As in the released code, an epoch trains the first network on all its labelled rows, then the
+    second; unlabelled rows are as many, begun again as needed. Unlike there, a last batch is filled up with the
+    labelled rows that came first, and guesses are made in one pass for all views, which share batch statistics.
+
+    CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); paper 001:
+    λ_u = 0. The batch size counts labelled and unlabelled rows: 128. The other network predicts in evaluation mode.
+
+    Where a mixture leaves no labelled row, or all losses are the same, the network's last division stands, with a
+    warning; after the warm-up, when there is none yet, that is an error, ``Undivided``. Where it leaves no unlabelled
+    row, the labelled ones fill the steps and their loss stands alone.
+
+    Args:
+        temperature: of the sharpening.
+        penalty: add −entropy of each prediction to the loss of the warm-up (asymmetric noise, which is learnt with too
+            much confidence). Those steps then know no other strategy's targets or weights.
+        average: fit the mixture to the mean scaled loss of that many epochs; 5 for 90 % noise in the released code.
+    """
+
+    models: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        warmup: int = 10,
+        lambda_u: float = 25.0,
+        ramp: float = 16.0,
+        alpha: float = 4.0,
+        temperature: float = 0.5,
+        threshold: float = 0.5,
+        penalty: bool = False,
+        average: int = 1,
+    ) -> None:
+        self.warmup = check_count("warmup", warmup, 0)
+        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
+        self.ramp = check_number("ramp", ramp, "[0, inf)", 0)
+        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.temperature = check_number("temperature", temperature, "(0, inf)", 0)
+        self.threshold = check_number("threshold", threshold, "[0, 1)", 0, 1)
+        self.penalty = check_flag("penalty", penalty)
+        self.average = check_count("average", average, 1)
+        self.trust: list[Tensor | None] = [None, None]  # (N,) of each network: the posterior that the other one gave
+        self.losses: list[list[Tensor]] = [[], []]  # of each network: its scaled losses (N,) of the last epochs
+        self.first_step = 0  # of this epoch
+        self._num_steps = [0, 0]  # of each network in this epoch, which ``rows`` decides
+
+    def start_epoch(self, run: Run) -> None:
+        self.first_step = run.step
+        if run.epoch < self.warmup:
+            return
+        given, found = run.data.given, []
+        for rows, counts, outs in run.sweep():
+            each = [F.cross_entropy(run.loss.scores(out), given[rows], reduction="none") for out in outs]
+            found.append((rows, counts, torch.stack(each, 1)))
+        for m, losses in enumerate(run.merge(found).unbind(1)):
+            self._divide(m, losses, run)
+
+    def _divide(self, m: int, losses: Tensor, run: Run) -> None:
+        """Divide the samples for the other network by the ``losses`` (N,) of network ``m``."""
+        low, high = (float(end) for end in losses.aminmax())
+        posterior = None
+        if math.isfinite(high - low) and low < high:
+            scaled = (losses - low) / (high - low)
+            self.losses[m] = [*self.losses[m], scaled][-self.average :]
+            posterior = clean_posterior(torch.stack(self.losses[m]).mean(0)).to(run.device, run.dtype)
+        if posterior is not None and bool((posterior > self.threshold).any()):
+            self.trust[1 - m] = posterior
+            return
+        why = "all the same or not finite" if posterior is None else "none of which the mixture trusts"
+        message = f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to {high:.6g}, {why}"
+        if self.trust[1 - m] is None:
+            raise Undivided(f"{message}. Warm up longer (now warmup={self.warmup}), or lower the learning rate.")
+        warnings.warn(f"{message} in epoch {run.epoch + 1}: its last division stands.", stacklevel=2)
+
+    def _labelled(self, m: int) -> Tensor:
+        """Which rows network ``m`` takes the labels of, (N,) bool."""
+        trust = self.trust[m]
+        assert trust is not None
+        return trust > self.threshold
+
+    def rows(self, rows: Tensor, run: Run) -> Tensor:
+        if run.epoch < self.warmup:
+            return rows
+        parts = []
+        for m in range(2):
+            is_labelled = self._labelled(m).cpu()[rows]
+            labelled, rest = rows[is_labelled], rows[~is_labelled]
+            share = -(-run.batch_size // 2) if len(rest) else run.batch_size
+            self._num_steps[m] = -(-len(labelled) // share)
+            order = _repeated(labelled, self._num_steps[m] * run.batch_size)
+            if len(rest):  # one of each in turn, so that all processes get both
+                order[0::2] = _repeated(labelled, len(order[0::2]))
+                order[1::2] = _repeated(rest, len(order[1::2]))
+            parts.append(order)
+        return torch.cat(parts)
+
+    def step(self, batch: Batch, run: Run) -> Step | None:
+        if run.epoch < self.warmup:
+            return self._penalised(batch, run) if self.penalty else None
+        done = run.step - self.first_step
+        m = int(done >= self._num_steps[0])
+        progress = run.epoch + (done - m * self._num_steps[0]) / self._num_steps[m]
+        x = torch.stack([batch.x, self._second_view(batch, run)], 1)  # (b, 2, …)
+        target = self._guess(m, x, batch, run)[:, None].expand(-1, 2, -1)  # (b, 2, K)
+        lam, partner = draw_mix("dividemix", self.alpha, 2 * batch.count, run)
+        x, target = (mix(values, lam, partner, batch, run) for values in (x, target))
+
+        out = run.forward(run.models[m], x.flatten(0, 1))
+        log_p = run.loss.scores(out).log_softmax(1).view_as(target)
+        losses = self._losses(log_p, target, self._labelled(m), self._unlabelled_weight(progress), batch, run)
+        run.backward(losses[None], batch)
+        return Step([], losses.detach()[None], None)
+
+    def _penalised(self, batch: Batch, run: Run) -> Step:
+        outs = [run.forward(model, batch.x) for model in run.models]
+        log_p = torch.stack([run.loss.scores(out).log_softmax(1) for out in outs])
+        losses = torch.stack([run.loss(out, batch.target) for out in outs]) + (log_p.exp() * log_p).sum(2)
+        run.backward(losses, batch)
+        return Step(outs, losses.detach(), None)
+
+    def _unlabelled_weight(self, progress: float) -> float:
+        """λ_u·r after ``progress`` epochs."""
+        return self.lambda_u * (min(1.0, (progress - self.warmup) / self.ramp) if self.ramp else 1.0)
+
+    def _second_view(self, batch: Batch, run: Run) -> Tensor:
+        """The rows of the batch, augmented anew."""
+        if run.augment is None or not run.augment.columns:
+            return batch.x
+        share = len(batch.rows)
+        drawn = run.augment.draw(share * run.world_size, run.generator("dividemix view", run.step))
+        return run.fetch(run.data.x, batch.rows, run.augment, drawn[run.rank * share : (run.rank + 1) * share])
+
+    @torch.no_grad()
+    def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
+        """What network ``m`` shall say of each row (b, K), by its label or by what both networks say of its views."""
+        trust = self.trust[m]
+        assert trust is not None
+        trust = trust[batch.rows, None]
+        rest = (trust <= self.threshold)[:, 0]
+        p = _mean_prediction(run.models[m], x, run)
+        target = trust * F.one_hot(batch.given, run.num_classes) + (1 - trust) * p
+        other = run.evaluated[1 - m]
+        run.share_buffers([other])
+        if bool(rest.any()):
+            with evaluating([other]):
+                target[rest] = (p[rest] + _mean_prediction(other, x[rest], run)) / 2
+        return sharpen(target, self.temperature)
+
+    @staticmethod
+    def _losses(log_p: Tensor, target: Tensor, is_labelled: Tensor, weight: float, batch: Batch, run: Run) -> Tensor:
+        """Each row's part (b,) of the loss, whose mean over the rows of all processes is the loss."""
+        p = log_p.exp()
+        labelled = is_labelled[batch.rows]
+        size = is_labelled[batch.all_rows].sum()
+        entropy = -(target * log_p).sum(2).mean(1) * (batch.count / size.clamp(min=1))
+        square = ((p - target) ** 2).mean((1, 2)) * (weight * batch.count / (batch.count - size).clamp(min=1))
+        p = p.mean(1)  # (b, K)
+        counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
+        mean = (run.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
+        uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
+        # Its gradient in p is −1/(K·mean), which this has too, while the mean over rows is the divergence itself.
+        return torch.where(labelled, entropy, square) + uneven + 1 - (p / mean).mean(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"trust": self.trust, "losses": self.losses, "first_step": self.first_step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.trust, self.losses, self.first_step = state["trust"], state["losses"], state["first_step"]
+
+
+def _mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
+    """The predicted distribution (b, K), averaged over the two views of ``x`` (b, 2, …)."""
+    p = run.loss.scores(run.forward(model, x.flatten(0, 1))).softmax(1)
+    return p.view(len(x), 2, -1).mean(1)
+
+
+def _repeated(rows: Tensor, n: int) -> Tensor:
+    """The first ``n`` of ``rows``, begun again as often as needed."""
+    return rows[torch.arange(n) % len(rows)]

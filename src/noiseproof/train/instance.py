@@ -1,0 +1,66 @@
+"""What instance-dependent noise needs: predictions of a model trained on clean labels, averaged over epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from noiseproof.data import Dataset
+from noiseproof.losses import get_loss
+from noiseproof.noise import PredictionAverage
+from noiseproof.strategies import Run, Strategy
+from noiseproof.train.loop import Progress, train
+from noiseproof.train.methods import Method
+from noiseproof.train.settings import Settings
+from noiseproof.train.task import prepare
+
+# Chen et al. 2020 on CIFAR-10. Their code makes a new optimiser for every epoch, whose momentum starts at zero; here it
+# goes on.
+CHEN_CIFAR10 = Settings(
+    model="wrn-28-2-sln:width=10",
+    epochs=150,
+    optimizer="sgd:lr=0.1,momentum=0.9,weight_decay=5e-4",
+    schedule="step:at=[60,120],factor=0.2",
+)
+
+
+class _Average(Strategy):
+    """After every epoch, what the model says of all training inputs, augmented as in training (Chen et al. 2020)."""
+
+    def setup(self, run: Run) -> None:
+        self.average = PredictionAverage(run.num_rows, run.num_classes)
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        parts = [(rows, counts, run.log_probs(outs).double().exp()) for rows, counts, outs in run.sweep(augment="chen")]
+        self.average.update(run.merge(parts).cpu())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.average.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.average.load_state_dict(state)
+
+
+def averaged_predictions(
+    data: Dataset,
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    fabric: Fabric | None = None,
+    out: str | None = None,
+    progress: Progress | None = None,
+) -> Tensor:
+    """S̄ (N, K): train with cross entropy on the dataset's labels as they are, average the predictions of all epochs.
+
+    ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the noise of Chen et al.
+    2020, Algorithm 1 (paper 001, section 4.3). With ``out``, an interrupted training resumes.
+    """
+    method = Method(get_loss("ce"), strategies=(_Average(),))
+    result = train(
+        prepare(data), method, settings, seed=seed, fabric=fabric, out=out, resume=out is not None, progress=progress
+    )
+    (averaging,) = result.strategies
+    assert isinstance(averaging, _Average)
+    return averaging.average.mean()

@@ -1,0 +1,326 @@
+"""Checkpoints are whole or not there, hold everything exactly, and refuse what is not theirs."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from noiseproof.data import get_dataset
+from noiseproof.train import Interrupted, Settings, Task, checkpoint, prepare, train
+from noiseproof.train.checkpoint import KEEP, BadCheckpoint, checkpoints, latest, load, save
+
+SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9")
+
+
+def moons(seed: int = 0, noise: str = "symmetric:rate=0.4", n: int = 101) -> Task:
+    return prepare(get_dataset(f"two-moons:n={n},n_test=20"), noise, seed=seed)
+
+
+def interrupted(folder: Path, **options: Any) -> Path:
+    """A run that was stopped after 3 of its 8 steps; its checkpoint."""
+    with pytest.raises(Interrupted):
+        train(moons(), "ce", SETTINGS, out=folder, max_steps=3, **options)
+    path = latest(folder / "checkpoints")
+    assert path is not None and path.name == "step-000000003.safetensors"
+    return path
+
+
+# What goes in comes out
+
+
+def test_everything_comes_back_with_its_type_and_in_its_order(tmp_path: Path) -> None:
+    state = {
+        "z": 1,
+        "a": {3: "three", 1: {"deep": [1, [2.5, [None, True]], {}]}, "1": "a word", None: 0, True: 1},
+        "floats": [math.inf, -math.inf, 0.1, 5e-324, -0.0, 2**63 + 1, 1e308],
+        "text": 'quotes " and \n and ω',
+        "empty": [[], {}, ""],
+    }
+    path = save(tmp_path, 7, state)
+    back = load(path)
+    assert back == state and repr(back) == repr(state)  # repr sees 1 against 1.0, -0.0, and the order of keys
+    nan = load(save(tmp_path, 8, {"x": [math.nan], math.nan: 1}))
+    assert math.isnan(nan["x"][0]) and math.isnan(next(k for k in nan if k != "x"))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+     torch.int8, torch.uint8, torch.bool],
+)  # fmt: skip
+def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    values = torch.tensor([[0.1, -0.0, 3.0], [1e-3, 7.25, 1.0]], dtype=torch.float64).abs().to(dtype)
+    if dtype.is_floating_point:
+        values[0, 0], values[0, 1], values[1, 0] = math.nan, -math.inf, -0.0
+    state = {"plain": values, "turned": values.T, "one": values[0, 2], "none": values[:0], "list": [{5: values[:, 1]}]}
+    back = load(save(tmp_path, 1, state))
+    for name, was in {**state, "list": state["list"][0][5]}.items():
+        now = back["list"][0][5] if name == "list" else back[name]
+        assert now.dtype is dtype and now.shape == was.shape
+        as_bytes = [t.contiguous().view(torch.uint8) if t.dim() else t[None].view(torch.uint8) for t in (was, now)]
+        assert torch.equal(*as_bytes), name
+
+
+def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
+    whole = torch.arange(6.0)
+    back = load(save(tmp_path, 1, {"whole": whole, "again": whole, "part": whole[2:4]}))
+    assert torch.equal(back["whole"], whole) and torch.equal(back["part"], whole[2:4])
+    back["again"].zero_()
+    assert torch.equal(back["whole"], whole)
+
+
+def test_names_that_read_alike_are_kept_apart(tmp_path: Path) -> None:
+    one, two, three = torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)
+    state = {"a": {"b.c": one, "b": {"c": two}}, "a.b": {"c": three}, 0: one, "0": two, "x": [one], "x.0": three}
+    back = load(save(tmp_path, 1, state))
+    assert (float(back["a"]["b.c"]), float(back["a"]["b"]["c"]), float(back["a.b"]["c"])) == (1, 2, 3)
+    assert (float(back[0]), float(back["0"]), float(back["x"][0]), float(back["x.0"])) == (1, 2, 1, 3)
+
+
+def test_an_optimiser_goes_on_from_it(tmp_path: Path) -> None:
+    """Its state has whole numbers as keys, and safetensors sorts names: 10 before 2."""
+    weights = [torch.nn.Parameter(torch.full((2,), float(i))) for i in range(12)]
+    other = [torch.nn.Parameter(p.detach().clone()) for p in weights]
+    first, second = torch.optim.Adam(weights, lr=0.1), torch.optim.Adam(other, lr=0.1)
+    for i, p in enumerate(weights):
+        p.grad = torch.full_like(p, i + 1.0)
+    first.step()
+    back = load(save(tmp_path, 1, {"state": first.state_dict()["state"]}))
+    assert list(back["state"]) == list(range(12))
+    second.load_state_dict({**second.state_dict(), "state": back["state"]})
+    for a, b in zip(first.state.values(), second.state.values(), strict=True):
+        assert all(torch.equal(a[key], b[key]) for key in ("step", "exp_avg", "exp_avg_sq"))
+
+
+def test_only_the_last_ones_are_kept_and_they_are_ordered_by_number(tmp_path: Path) -> None:
+    for step in (9, 10, 999_999_999, 1_000_000_000):  # the last one has a digit more
+        save(tmp_path, step, {"step": step})
+    assert [load(path)["step"] for path in checkpoints(tmp_path)] == [999_999_999, 1_000_000_000]
+    assert KEEP == 2 and latest(tmp_path) == checkpoints(tmp_path)[-1]
+    (tmp_path / "step-5.safetensors.part").touch()
+    (tmp_path / "best.safetensors").touch()
+    assert len(checkpoints(tmp_path)) == 2
+    assert latest(tmp_path / "nowhere") is None
+
+
+# A file that cannot be used
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def _cut_to_its_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _foreign(path: Path) -> None:
+    save_file({"weight": torch.zeros(3)}, path)
+
+
+def _foreign_with_a_header(path: Path) -> None:
+    save_file({"weight": torch.zeros(3)}, path, {"format": "pt"})
+
+
+def _text(path: Path) -> None:
+    path.write_text("epoch,loss\n1,2.3\n" * 20)
+
+
+def _pickled(path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(path.parent / "a pickle was opened"),)
+
+    path.write_bytes(pickle.dumps({"models": [Bomb()]}))
+
+
+def _torch_saved(path: Path) -> None:
+    torch.save({"models": [torch.zeros(3)]}, path)
+
+
+BROKEN = [
+    _truncated, _cut_to_its_header, _empty, _foreign, _foreign_with_a_header, _text, _pickled, _torch_saved,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", BROKEN, ids=lambda f: f.__name__)
+def test_a_bad_file_is_refused_and_the_last_good_one_named(tmp_path: Path, damage: Any) -> None:
+    path = interrupted(tmp_path)
+    good = save(tmp_path / "checkpoints", 2, load(path))
+    worse = save(tmp_path / "checkpoints", 1, {})  # not the last good one, though it lies there
+    for bad in (path, worse):
+        damage(bad)
+    with pytest.raises(BadCheckpoint) as refused:
+        train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    assert str(path) in str(refused.value) and f"The last good one is {good}." in str(refused.value)
+    assert not (path.parent / "a pickle was opened").exists()
+    path.unlink()  # what the message suggests works
+    good.rename(path)
+    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).rows) == 2
+
+
+def test_without_another_one_it_says_so(tmp_path: Path) -> None:
+    _text(interrupted(tmp_path))
+    with pytest.raises(BadCheckpoint, match="There is no other one: start anew."):
+        train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+
+
+def test_a_write_that_was_killed_leaves_the_old_one(tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    (path.parent / "step-000000005.safetensors.part").write_bytes(path.read_bytes()[:200])
+    assert latest(path.parent) == path
+    after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    whole = train(moons(), "ce", SETTINGS)
+    assert _same_but_time(after.rows, whole.rows)
+
+
+def _same_but_time(a: list[dict[str, float]], b: list[dict[str, float]]) -> bool:
+    return [{**row, "seconds": 0} for row in a] == [{**row, "seconds": 0} for row in b]
+
+
+# Another run's
+
+
+@pytest.mark.parametrize(
+    "key, method, changes, seed",
+    [
+        ("method", "gce", {}, 0),
+        ("method", "ce & momentum", {}, 0),
+        ("seed", "ce", {}, 1),
+        ("model", "ce", {"model": "mlp:hidden=[5]"}, 0),
+        ("epochs", "ce", {"epochs": 3}, 0),
+        ("batch_size", "ce", {"batch_size": 16}, 0),
+        ("optimizer", "ce", {"optimizer": "adam:lr=0.1"}, 0),
+        ("schedule", "ce", {"schedule": "constant"}, 0),
+        ("clip", "ce", {"clip": 1.0}, 0),
+        ("drop_last", "ce", {"drop_last": True}, 0),
+    ],
+)
+def test_other_settings_are_refused_by_name(
+    tmp_path: Path, key: str, method: str, changes: dict[str, Any], seed: int
+) -> None:
+    path = interrupted(tmp_path)
+    other = Settings(**{**SETTINGS.as_dict(), **changes})
+    with pytest.raises(BadCheckpoint, match=rf"Expected {key}=.* to resume .*{path.name}, got "):
+        train(moons(), method, other, seed=seed, out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    "key, other",
+    [
+        ("dataset", lambda: prepare(get_dataset("circles:n=101,n_test=20"), "symmetric:rate=0.4")),
+        ("noise", lambda: moons(noise="symmetric:rate=0.2")),
+        ("rows", lambda: moons(n=102)),
+        ("labels", lambda: moons(seed=1)),
+    ],
+)
+def test_other_data_is_refused_by_name(tmp_path: Path, key: str, other: Any) -> None:
+    interrupted(tmp_path)
+    with pytest.raises(BadCheckpoint, match=rf"Expected {key}="):
+        train(other(), "ce", SETTINGS, out=tmp_path, resume=True)
+
+
+def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:
+    interrupted(tmp_path, samples=True)
+    other = Settings(**SETTINGS.as_dict(), workers=1, checkpoint_steps=2, checkpoint_seconds=0.0)
+    after = train(moons(), "ce", other, out=tmp_path, resume=True)
+    assert _same_but_time(after.rows, train(moons(), "ce", SETTINGS).rows)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError, match=r"Expected a new folder, .*Resume it, or choose another folder."):
+        train(moons(), "ce", SETTINGS, out=tmp_path)
+    assert path.read_bytes() == before and checkpoints(path.parent) == [path]
+
+
+# A full disk
+
+FULL = """
+    import errno, os, resource, sys
+    from pathlib import Path
+    import torch
+    torch.set_num_threads(1)
+    from noiseproof.data import get_dataset
+    from noiseproof.train import Settings, checkpoint, prepare, train
+
+    out, room = Path(sys.argv[1]), int(sys.argv[2])
+    task = prepare(get_dataset("two-moons:n=101,n_test=20"), "symmetric:rate=0.4")
+    settings = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9",
+                        checkpoint_steps=1)
+
+    def fill_the_disk(epoch, step, steps, row):
+        if step == 3:  # the checkpoint of the second step is there, that of the third will not fit
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+
+    try:
+        train(task, "ce", settings, out=out, progress=fill_the_disk, samples=True)
+    except OSError as error:
+        print(type(error).__name__, error)
+        raise SystemExit(3)
+"""
+
+
+def full_disk(out: Path, room: int) -> str:
+    """What a run says on a disk on which no file can be longer than ``room`` bytes from its third step on."""
+    here = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(here / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", textwrap.dedent(FULL), str(out), str(room)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 3, (done.returncode, done.stdout, done.stderr[-2000:])
+    return done.stdout
+
+
+def test_a_full_disk_is_a_clear_error_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
+    said = full_disk(tmp_path, room=1000)
+    good = tmp_path / "checkpoints" / "step-000000002.safetensors"
+    assert re.search(r"Expected to write .*step-000000003.safetensors, got: .*File too large.*Free some space", said)
+    assert f"The last good checkpoint is {good}." in said
+    assert not list(tmp_path.rglob("*.part"))
+    assert latest(tmp_path / "checkpoints") == good and load(good)["step"] == 2
+    resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True, samples=True)
+    assert _same_but_time(resumed.rows, train(moons(), "ce", SETTINGS).rows)
+
+
+def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is written before the checkpoint: it, too, is whole or as it was."""
+    interrupted(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def no_space(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"record.csv.*No space left on device.*resume"):
+        patch.setattr(checkpoint.os, "replace", no_space)
+        train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    assert _same_but_time(resumed.rows, train(moons(), "ce", SETTINGS).rows)
+
+
+def test_the_best_models_can_be_read_by_anyone(tmp_path: Path) -> None:
+    task = prepare(get_dataset("two-moons:n=101,n_test=20"), "symmetric:rate=0.4", validation=0.3)
+    result = train(task, "ce", SETTINGS, out=tmp_path)
+    names = {f"models.0.{name}" for name in result.models[0].state_dict()}
+    best = load_file(tmp_path / "best.safetensors")
+    assert set(best) == names
+    if result.best is result.last:
+        assert all(torch.equal(best[f"models.0.{k}"], v) for k, v in result.models[0].state_dict().items())

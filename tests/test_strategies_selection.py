@@ -1,0 +1,387 @@
+"""Selection of samples against references typed from the papers and their code, and resumed runs bit for bit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from noiseproof.core.output import Output
+from noiseproof.data import get_dataset
+from noiseproof.losses import Loss, get_loss
+from noiseproof.models.classifier import build_classifier
+from noiseproof.strategies import Batch, Run, Strategy, get_strategy
+from noiseproof.strategies.selection import CoTeaching, Prune, Sigua, SiguaBackward, SmallLoss
+from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
+
+K = 10
+PAIRS = 0.7 * np.eye(K) + 0.3 * np.roll(np.eye(K), 1, 1)  # T of pair noise
+SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
+
+
+def make_run(task: Task, loss: str | Loss = "ce", epoch: int = 0, models: int = 0) -> Run:
+    """A run in ``epoch``, with untrained models."""
+    loss = get_loss(loss) if isinstance(loss, str) else loss
+    loss.reduction = "none"
+    run = Run(
+        fabric=Fabric(accelerator="cpu", devices=1, precision="64-true"),
+        data=replace(task.train, clean=None),
+        loss=loss,
+        epochs=100,
+        seed=0,
+        normalise=task.normalise,
+    )
+    for m in range(models):
+        generator = torch.Generator().manual_seed(m)
+        model = build_classifier("mlp:hidden=[8]", "linear", input_shape=(64,), num_outputs=K, generator=generator)
+        run.add(model.double(), torch.optim.Adam)
+    run.epoch = epoch
+    return run
+
+
+def make_batch(rows: int, seed: int = 0) -> tuple[Batch, np.ndarray]:
+    """A step of one process, and logits (2, B, K) of two models."""
+    random = np.random.default_rng(seed)
+    given = torch.from_numpy(random.integers(0, K, rows))
+    index = torch.from_numpy(random.permutation(1000)[:rows])
+    batch = Batch(torch.empty(rows, 0), given, given, index, index, count=rows)
+    return batch, random.normal(0, 3, (2, rows, K))
+
+
+def gradients(strategy: Strategy, logits: np.ndarray, batch: Batch, run: Run) -> np.ndarray:
+    """∂L/∂z (M, B, K) of what the loop makes of a strategy's weights."""
+    z = [torch.tensor(one, requires_grad=True) for one in logits]
+    outs = [Output(one) for one in z]
+    losses = torch.stack([run.loss(out, batch.target) for out in outs])
+    weights = strategy.weights(losses.detach(), outs, batch, run)
+    run.backward(losses if weights is None else losses * weights, batch)
+    return np.stack([one.grad.numpy() for one in z])  # type: ignore[union-attr]
+
+
+def cross_entropies(logits: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """−log p_y of each row, and its derivative p − onehot."""
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return -np.log(p[np.arange(len(y)), y]), p - np.eye(K)[y]
+
+
+# --- How many are kept -----------------------------------------------------------------------------------------------
+def test_share_forgotten() -> None:
+    ramp = [SmallLoss(forget=0.4, ramp=5).forgotten(epoch) for epoch in range(8)]
+    assert ramp == pytest.approx([0, 0.08, 0.16, 0.24, 0.32, 0.4, 0.4, 0.4])
+    assert [SmallLoss(forget=0.4, ramp=0).forgotten(epoch) for epoch in (0, 1)] == [0.4, 0.4]
+
+
+@pytest.mark.parametrize("c", [0.5, 1.0, 2.0])
+def test_share_forgotten_by_co_teaching_is_that_of_the_paper(c: float) -> None:
+    tau, Tk = 0.45, 10
+    paper = [tau * min(T**c / Tk, 1) for T in range(120)]
+    assert [CoTeaching(tau, Tk, exponent=c).forgotten(T) for T in range(120)] == pytest.approx(paper)
+
+
+@pytest.mark.parametrize("c", [0.5, 1.0, 2.0])
+def test_share_forgotten_by_the_released_co_teaching(c: float) -> None:
+    tau, Tk = 0.45, 10
+    schedule = [number / (Tk - 1) * tau**c for number in range(Tk)] + [tau] * 20
+    first_trained = 1
+    found = [CoTeaching(tau, Tk, exponent=c, released=True).forgotten(epoch) for epoch in range(20)]
+    assert found == pytest.approx(schedule[first_trained : first_trained + 20])
+    assert found[8] == tau**c and found[9] == tau  # the ramp ends elsewhere where c is not 1
+
+
+@pytest.mark.parametrize("rows, forget, kept", [(128, 0.4, 76), (7, 0.5, 3), (10, 0.0, 10), (3, 0.9, 1), (1, 0.5, 1)])
+def test_number_kept(task: Task, rows: int, forget: float, kept: int) -> None:
+    """int((1 − forget)·B); one where that is none."""
+    batch, _ = make_batch(rows)
+    assert SmallLoss(forget, ramp=0).num_kept(batch, make_run(task)) == kept
+
+
+@pytest.mark.parametrize("make", [SmallLoss, CoTeaching, Sigua])
+def test_start_moves_the_ramp(task: Task, make: Any) -> None:
+    batch, _ = make_batch(100)
+    losses = torch.rand(2, 100, generator=torch.Generator().manual_seed(0))
+    found = [make(0.5, ramp=5, start=3).weights(losses, [], batch, make_run(task, epoch=epoch)) for epoch in range(10)]
+    assert found[:3] == [None] * 3
+    assert [int((weights > 0).sum(1)[0]) for weights in found[3:]] == [100, 90, 80, 70, 60, 50, 50]
+
+
+# --- Which are kept --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rows, epoch", [(64, 0), (64, 3), (101, 50), (2, 50)])
+def test_small_loss_is_the_mean_over_the_smallest(task: Task, rows: int, epoch: int) -> None:
+    batch, logits = make_batch(rows, epoch)
+    run = make_run(task, epoch=epoch)
+    y = batch.given.numpy()
+    want = np.zeros_like(logits)
+    for m in range(2):  # each model by itself
+        losses, slopes = cross_entropies(logits[m], y)
+        small = np.argsort(losses, kind="stable")[: max(1, int((1 - 0.45 * min(epoch / 10, 1)) * rows))]
+        want[m, small] = slopes[small] / len(small)
+    np.testing.assert_allclose(gradients(SmallLoss(forget=0.45), logits, batch, run), want, atol=1e-14)
+
+
+def test_selection_by_margin(task: Task) -> None:
+    """By the margin of the given label: where the target is another, the loss would select others."""
+    batch, logits = make_batch(50)
+    run = make_run(task)
+    y = batch.given.numpy()
+    others = np.where(np.eye(K, dtype=bool)[y], -np.inf, logits[0])
+    delta = logits[0][np.arange(50), y] - np.log(np.exp(others).sum(1))
+    by_margin = SmallLoss(forget=0.3, ramp=0, by="margin")
+    plain = gradients(by_margin, logits[:1], batch, run)[0]
+    kept = np.sort(np.argsort(-delta)[:35])
+    np.testing.assert_array_equal(np.flatnonzero(np.abs(plain).sum(1)), kept)
+    np.testing.assert_array_equal(plain, gradients(SmallLoss(forget=0.3, ramp=0), logits[:1], batch, run)[0])
+
+    moved = batch.with_target((batch.given + 1) % K)
+    np.testing.assert_array_equal(np.flatnonzero(np.abs(gradients(by_margin, logits[:1], moved, run)[0]).sum(1)), kept)
+    by_loss = gradients(SmallLoss(forget=0.3, ramp=0), logits[:1], moved, run)[0]
+    assert not np.array_equal(np.flatnonzero(np.abs(by_loss).sum(1)), kept)
+
+
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("rows, epoch", [(64, 0), (128, 4), (33, 30)])
+def test_co_teaching_exchanges_selections(task: Task, rows: int, epoch: int, released: bool) -> None:
+    """Each model's gradient is that of its mean loss over the rows of the other's smallest losses."""
+    batch, logits = make_batch(rows, epoch)
+    strategy = CoTeaching(forget=0.2, released=released)
+    kept = int((1 - (0.2 * (epoch + 1) / 9 if released and epoch < 9 else 0.2 * min(epoch / 10, 1))) * rows)
+    z = [torch.tensor(one, requires_grad=True) for one in logits]
+    each = [F.cross_entropy(one, batch.given, reduction="none") for one in z]
+    first, second = (torch.from_numpy(np.argsort(one.detach().numpy())[:kept].copy()) for one in each)
+    losses = each[0][second].mean(), each[1][first].mean()
+    for one in losses:
+        (one / kept if released else one).backward()
+    want = np.stack([one.grad.numpy() for one in z])  # type: ignore[union-attr]
+    found = gradients(strategy, logits, batch, make_run(task, epoch=epoch))
+    np.testing.assert_allclose(found, want, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "rows, forget, rate, ascended", [(100, 0.4, 0.3, 12), (100, 0.4, 1.0, 40), (10, 0.4, 0.0, 1), (9, 0.2, 0.6, 1)]
+)
+def test_sigua_descends_on_small_and_ascends_on_the_next(
+    task: Task, rows: int, forget: float, rate: float, ascended: int
+) -> None:
+    batch, logits = make_batch(rows, 3)
+    losses, slopes = cross_entropies(logits[0], batch.given.numpy())
+    order = np.argsort(losses)
+    kept = int((1 - forget) * rows)
+    small, bad = order[:kept], order[kept : kept + ascended]
+    want = np.zeros_like(slopes)
+    want[small] = slopes[small] / kept
+    want[bad] = -0.02 * slopes[bad] / ascended
+    strategy = Sigua(forget, ramp=0, rate=rate, scale=0.02)
+    np.testing.assert_allclose(gradients(strategy, logits[:1], batch, make_run(task))[0], want, atol=1e-14)
+
+
+def test_sigua_pushes_nothing_away_where_nothing_is_left_out(task: Task) -> None:
+    batch, logits = make_batch(16)
+    _, slopes = cross_entropies(logits[0], batch.given.numpy())
+    found = gradients(Sigua(forget=0.4, ramp=10), logits[:1], batch, make_run(task, epoch=0))[0]
+    np.testing.assert_allclose(found, slopes / 16, atol=1e-15)
+
+
+def test_sigua_with_backward_correction(task: Task) -> None:
+    batch, logits = make_batch(200)
+    y = batch.given.numpy()
+    log_p = logits[0] - np.log(np.exp(logits[0]).sum(1, keepdims=True))
+    pulled = np.eye(K)[y] @ np.linalg.inv(PAIRS)
+    corrected = -(pulled * log_p).sum(1)
+    slopes = pulled.sum(1, keepdims=True) * np.exp(log_p) - pulled
+    assert 20 < (corrected < 0).sum() < 180
+    loss = get_loss("backward", T=PAIRS)
+    for epoch, gamma in ((1, -1.0), (2, 0.05)):  # plain before the warm-up's end
+        want = np.where(corrected < 0, -gamma, 1)[:, None] * slopes / 200
+        run = make_run(task, loss, epoch=epoch)
+        found = gradients(SiguaBackward(scale=0.05, warmup=2), logits[:1], batch, run)[0]
+        np.testing.assert_allclose(found, want, atol=1e-13)
+
+
+def test_equal_losses_are_taken_in_their_order(task: Task) -> None:
+    batch, _ = make_batch(8)
+    weights = SmallLoss(forget=0.5, ramp=0).weights(torch.ones(1, 8), [], batch, make_run(task))
+    assert weights.tolist() == [[2, 2, 2, 2, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("rows", [64, 63])
+@pytest.mark.parametrize(
+    "strategy", [SmallLoss(0.4, 0), SmallLoss(0.4, 0, by="margin"), CoTeaching(0.4, 0), Sigua(0.4, 0)], ids=str
+)
+def test_two_processes_select_what_one_does(task: Task, strategy: Strategy, rows: int) -> None:
+    """Rows are ranked over all processes: each one's part of the weights is that of a single process."""
+    batch, logits = make_batch(rows)
+    outs = [Output(torch.from_numpy(one)) for one in logits]
+    run = make_run(task)
+    losses = torch.stack([run.loss(out, batch.given) for out in outs])
+    alone = strategy.weights(losses, outs, batch, run)
+    assert alone is not None
+
+    # What all processes send, made from the whole batch.
+    z, y = torch.from_numpy(logits), batch.given.expand(2, -1)[..., None]
+    margins = z.gather(2, y)[..., 0] - z.scatter(2, y, -math.inf).logsumexp(2)
+    whole = -margins.T if strategy.parameters.get("by") == "margin" else losses.T  # (B, 2)
+    sent: list[Tensor] = []
+    run.world_size = 2
+    run.gather = lambda values, batch: sent.append(values) or whole  # type: ignore[method-assign, func-returns-value]
+    places = torch.arange(64).reshape(2, 32) % rows  # of 63 rows: the last place of the second process only fills up
+    parts = []
+    for run.rank, place in enumerate(places):
+        given = batch.given[place]
+        own = replace(batch, x=batch.x[place], target=given, given=given, rows=batch.rows[place])
+        parts.append(strategy.weights(losses[:, place], [Output(o.logits[place]) for o in outs], own, run))
+    torch.testing.assert_close(torch.cat(sent)[:rows], whole)
+    assert torch.equal(torch.cat(parts, 1)[:, :rows], alone)  # type: ignore[arg-type]
+
+
+# --- Pruning ---------------------------------------------------------------------------------------------------------
+def predicted(run: Run) -> np.ndarray:
+    """p_y of each row of the training set under each model, (N, M)."""
+    x = run.prepare(torch.as_tensor(run.data.x), run.normalise)
+    with torch.no_grad():
+        probs = np.stack([model(x).logits.softmax(1).numpy() for model in run.plain_models], 2)
+    return probs[np.arange(run.num_rows), run.data.given.numpy()]
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_prune_keeps_what_reaches_k(task: Task, models: int) -> None:
+    run = make_run(task, "gce", models=models)
+    strategy = Prune(start=2, every=3, k=0.1)
+    p = predicted(run)
+    want = p >= 0.1
+    assert 0.1 < want.mean() < 0.9
+    q = 0.7
+    np.testing.assert_array_equal(want, (1 - p**q) / q <= (1 - 0.1**q) / q)  # the loss at most its value at p = k
+    batch, _ = make_batch(40)
+    losses = torch.ones(models, 40, dtype=torch.float64)
+    for run.epoch in range(2):
+        strategy.start_epoch(run)
+        assert strategy.weights(losses, [], batch, run) is None
+    run.epoch = 2
+    strategy.start_epoch(run)
+    weights = strategy.weights(losses, [], batch, run)
+    assert weights is not None
+    np.testing.assert_array_equal(weights, want[batch.rows].T)  # neither scaled nor averaged anew
+
+
+def test_prune_is_refreshed_every_few_epochs(task: Task) -> None:
+    run = make_run(task, models=1)
+    strategy = Prune(start=2, every=3, k=0.1)
+    looked = []
+    for run.epoch in range(10):
+        strategy.keep = None
+        strategy.start_epoch(run)
+        looked.append(strategy.keep is not None)
+    assert [epoch for epoch in range(10) if looked[epoch]] == [2, 5, 8]
+
+
+def test_prune_nothing_where_no_sample_reaches_k(task: Task) -> None:
+    run = make_run(task, models=1)
+    strategy = Prune(start=0, k=0.99)
+    strategy.start_epoch(run)
+    assert strategy.keep is not None and strategy.keep.all() and strategy.keep.shape == (run.num_rows, 1)
+
+
+# --- In the loop -----------------------------------------------------------------------------------------------------
+EVERY: list[tuple[Any, Strategy]] = [
+    ("ce", SmallLoss(forget=0.4, ramp=2)),
+    ("gce", SmallLoss(forget=0.4, ramp=2, by="margin")),
+    ("ce", CoTeaching(forget=0.4, ramp=2, beta1_from=1)),
+    ("ce", CoTeaching(forget=0.4, ramp=2, released=True, exponent=2)),
+    ("ce", Sigua(forget=0.4, ramp=1, start=1)),
+    (get_loss("backward", T=PAIRS), SiguaBackward(warmup=1)),
+    ("gce", Prune(start=1, every=1, k=0.2)),
+]
+
+
+def fit(task: Task, loss: str | Loss, strategy: Strategy, **options: Any) -> Result:
+    loss = get_loss(loss) if isinstance(loss, str) else loss
+    method = Method(loss, strategies=(strategy,))
+    return train(task, method, SETTINGS, fabric=Fabric(accelerator="cpu", devices=1), **options)
+
+
+def outcome(result: Result) -> tuple[list[dict[str, float]], list[Tensor]]:
+    """Every number of a run but its times."""
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.rows]
+    return rows, [value for model in result.models for value in model.state_dict().values()]
+
+
+@pytest.mark.parametrize("loss, strategy", EVERY, ids=[str(strategy) for _, strategy in EVERY])
+def test_resumed_run_is_the_same(task: Task, tmp_path: Path, loss: Any, strategy: Strategy) -> None:
+    rows, weights = outcome(fit(task, loss, strategy))
+    for steps in (3, 5):  # in the first epoch, then in the second (of five steps each)
+        with pytest.raises(Interrupted):
+            fit(task, loss, strategy, out=tmp_path, resume=True, max_steps=steps)
+    again_rows, again_weights = outcome(fit(task, loss, strategy, out=tmp_path, resume=True))
+    assert again_rows == rows
+    assert all(torch.equal(a, b) for a, b in zip(weights, again_weights, strict=True))
+
+
+@pytest.mark.parametrize("strategy", [strategy for _, strategy in EVERY], ids=str)
+def test_text_makes_the_same_strategy(strategy: Strategy) -> None:
+    again = get_strategy(str(strategy))
+    assert type(again) is type(strategy) and again.parameters == strategy.parameters
+
+
+def test_beta1_falls_at_its_epoch(task: Task) -> None:
+    plain = outcome(fit(task, "ce", CoTeaching(forget=0.4)))[0]
+    late = outcome(fit(task, "ce", CoTeaching(forget=0.4, beta1_from=2, beta1=0.1)))[0]
+    same = outcome(fit(task, "ce", CoTeaching(forget=0.4, beta1_from=1, beta1=0.9)))[0]
+    assert plain == same
+    assert late[:2] == plain[:2] and late[2] != plain[2]
+
+
+def test_small_losses_are_right_labels(task: Task) -> None:
+    """What the selections are for: what they keep is cleaner than the data, and what they learn is the truth."""
+    settings = Settings(epochs=12, model="mlp:hidden=[64]")
+    for strategy in (SmallLoss(forget=0.4, ramp=4), CoTeaching(forget=0.4, ramp=4), Sigua(forget=0.4, ramp=4)):
+        fabric = Fabric(accelerator="cpu", devices=1)
+        result = train(task, Method(get_loss("ce"), strategies=(strategy,)), settings, fabric=fabric)
+        assert result.last["test_accuracy"] > 0.9 and result.last["false_label_accuracy"] < 0.1
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: SmallLoss(1.0), r"`forget` in \[0, 1\), got 1.0"),
+        (lambda: SmallLoss(0.4, ramp=-1), "`ramp` to be an integer of at least 0"),
+        (lambda: SmallLoss(0.4, by="size"), "`by` to be one of loss, margin, got 'size'"),  # type: ignore[arg-type]
+        (lambda: CoTeaching(0.4, exponent=0), "`exponent`"),
+        (lambda: CoTeaching(0.4, beta1=1), "`beta1`"),
+        (lambda: Sigua(0.4, rate=2), "`rate`"),
+        (lambda: Sigua(0.4, scale=-1), "`scale`"),
+        (lambda: SiguaBackward(scale=-1), "`scale`"),
+        (lambda: Prune(0, k=1), "`k`"),
+        (lambda: Prune(0, every=0), "`every`"),
+    ],
+)
+def test_wrong_numbers_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", ["small-loss", "co-teaching", "sigua"])
+def test_the_share_to_forget_must_be_said(name: str) -> None:
+    with pytest.raises(TypeError, match="'forget' is missing"):
+        get_strategy(name)
+
+
+def test_wrong_company_is_refused(task: Task) -> None:
+    with pytest.raises(ValueError, match="the loss `backward` for sigua-bc, got `ce`"):
+        fit(task, "ce", SiguaBackward())
+    settings = Settings(epochs=1, model="mlp:hidden=[4]", optimizer="sgd")
+    with pytest.raises(ValueError, match="adam for `beta1_from`"):
+        train(task, Method(get_loss("ce"), strategies=(CoTeaching(0.4, beta1_from=1),)), settings)
