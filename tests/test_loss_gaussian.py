@@ -24,7 +24,7 @@ from noiseproof.heads import HEADS, get_head
 from noiseproof.losses import LogisticNormal, get_loss
 from noiseproof.losses import gaussian as module
 from noiseproof.losses.gaussian import LN, Het, draw_noise
-from noiseproof.losses.logistic_normal import inverse_softmax_centred, negative_log_normal, softmax_centred
+from noiseproof.losses.logistic_normal import inverse_softmax_centred, softmax_centred
 
 DTYPES = list(TOLERANCE)
 Row = tuple[mpf, list[mpf], list[mpf]]  # loss, its gradient by μ and by what spreads
@@ -492,3 +492,571 @@ def test_memory_is_linear_in_the_classes(soft: bool) -> None:
         assert max(seen.sizes) == B * D
         counts.append(sum(size == B * D for size in seen.sizes))
     assert counts[0] == counts[1] <= 20
+
+
+# --- What every loss must do -----------------------------------------------------------------------------------------
+B, K = 6, 5
+LABELS = torch.tensor([0, 3, 1, 4, 3, 2])
+SPECS = [
+    "ln",
+    "ln:dummy=false",
+    "ln:covariance=diagonal",
+    "ln:covariance=isotropic",
+    "ln:covariance=identity",
+    "ln:nll=true",
+    "het:samples=7",
+    "het:samples=7,covariance=full,tau=0.7",
+    "het:samples=7,shared=true",
+]
+every_loss = pytest.mark.parametrize("spec", SPECS)
+
+
+def parts_of(loss: Any, rows: int = B, num_classes: int = K, seed: int = 3) -> dict[str, Tensor]:
+    """An output with the fields that ``loss`` needs, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    D = loss.num_outputs(num_classes)
+    shapes = {"root": (D,), "scale": (1 if loss.covariance == "isotropic" else D,), "factors": (D, 2)}
+    parts = {"logits": 2 * torch.randn(rows, D, generator=generator, dtype=torch.float64)}
+    for name in sorted(loss.needs - {"logits"}):
+        parts[name] = torch.randn(rows, *shapes[name], generator=generator, dtype=torch.float64)
+        parts[name] = parts[name].abs() + 0.1 if name == "scale" else parts[name]
+    return parts
+
+
+def pick(parts: dict[str, Tensor], rows: Any) -> dict[str, Tensor]:
+    return {name: x[rows] for name, x in parts.items()}
+
+
+@every_loss
+def test_gradcheck(spec: str) -> None:
+    loss = get_loss(spec)
+    parts = pick(parts_of(loss), slice(0, 3))
+    for target in (LABELS[:3], points(3, K)):
+
+        def function(*fields: Tensor, target: Tensor = target) -> Any:
+            return loss(Output(**dict(zip(parts, fields, strict=True))), target)
+
+        inputs = [x.requires_grad_() for x in parts.values()]
+        assert torch.autograd.gradcheck(function, inputs)
+        if spec.startswith("ln"):
+            assert torch.autograd.gradgradcheck(function, inputs)
+
+
+def test_gradients_of_gradients_by_one_part_only() -> None:
+    parts = parts_of(LN())
+    mean, root = parts["logits"], parts["root"].requires_grad_()
+    (slope,) = torch.autograd.grad(LN()(Output(mean, root=root), LABELS), root, create_graph=True)
+    assert torch.autograd.grad(slope.sum(), root)[0].abs().sum() > 0
+
+
+@every_loss
+def test_class_label_equals_one_hot_target(spec: str) -> None:
+    for weight in (None, torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)):
+        loss = get_loss(spec, reduction="none", weight=weight)
+        parts = parts_of(loss)
+        (value, found), (same, also) = run(loss, parts, LABELS), run(loss, parts, F.one_hot(LABELS, K).double())
+        torch.testing.assert_close(value, same)
+        for name in found:
+            torch.testing.assert_close(found[name], also[name])
+
+
+@every_loss
+def test_order_of_the_batch_does_not_matter(spec: str) -> None:
+    loss = get_loss(spec, reduction="none")
+    parts, order = parts_of(loss), torch.tensor([3, 0, 5, 1, 4, 2])
+    if spec.startswith("het") and "shared" not in spec:
+        pytest.skip("a row's noise depends on its place in the batch")
+    value, found = run(loss, parts, LABELS)
+    moved, also = run(loss, pick(parts, order), LABELS[order])
+    torch.testing.assert_close(moved, value[order])
+    for name in found:
+        torch.testing.assert_close(also[name], found[name][order])
+    if spec.startswith("ln"):
+        alone = torch.cat([loss(Output(**pick(parts, slice(i, i + 1))), LABELS[i : i + 1]) for i in range(B)])
+        torch.testing.assert_close(alone, value)
+
+
+@every_loss
+def test_weights_and_reduction(spec: str) -> None:
+    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that count."""
+    weight = torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)
+    row_weight = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.5, 1.0], dtype=torch.float64)
+    parts = parts_of(get_loss(spec))
+    rows = get_loss(spec, reduction="none")(Output(**parts), LABELS)
+    for ignore_index, labels in ((-100, LABELS.masked_fill(LABELS == 3, -100)), (3, LABELS)):
+        counted = LABELS != 3
+        share = weight[LABELS] * counted
+        want = rows * share * row_weight
+        for reduction, expected in (("none", want), ("sum", want.sum()), ("mean", want.sum() / share.sum())):
+            loss = get_loss(spec, reduction=reduction, weight=weight, ignore_index=ignore_index)
+            value, found = run(loss, parts, labels, sample_weight=row_weight)
+            torch.testing.assert_close(value, expected)
+            assert all(gradient[~counted].abs().sum() == 0 for gradient in found.values())
+    assert get_loss(spec)(Output(**parts), LABELS).item() == pytest.approx(rows.mean().item())
+
+
+@every_loss
+def test_one_sample_and_no_sample(spec: str) -> None:
+    loss = get_loss(spec, reduction="none")
+    parts = parts_of(loss)
+    one = loss(Output(**pick(parts, 2)), LABELS[2])
+    assert one.shape == ()
+    torch.testing.assert_close(one, loss(Output(**pick(parts, slice(2, 3))), LABELS[2:3])[0])
+    assert loss(Output(**pick(parts, slice(0, 0))), LABELS[:0]).shape == (0,)
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_half_precision(spec: str, dtype: torch.dtype) -> None:
+    """The dtype of the logits comes back, near the loss of the same numbers in float64, and finite far out."""
+    loss = get_loss(spec, reduction="none")
+    parts = {name: x.to(dtype) for name, x in parts_of(loss).items()}
+    for target in (LABELS, points(B, K).to(dtype)):
+        value, found = run(loss, parts, target)
+        assert value.dtype == dtype and all(g.dtype == dtype and g.isfinite().all() for g in found.values())
+        if spec.startswith("ln"):
+            wide = {name: x.double() for name, x in parts.items()}
+            want, also = run(loss, wide, target if target.dim() == 1 else target.double())
+            torch.testing.assert_close(value.double(), want, rtol=2e-2, atol=2e-2)
+            for name in found:
+                torch.testing.assert_close(found[name].double(), also[name], rtol=2e-2, atol=2e-2)
+    parts["logits"] = parts["logits"].sign() * 100
+    assert all(x.isfinite().all() for x in (run(loss, parts, LABELS)[0], *run(loss, parts, LABELS)[1].values()))
+
+
+@every_loss
+def test_nan_logits_never_become_a_finite_loss(spec: str) -> None:
+    loss = get_loss(spec, reduction="none")
+    for target in (LABELS, points(B, K)):
+        parts = parts_of(loss)
+        parts["logits"][1, 0] = math.nan
+        value = loss(Output(**parts), target)
+        assert value[1].isnan() and value[[0, 2, 3, 4, 5]].isfinite().all()
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if s.startswith("ln")])
+def test_compiled_and_functional(spec: str) -> None:
+    torch._dynamo.reset()
+    loss = get_loss(spec)
+    parts = parts_of(loss)
+    fast = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for target in (LABELS, points(B, K)):
+        value, found = run(loss, parts, target)
+        same, also = run(fast, parts, target)
+        torch.testing.assert_close(same, value)
+
+        def of_row(row: dict[str, Tensor], t: Tensor) -> Tensor:
+            return loss(Output(**{name: x[None] for name, x in row.items()}), t[None])
+
+        mapped = torch.func.vmap(torch.func.grad(of_row))(parts, target)
+        for name in found:
+            torch.testing.assert_close(also[name], found[name])
+            torch.testing.assert_close(mapped[name] / B, found[name])
+
+
+def test_compiled_het_breaks_the_graph_and_stays_right() -> None:
+    torch._dynamo.reset()
+    loss = get_loss("het:samples=7")
+    parts = parts_of(loss)
+    fast = torch.compile(loss, backend="aot_eager")
+    torch.testing.assert_close(fast(Output(**parts), LABELS), loss(Output(**parts), LABELS))
+
+
+@every_loss
+def test_copies_and_specs_are_the_same_loss(spec: str) -> None:
+    weight = torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)
+    loss = get_loss(spec, weight=weight, ignore_index=4)
+    parts = parts_of(loss)
+    want = loss(Output(**parts), LABELS)
+    file = io.BytesIO()
+    torch.save(loss, file)
+    file.seek(0)
+    again = get_loss(str(loss), weight=weight, ignore_index=4)
+    assert str(again) == str(loss)
+    copies = (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), torch.load(file, weights_only=False), again)
+    for copied in (*copies, loss.with_hyperparameters(**loss.hyperparameters)):
+        torch.testing.assert_close(copied(Output(**parts), LABELS), want)
+        assert copied.needs == loss.needs and copied.num_outputs(K) == loss.num_outputs(K)
+
+
+@every_loss
+def test_labels_outside_the_classes(spec: str) -> None:
+    loss = get_loss(spec)
+    for label in (K, -1, 10**6):
+        labels = torch.tensor([0, 1, label, 1, 0, 1])
+        with pytest.raises(ValueError, match=f"labels in 0 … {K - 1}, got {label} at position 2"):
+            loss(Output(**parts_of(loss)), labels)
+
+
+@every_loss
+def test_missing_and_misshapen_fields(spec: str) -> None:
+    loss = get_loss(spec)
+    parts = parts_of(loss)
+    for name in loss.needs - {"logits"}:
+        for wrong in (None, parts[name][:3], parts[name][:, :-1] if parts[name].shape[1] > 1 else parts[name][:, 0]):
+            with pytest.raises(ValueError, match=f"`{name}` of shape"):
+                loss(Output(**{**parts, name: wrong}), LABELS)
+    with pytest.raises(ValueError, match="target of shape"):
+        loss(Output(**parts), torch.ones(B, K + 1, dtype=torch.float64))
+
+
+def test_ln_refuses() -> None:
+    out = Output(torch.zeros(2, 3), root=torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="probabilities in the target of ln, got -0.25"):
+        LN()(out, torch.tensor([[1.25, -0.25, 0.0], [1.0, 0.0, 0.0]]))
+    for lam in (0, -1, 1e-9, math.nan):
+        with pytest.raises(ValueError, match="`lam`"):
+            LN(lam=lam)
+    for words in ({"covariance": "low-rank"}, {"predict": "mean"}):
+        with pytest.raises(ValueError, match="one of"):
+            LN(**words)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_exploding_covariances_are_named(bad: float) -> None:
+    for spec, name in (("ln", "root"), ("ln:dummy=false", "root"), ("ln:covariance=diagonal", "scale")):
+        loss = get_loss(spec)
+        for classes in (K, 2):
+            parts = parts_of(loss, num_classes=classes)
+            parts[name][4, 0] = bad
+            with pytest.raises(ValueError, match=f"finite covariance, got `{name}` up to (inf|nan) in row 4"):
+                loss(Output(**parts), LABELS % classes)
+
+
+# --- Prediction ------------------------------------------------------------------------------------------------------
+def test_ln_scores() -> None:
+    """softmax(scores) is S_C(μ/τ) with the dummy class dropped and renormalised, or kept as the released code does."""
+    mean = torch.tensor([[1.0, -0.5, 0.25]])
+    with_dummy = softmax_centred(mean, 0.5)
+    dropped = with_dummy[:, :3] / with_dummy[:, :3].sum()
+    out = Output(mean, root=mean)
+    torch.testing.assert_close(LN(tau=0.5).scores(out).softmax(1), dropped)
+    torch.testing.assert_close(LN(tau=0.5, predict="released").scores(out).softmax(1), with_dummy)
+    for predict in ("classes", "released"):
+        loss = LN(tau=0.5, dummy=False, predict=predict)
+        torch.testing.assert_close(loss.scores(out).softmax(1), with_dummy)
+        assert loss.num_outputs(4) == 3
+    assert LN().num_outputs(4) == 4
+
+
+@pytest.mark.parametrize("dummy", [True, False])
+def test_binary(dummy: bool) -> None:
+    """Two classes: two logits with the dummy class, one without; both learn which class it is."""
+    loss = LN(dummy=dummy)
+    D = loss.num_outputs(2)
+    mean, root = torch.zeros(2, D, requires_grad=True), torch.full((2, D), 0.3, requires_grad=True)
+    optimizer = torch.optim.SGD([mean, root], lr=0.1)
+    y = torch.tensor([0, 1])
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss(Output(mean, root=root), y).backward()
+        optimizer.step()
+    assert loss.scores(Output(mean)).argmax(1).tolist() == [0, 1]
+    want = -loss.error(torch.zeros(2, D), y)
+    torch.testing.assert_close(mean.detach().double(), want, rtol=1e-2, atol=1e-2)
+
+
+# --- Het -------------------------------------------------------------------------------------------------------------
+def noise_of(loss: Het, parts: dict[str, Tensor], seed: int = 0, pieces: tuple[int, ...] = ()) -> list[Any]:
+    """Chunks of fixed noise, split as ``pieces`` says."""
+    rows, K = parts["logits"].shape
+    rank = parts["factors"].shape[2] if "factors" in parts else 0
+    generator = torch.Generator().manual_seed(seed)
+    like = {"generator": generator, "dtype": torch.float64}
+    each, across = torch.randn(loss.samples, rows, K, **like), torch.randn(loss.samples, rows, max(rank, 1), **like)
+    each, across = (x.float().to(parts["logits"].dtype) for x in (each, across))
+    sizes = list(pieces or (loss.samples,))
+    return [(a, b if rank else None) for a, b in zip(each.split(sizes), across.split(sizes), strict=True)]
+
+
+def het_truth(parts: dict[str, Tensor], chunks: list[Any], tau: float, y: int, row: int) -> tuple[mpf, dict[str, Any]]:
+    """−log mean_s softmax(u_s/τ)_y of one row and its gradients, in 60 digits."""
+    mean, scale = ([mpf(x) for x in parts[name][row].tolist()] for name in ("logits", "scale"))
+    factors = [[mpf(x) for x in line] for line in parts["factors"][row].tolist()] if "factors" in parts else None
+    K, temperature = len(mean), mpf(tau)
+    sums = {"p": mpf(0), "logits": [mpf(0)] * K, "scale": [mpf(0)] * K}
+    sums["factors"] = [[mpf(0)] * len(factors[0]) for _ in range(K)] if factors else []
+    samples = 0
+    for each, across in chunks:
+        for s in range(len(each)):
+            noise = [mpf(x) for x in each[s, row].tolist()]
+            wide = [mpf(x) for x in across[s, row].tolist()] if factors else []
+            u = [m + d * n for m, d, n in zip(mean, scale, noise, strict=True)]
+            if factors:
+                u = [
+                    a + mp.fsum(v * w for v, w in zip(line, wide, strict=True))
+                    for a, line in zip(u, factors, strict=True)
+                ]
+            exps = [mp.exp((a - max(u)) / temperature) for a in u]
+            total = mp.fsum(exps)
+            p = [e / total for e in exps]
+            sums["p"] += p[y]
+            samples += 1
+            for k in range(K):
+                slope = p[y] * ((k == y) - p[k]) / temperature  # dp_y/du_k
+                sums["logits"][k] += slope
+                sums["scale"][k] += slope * noise[k]
+                for j, w in enumerate(wide):
+                    sums["factors"][k][j] += slope * w
+    gradients = {name: -np.array(sums[name]) / sums["p"] for name in parts}
+    return -mp.log(sums["p"] / samples), {name: g.astype(float) for name, g in gradients.items()}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_het_against_the_same_noise_in_60_digits(
+    covariance: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for classes, size, centre, tau in (
+        (2, 1, 0, 1.0),
+        (5, 5, 0, 0.5),
+        (10, 50, 0, 20.0),
+        (6, 500, 0, 1.0),
+        (4, 3, 480, 1),
+    ):
+        loss = Het(tau=tau, samples=20, covariance=covariance, reduction="none")
+        parts = parts_of(loss, 3, classes, seed=classes)
+        parts["logits"] = centre + size * parts["logits"] / 2
+        parts = {name: x.float().to(dtype) for name, x in parts.items()}
+        chunks = noise_of(loss, parts, pieces=(7, 13))
+        monkeypatch.setattr(module, "draw_noise", lambda *args, chunks=chunks, **kwargs: chunks)
+        y = parts["logits"].argmax(1)
+        y[0] = parts["logits"][0].argmin()
+        value, found = run(loss, parts, y)
+        truth = [het_truth(parts, chunks, tau, int(y[row]), row) for row in range(3)]
+        assert excess(value, np.array([float(v) for v, _ in truth]), dtype) <= 1, (classes, size)
+        for name, gradient in found.items():
+            want = np.stack([g[name] for _, g in truth])
+            assert excess(gradient.flatten(1), want.reshape(3, -1), dtype) <= 1, (classes, size, name)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_chunks_do_not_change_the_value(covariance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same noise in pieces of any size: the same value and gradients."""
+    loss = Het(samples=24, covariance=covariance, reduction="none")
+    parts = parts_of(loss)
+    results = []
+    for pieces in ((24,), (1,) * 24, (5, 7, 12)):
+        chunks = noise_of(loss, parts, pieces=pieces)
+        monkeypatch.setattr(module, "draw_noise", lambda *args, chunks=chunks, **kwargs: chunks)
+        results.append(run(loss, parts, LABELS))
+    for value, found in results[1:]:
+        torch.testing.assert_close(value, results[0][0], rtol=1e-12, atol=1e-12)
+        for name in found:
+            torch.testing.assert_close(found[name], results[0][1][name], rtol=1e-11, atol=1e-12)
+
+
+def quadrature(mean: np.ndarray, d: np.ndarray, v: np.ndarray | None = None, tau: float = 1.0) -> np.ndarray:
+    """E softmax((μ + vε + d·ε′)/τ) exactly, (K,): no sampling.
+
+    With 1/Σ_k e^u_k = ∫₀^∞ exp(−t Σ_k e^u_k) dt the expectation over independent u_k is a one-dimensional integral over
+    x = log t of a product of one-dimensional ones; ε of a single factor is one more, outside.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    weights = weights / weights.sum()
+    x = np.linspace(-60, 60, 6001)
+    total = np.zeros(len(mean))
+    for outer, share in [(0.0, 1.0)] if v is None else zip(nodes[::1], weights[::1], strict=True):
+        if share < 1e-12:
+            continue
+        centre = (mean + (0 if v is None else v * outer)) / tau
+        u = centre[:, None] + (d / tau)[:, None] * nodes  # (K, n)
+        shifted = u[:, :, None] + x  # (K, n, x)
+        survive = np.exp(-np.exp(np.minimum(shifted, 700)))
+        factor = np.einsum("n,knx->kx", weights, survive)
+        rising = np.einsum("n,knx->kx", weights, np.exp(np.minimum(shifted, 700)) * survive)
+        for k in range(len(mean)):
+            others = np.prod(np.delete(factor, k, 0), 0)
+            total[k] += share * (rising[k] * others).sum() * (x[1] - x[0])
+    return total
+
+
+def test_quadrature_is_right() -> None:
+    """Where it is known: no noise, symmetry, and two classes as one logistic-normal integral."""
+    mean = np.array([0.3, -1.0, 2.0])
+    np.testing.assert_allclose(quadrature(mean, np.zeros(3)), np.exp(mean) / np.exp(mean).sum(), rtol=1e-9)
+    d, v = np.array([0.7, 1.5]), np.array([0.4, -1.1])
+    spread = math.sqrt((d**2).sum() + (v[0] - v[1]) ** 2)
+    want = integrate.quad(lambda e: stats.norm.pdf(e) / (1 + math.exp(-(0.8 + spread * e) / 1.7)), -12, 12)[0]
+    got = quadrature(np.array([0.5, -0.3]), d, v, tau=1.7)
+    assert got[0] == pytest.approx(want, rel=1e-8) and got.sum() == pytest.approx(1, rel=1e-8)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("classes", "tau"), [(2, 1.0), (5, 0.5), (10, 1.0)])
+def test_het_is_within_its_standard_error_of_the_truth(classes: int, tau: float, rank: int) -> None:
+    """20 000 samples against quadrature, the value and the gradients by μ (Eq. 14) and d within five standard errors."""
+    rng, samples = np.random.default_rng(classes), 20_000
+    mean, d, v = rng.normal(size=classes), 0.2 + rng.uniform(size=classes), rng.normal(size=classes)
+    parts = {"logits": torch.tensor(mean)[None], "scale": torch.tensor(d)[None]}
+    if rank:
+        parts["factors"] = torch.tensor(v)[None, :, None]
+    loss = Het(tau=tau, samples=samples, covariance="full" if rank else "diagonal")
+    exact = quadrature(mean, d, v if rank else None, tau)
+    p = loss.scores(Output(**parts)).exp()[0].numpy()
+    error = np.sqrt(exact * (1 - exact) / samples)  # no softmax spreads more than a coin
+    assert (np.abs(p - exact) < 5 * error).all()
+    _, found = run(loss, parts, torch.tensor([1]))
+    h = 1e-4
+    for name, at in (("logits", mean), ("scale", d)):
+        for k in range(classes):
+            moved = []
+            for sign in (1, -1):
+                step = at.copy()
+                step[k] += sign * h
+                arguments = (step, d) if name == "logits" else (mean, step)
+                moved.append(-math.log(quadrature(*arguments, v if rank else None, tau)[1]))
+            assert found[name][0, k].item() == pytest.approx(
+                (moved[0] - moved[1]) / (2 * h), abs=0.1 / tau / math.sqrt(20)
+            )
+
+
+def test_het_without_noise_is_cross_entropy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(B, K, generator=generator)
+    out = Output(logits, scale=torch.zeros(B, 1))
+    for tau in (1.0, 0.5):
+        torch.testing.assert_close(Het(tau=tau, samples=3)(out, LABELS), F.cross_entropy(logits / tau, LABELS))
+
+
+def test_het_noise_is_drawn_for_each_class_and_factor() -> None:
+    """Equal scales do not cancel (one scalar for all classes would), and with R = K no two noises are the same."""
+    out = Output(torch.zeros(4, 3), scale=torch.full((4, 3), 2.0))
+    p = Het(samples=1).scores(out)
+    assert (p.std(1) > 0.1).all() and len({tuple(row) for row in p.tolist()}) == 4
+    shared = Het(samples=1, shared=True).scores(out)
+    torch.testing.assert_close(shared, shared[:1].expand(4, 3))
+    each, across = next(draw_noise(torch.zeros(4, 3), 3, samples=5, seed=0, shared=False))
+    assert across is not None and each.shape == across.shape and not torch.isclose(each, across).any()
+    each, across = next(draw_noise(torch.zeros(4, 3), 2, samples=5, seed=0, shared=True))
+    assert across is not None and each.shape == (5, 1, 3) and across.shape == (5, 1, 2)
+
+
+def test_het_noise_comes_before_the_temperature() -> None:
+    parts = parts_of(Het())
+    halved = {name: x / 2 for name, x in parts.items()}
+    torch.testing.assert_close(
+        Het(tau=2.0, samples=50)(Output(**parts), LABELS), Het(samples=50)(Output(**halved), LABELS)
+    )
+
+
+def test_het_draws_depend_on_seed_and_step_only() -> None:
+    """A fresh loss at the same step draws the same: what a resumed run relies on. The global state is not touched."""
+    out = Output(**parts_of(Het()))
+    state = torch.get_rng_state()
+
+    def value(step: int | None, seed: int = 0, train: bool = True) -> float:
+        loss = Het(samples=5, seed=seed).train(train)
+        if step is not None:
+            loss.set_step(step)
+        return float(loss(out, LABELS))
+
+    assert value(7) == value(7) and value(None) == value(0)
+    assert len({value(0), value(7), value(8), value(7, seed=1), value(7, train=False), value(2**62)}) == 6
+    assert value(7, train=False) == value(8, train=False)
+    moved = get_loss("ce + 0.5*het:samples=5")
+    moved.set_step(3)
+    first = float(moved(out, LABELS))
+    moved.set_step(4)
+    assert float(moved(out, LABELS)) != first
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_het_memory_does_not_grow_with_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing larger than a chunk is ever made, and what waits for the way back does not depend on the samples."""
+    monkeypatch.setattr(module, "CHUNK", 10 * B * K)
+    kept = []
+    for samples in (10, 1000):
+        loss = Het(samples=samples, covariance="full")
+        parts = {name: x.requires_grad_() for name, x in parts_of(loss).items()}
+        saved: list[int] = []
+
+        def keep(x: Tensor, saved: list[int] = saved) -> Tensor:
+            saved.append(x.numel())
+            return x
+
+        with Allocations() as seen, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            loss(Output(**parts), LABELS).backward()
+        assert max(seen.sizes) <= 10 * B * K
+        kept.append(sum(saved))
+    assert kept[0] == kept[1]
+
+
+def test_het_targets_are_linear() -> None:
+    loss = Het(samples=11, reduction="none")
+    out = Output(**parts_of(loss))
+    target = F.one_hot(LABELS, K) + torch.randn(B, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    each = torch.stack([loss(out, torch.full((B,), k)) for k in range(K)], 1)
+    torch.testing.assert_close(loss(out, target), (target * each).sum(1))
+
+
+def test_het_scores_are_its_prediction() -> None:
+    loss = Het(samples=11, reduction="none").eval()
+    out = Output(**parts_of(loss))
+    scores = loss.scores(out)
+    torch.testing.assert_close(scores.exp().sum(1), torch.ones(B, dtype=torch.float64))
+    torch.testing.assert_close(loss(out, LABELS), -scores[torch.arange(B), LABELS])
+
+
+def test_het_refuses() -> None:
+    for samples in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="samples"):
+            Het(samples=samples)
+    with pytest.raises(ValueError, match="one of diagonal, full"):
+        Het(covariance="identity")
+
+
+# --- Heads -----------------------------------------------------------------------------------------------------------
+PAIRS = [
+    ("ln", "gaussian-root"),
+    ("ln:dummy=false", "gaussian-root"),
+    ("ln:covariance=diagonal", "gaussian-scale"),
+    ("ln:covariance=isotropic", "gaussian-scale:isotropic=true"),
+    ("ln:covariance=identity", "linear"),
+    ("het:samples=50", "gaussian-scale"),
+    ("het:samples=50,covariance=full", "gaussian-factors:rank=2"),
+]
+
+
+@pytest.mark.parametrize(("spec", "head"), PAIRS)
+def test_heads_give_what_losses_need_and_learn(spec: str, head: str) -> None:
+    """Every layer gets a gradient, and a few steps of Adam on three clusters find the classes."""
+    loss, generator = get_loss(spec), torch.Generator().manual_seed(0)
+    top = get_head(head, 4, loss.num_outputs(3))
+    assert loss.needs <= top.gives
+
+    def fill(layer: torch.nn.Linear, generator: torch.Generator | None) -> None:
+        with torch.no_grad():
+            layer.weight.copy_(0.1 * torch.randn(layer.weight.shape, generator=generator))
+            layer.bias.fill_(0.1)
+
+    top.reset_parameters(fill, generator)
+    y = torch.arange(60) % 3
+    x = 2 * F.one_hot(y, 4).float() + 0.3 * torch.randn(60, 4, generator=generator)
+    optimizer = torch.optim.Adam(top.parameters(), lr=0.05)
+    for step in range(80):
+        loss.set_step(step)
+        optimizer.zero_grad()
+        loss(top(x), y).backward()
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in top.parameters())
+        optimizer.step()
+    assert (loss.scores(top(x)).argmax(1) == y).float().mean() > 0.95
+
+
+def test_heads_by_hand() -> None:
+    h = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    state = torch.get_rng_state()
+    root, scale = get_head("gaussian-root", 4, 3), get_head("gaussian-scale", 4, 3)
+    one, factors = get_head("gaussian-scale:isotropic=true,floor=0.5", 4, 3), get_head("gaussian-factors:rank=2", 4, 3)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.testing.assert_close(root(h).root, h @ root.root.weight.T + root.root.bias)
+    torch.testing.assert_close(scale(h).scale, F.softplus(h @ scale.scale.weight.T + scale.scale.bias) + 1e-3)
+    assert one(h).scale.shape == (5, 1) and (one(h).scale > 0.5).all()
+    flat = h @ factors.factors.weight.T + factors.factors.bias
+    torch.testing.assert_close(factors(h).factors, flat.view(5, 3, 2))
+    for name in ("gaussian-root", "gaussian-scale", "gaussian-factors"):
+        out = get_head(name, 4, 3)(h)
+        assert {field for field, x in out._asdict().items() if x is not None} == HEADS[name].gives  # type: ignore[attr-defined]
+    for spec, match in (("gaussian-factors:rank=0", "rank"), ("gaussian-scale:floor=-1", "floor")):
+        with pytest.raises(ValueError, match=match):
+            get_head(spec, 4, 3)

@@ -35,10 +35,10 @@ def noisy(n: int = 24, seed: int = 0) -> NoisyData:
     return NoisyData(x, given, tuple("abcd"), torch.arange(n))
 
 
-def make_run(data: NoisyData, *, model: str = "mlp:hidden=[5]", seed: int = 0, loss: str = "ce", models: int = 1) -> Run:
+def make_run(data: NoisyData, *, model: str = "mlp:hidden=[5]", seed: int = 0, models: int = 1) -> Run:
     """A run as the loop makes it, in double precision."""
     fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
-    run = Run(fabric=fabric, data=data, loss=get_loss(loss, reduction="none"), epochs=5, seed=seed)
+    run = Run(fabric=fabric, data=data, loss=get_loss("ce", reduction="none"), epochs=5, seed=seed)
     for m in range(models):
         plain = build_classifier(
             model, "linear", input_shape=(D,), num_outputs=K, generator=torch.Generator().manual_seed(10 + m)
@@ -59,6 +59,7 @@ def gradients(run: Run, batch: Batch, *strategies: Strategy) -> list[Tensor]:
         model.zero_grad()
     for strategy in strategies:
         strategy.setup(run)
+    run.count = batch.count
     forward_backward(batch, run, strategies)
     for strategy in strategies:
         strategy.gradients(run)
@@ -573,14 +574,19 @@ def test_a_step_of_ones_own_is_told_its_rows_too() -> None:
         assert torch.equal(a, b)
 
 
-def test_filled_up_rows_add_no_noise() -> None:
-    """A row that only fills a process's share up adds nothing to the gradient, neither its own nor noise."""
+@pytest.mark.parametrize("strategy", [StochasticLabelNoise, LogitGradientNoise, WeightGradientNoise])
+def test_two_processes_with_an_odd_row_add_the_noise_of_one(strategy: Callable[..., Strategy]) -> None:
+    """The second process fills its share of three rows up: that row adds nothing, neither its own nor noise."""
     run = make_run(noisy())
-    short = make_batch(run, torch.tensor([0, 1, 2]))
-    counts = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64)
-    rows = torch.tensor([0, 1, 2, 0])
-    filled = replace(make_batch(run, rows), all_rows=short.rows, counts=counts, count=3)
-    z = run.normal("noise-f", filled, K)
-    h, S = features_and_probs(run, short)
-    error = (S - torch.eye(K, dtype=torch.float64)[short.given] + 0.5 * z[:3]) / 3
-    close(gradients(run, filled, LogitGradientNoise(0.5))[-1], error.sum(0))
+    alone = gradients(run, make_batch(run, torch.tensor([0, 1, 2])), strategy(0.5))
+    run.world_size, each = 2, []
+    for run.rank, rows, counts in ((0, [0, 1], [1.0, 1.0]), (1, [2, 0], [1.0, 0.0])):
+        share = replace(
+            make_batch(run, torch.tensor(rows)),
+            all_rows=torch.tensor([0, 1, 2]),
+            counts=torch.tensor(counts, dtype=torch.float64),
+            count=3,
+        )
+        each.append(gradients(run, share, strategy(0.5)))
+    for one, first, second in zip(alone, *each, strict=True):
+        close((first + second) / 2, one)

@@ -198,7 +198,8 @@ class CR(CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (paper 004, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy labels;
-    without it, that of the batch.
+    without it, that of the batch. The loss has no lower bound, and training may go after it without end; with a bounded
+    ``loss`` in the place of nll, such as ``phuber:tau=1e5``, it has one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)
@@ -208,8 +209,9 @@ class CR(CoupledLoss):
     source: ClassVar[str] = "004 A.5, Eq. 6"
     kind: Kind = "other"  # without a prior it looks at the other rows' labels
 
-    def __init__(self, beta: float = 1.0, prior: Tensor | None = None, **options: Any) -> None:
+    def __init__(self, beta: float = 1.0, prior: Tensor | None = None, loss: Loss | str = "ce", **options: Any) -> None:
         super().__init__(**options)
+        self.loss = adopt(as_loss(loss), self.ignore_index)
         self.independent_rows = prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         if prior is not None:
@@ -227,6 +229,10 @@ class CR(CoupledLoss):
             prior = self.prior.to(log_p.dtype)
         else:
             raise ValueError(f"Expected `prior` of {log_p.shape[1]} classes, got {self.prior.shape[0]}.")
+        if self.loss.name != "ce":
+            own = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
+            share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
+            return own - self.beta * share * self.loss.per_sample(out, prior.expand_as(log_p))
         regulariser = self.beta * (log_p @ prior)  # (B,)
         if target.dim() == 1:
             return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser

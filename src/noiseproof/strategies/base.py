@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
+from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.run import Run
 
 S = TypeVar("S", bound="Strategy")
@@ -34,38 +33,6 @@ def get_strategy(spec: str, **params: Any) -> Strategy:
     return STRATEGIES.create(name, **values)
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The rows of a step that this process trains on; there is no clean label in it, so no method can cheat."""
-
-    x: Tensor  # (b, …): augmented and normalised
-    target: Tensor  # (b,) classes, (b, K) real numbers, or (M, b, K) where each model has its own
-    given: Tensor  # (b,): the labels as they came
-    rows: Tensor  # (b,): where in the training set
-    all_rows: Tensor  # (count,): the rows of all processes, each once
-    counts: Tensor | None = None  # (b,): 0 for a row that only fills this process's share up; None: all count
-    count: int = 0  # rows of the step over all processes, which the loss is divided by
-
-    def soft_target(self, num_classes: int, like: Tensor) -> Tensor:
-        """The target as real numbers (b, K), of the dtype of ``like``."""
-        if self.target.dim() > 1:
-            return self.target
-        return F.one_hot(self.target, num_classes).to(like.dtype)
-
-    def with_target(self, target: Tensor) -> Batch:
-        """The same rows with another target."""
-        return replace(self, target=target)
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """What a step computed, for the record: the outputs of M models, their losses and weights (M, b)."""
-
-    outs: Sequence[Output]
-    losses: Tensor
-    weights: Tensor | None
-
-
 class Strategy:
     """One part of a method. Every hook defaults to "change nothing"; a subclass writes those that it needs.
 
@@ -76,12 +43,17 @@ class Strategy:
     name: ClassVar[str] = ""
     models: ClassVar[int] = 1  # how many are trained side by side
     adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
+    capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
 
     def start_epoch(self, run: Run) -> None:
         """Before each epoch; whole-set passes (``run.sweep``) belong here."""
+
+    def phase(self, run: Run) -> Hashable:
+        """What hooks inside a step decide by in Python in this epoch; where it changes, a step is captured anew."""
+        return None
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         """The rows that this epoch sees, in their order."""

@@ -56,11 +56,6 @@ class WeightGradientNoise(Strategy):
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
-        self._count = 1
-
-    def targets(self, batch: Batch, run: Run) -> Batch:
-        self._count = batch.count
-        return batch
 
     def gradients(self, run: Run) -> None:
         generator = run.generator("noise-theta", run.step)  # the same on all processes, whose weights are the same
@@ -70,4 +65,4 @@ class WeightGradientNoise(Strategy):
                     z = torch.randn(
                         parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype
                     )
-                    parameter.grad.add_(z, alpha=self.sigma / math.sqrt(self._count))
+                    parameter.grad.add_(z, alpha=self.sigma / math.sqrt(run.count))

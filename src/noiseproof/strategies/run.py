@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import torch
 import torch.distributed
@@ -19,9 +19,7 @@ from noiseproof.data.augment import Transform
 from noiseproof.data.base import own_generator, own_seed
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
-
-if TYPE_CHECKING:
-    from noiseproof.strategies.base import Batch
+from noiseproof.strategies.batch import Batch
 
 SWEEP = 1024  # rows of a forward pass without gradients
 
@@ -59,6 +57,7 @@ class Run:
         self.normalise = normalise
         self.workers = workers
         self.batch_size = 0  # rows of a full step over all processes; known from the first epoch on
+        self.count = 0  # rows of the current step over all processes
         self.epoch = 0  # counted from 0
         self.step = 0  # over all epochs
         self.stopped: str | None = None
@@ -67,6 +66,10 @@ class Run:
         self.rank = fabric.global_rank
         double = getattr(fabric._precision, "precision", "") == "64-true"
         self.dtype = torch.float64 if double else torch.float32
+        # On one GPU all random numbers of a step come from one generator, which a CUDA graph can hold.
+        alone = self.device.type == "cuda" and self.world_size == 1
+        self.step_generator = torch.Generator(self.device) if alone else None
+        self._in_step = False
 
     @property
     def num_classes(self) -> int:
@@ -108,7 +111,23 @@ class Run:
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:
-        """What layers draw from the global generator (dropout) comes from this run's seed, step and process."""
+        """A step's random numbers; what layers draw (dropout) comes from this run's seed, step and process, too."""
+        self._in_step = True
+        try:
+            if not self._has_random_layers:
+                yield
+                return
+            with self._seeded_globally():
+                yield
+        finally:
+            self._in_step = False
+
+    @cached_property
+    def _has_random_layers(self) -> bool:
+        return any("Drop" in type(module).__name__ for model in self.plain_models for module in model.modules())
+
+    @contextmanager
+    def _seeded_globally(self) -> Iterator[None]:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.seed_for("layers", self.step, self.rank))
@@ -126,8 +145,15 @@ class Run:
 
     def generator(self, purpose: str, *numbers: int, device: torch.device | str | None = None) -> torch.Generator:
         """A generator for one purpose and occasion of this run, on the run's device."""
+        if self._in_step and device is None and self.step_generator is not None:
+            return self.step_generator
         numbers = (self.seed, zlib.crc32(purpose.encode()), *numbers)
         return own_generator(*numbers, device=self.device if device is None else device)
+
+    def begin_step(self) -> None:
+        """Seed what the coming step draws."""
+        if self.step_generator is not None:
+            self.step_generator.manual_seed(self.seed_for("step", self.step))
 
     def normal(self, purpose: str, batch: Batch, *shape: int) -> Tensor:
         """Standard normal numbers for the rows of ``batch``, (b, *shape)."""
@@ -171,11 +197,38 @@ class Run:
         """This process's part of values (count, …) of all rows; filled-up rows repeat the first."""
         if self.world_size == 1:
             return values
-        share = len(batch.rows)
-        rows = torch.arange(self.rank * share, (self.rank + 1) * share, device=values.device)
-        return values[rows % batch.count]
+        return values[(self._places(batch.count) % batch.count).to(values.device)]
 
-    # Passes over a set
+    # Batches, and passes over a set
+
+    def shares(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """This process's rows of each part; filled-up rows repeat the first."""
+        return [rows[self._places(len(rows)) % len(rows)] for rows in parts]
+
+    def _places(self, count: int) -> Tensor:
+        """Where in a step of ``count`` rows this process's lie; all processes have equally many."""
+        share = -(-count // self.world_size)
+        return torch.arange(self.rank * share, (self.rank + 1) * share)
+
+    def make_batch(self, rows: Tensor, raw: Tensor | None = None) -> Batch:
+        """This process's share of ``rows``, augmented; rows that don't count fill shares up to one length."""
+        count, several = len(rows), self.world_size > 1
+        place = self._places(count) if several else torch.empty(0)
+        params = None
+        if self.augment is not None and self.augment.columns:
+            drawn = self.augment.draw(count, self.generator("augment", self.step))
+            params = drawn[(place % count).to(drawn.device)] if several else drawn
+        index = (rows[place % count] if several else rows).to(self.device, non_blocking=True)
+        given = self.data.given[index]
+        return Batch(
+            x=self.prepare(self.data.x[index] if raw is None else raw, self.augment, params),  # type: ignore[index]
+            target=given,
+            given=given,
+            rows=index,
+            all_rows=rows.to(self.device, non_blocking=True),
+            counts=(place < count).to(self.device, self.dtype) if len(index) * self.world_size > count else None,
+            count=count,
+        )
 
     def fetch(self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
         """The inputs ``rows`` of ``x`` on the device, transformed."""

@@ -65,8 +65,7 @@ class EstimateTransition(Strategy):
         self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
         self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]", 0, 100)
         self.restart = check_flag("restart", restart)
-        self.T: Tensor | None = None  # (K, K), once it is estimated
-        self._losses: list[Corrected] = []
+        self._losses: list[Corrected] = []  # they hold T, and checkpoints hold them
         self._first: list[dict[str, Tensor]] = []
 
     def setup(self, run: Run) -> None:
@@ -86,10 +85,8 @@ class EstimateTransition(Strategy):
         if run.epoch != self.warmup:
             return
         probs = run.merge([(rows, counts, run.log_probs(outs).exp()) for rows, counts, outs in run.sweep()])
-        self.T = estimate_transition(probs, self.percentile)
-        if any(isinstance(loss, Backward) for loss in self._losses):
-            self.T = invertible(self.T)
-        self._set(self.T)
+        T = estimate_transition(probs, self.percentile)
+        self._set(invertible(T) if any(isinstance(loss, Backward) for loss in self._losses) else T)
         if self.restart:
             for model, predicts, first in zip(run.plain_models, run.evaluated, self._first, strict=True):
                 model.load_state_dict(first)
@@ -100,14 +97,6 @@ class EstimateTransition(Strategy):
     def _set(self, T: Tensor) -> None:
         for loss in self._losses:
             loss.set_transition(T)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"T": self.T}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["T"] is not None:
-            self.T = state["T"].cpu()
-            self._set(self.T)
 
 
 def invertible(T: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from noiseproof.data.images import read_batches
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import checkpoint
+from noiseproof.train.graphs import GraphedSteps, obstacle
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import VISIBLE, Record, Row, best_row
 from noiseproof.train.settings import Settings
@@ -141,6 +143,13 @@ def training(
     done = keeper.restore(resume)  # steps of the current epoch that lie behind
     first_step = run.step
 
+    def advance(batch: Batch) -> None:
+        step = _train_step(batch, run, method, settings)
+        record.observe(batch, step, run)
+        keeper.watch(step)
+
+    graphs = None if obstacle(run, method.strategies) else GraphedSteps(run, method.strategies, advance)
+
     while run.epoch < settings.epochs and not run.stopped:
         began = time.perf_counter()
         run.loss.set_epoch(run.epoch)
@@ -157,11 +166,8 @@ def training(
         if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
             parts = parts[:-1]
 
-        for position, batch in enumerate(_batches(parts[done:], run), done + 1):
-            step = _train_step(batch, run, method, settings)
-            record.observe(batch, step, run)
-            run.step += 1
-            keeper.watch(step)
+        for position in graphs.epoch(parts, done) if graphs else _eager_steps(parts, done, run, advance):
+            keeper.look()
             if progress is not None:
                 progress(run.epoch, position, len(parts), None)
             interrupted = run.world_size == 1 and bool(asked)
@@ -222,39 +228,31 @@ def _start(
     return run, Record(task, run, samples=samples, folder=folder)
 
 
-def _batches(parts: tuple[Tensor, ...], run: Run) -> Iterator[Batch]:
-    """This process's share of each part's rows, augmented; rows that don't count fill shares up to one length."""
-    shares = [-(-len(rows) // run.world_size) for rows in parts]
-    places = [torch.arange(run.rank * b, (run.rank + 1) * b) for b in shares]
-    mine = [rows[place % len(rows)] for rows, place in zip(parts, places, strict=True)]
-    for rows, place, own, raw in zip(parts, places, mine, read_batches(run.data.x, mine, run.workers), strict=True):
-        params = None
-        if run.augment is not None and run.augment.columns:
-            drawn = run.augment.draw(len(rows), run.generator("augment", run.step))
-            params = drawn[(place % len(rows)).to(drawn.device)]
-        filled = len(own) * run.world_size > len(rows)
-        index = own.to(run.device, non_blocking=True)
-        given = run.data.given[index]
-        yield Batch(
-            x=run.prepare(raw, run.augment, params),
-            target=given,
-            given=given,
-            rows=index,
-            all_rows=rows.to(run.device, non_blocking=True),
-            counts=(place < len(rows)).to(run.device, run.dtype) if filled else None,
-            count=len(rows),
-        )
+def _eager_steps(parts: Sequence[Tensor], done: int, run: Run, step: Callable[[Batch], None]) -> Iterator[int]:
+    """Train on each part in turn, after the first ``done``; yields how many are done."""
+    todo = parts[done:]
+    raws = (
+        iter(repeat(None))
+        if isinstance(run.data.x, Tensor)
+        else read_batches(run.data.x, run.shares(todo), run.workers)
+    )
+    for position, (rows, raw) in enumerate(zip(todo, raws, strict=False), done + 1):
+        run.begin_step()
+        with run.own_randomness():
+            step(run.make_batch(rows, raw))
+        run.step += 1
+        yield position
 
 
 def _train_step(batch: Batch, run: Run, method: Method, settings: Settings) -> Step:
     strategies = method.strategies
     for optimizer in run.optimizers:
         optimizer.zero_grad()
+    run.count = batch.count
     run.loss.set_step(run.seed_for("loss", run.step, run.rank))
-    with run.own_randomness():  # dropout draws from the global generator
-        step = next((done for s in strategies if (done := s.step(batch, run)) is not None), None)
-        if step is None:
-            step = forward_backward(batch, run, strategies)
+    step = next((done for s in strategies if (done := s.step(batch, run)) is not None), None)
+    if step is None:
+        step = forward_backward(batch, run, strategies)
     for strategy in strategies:
         strategy.gradients(run)
     for model, optimizer in zip(run.models, run.optimizers, strict=True):
@@ -302,27 +300,24 @@ class _Keeper:
         self.run, self.record, self.method, self.settings = run, record, method, settings
         self.best = -math.inf
         self.saved_at = time.monotonic()
-        self.first_bad = torch.tensor(-1, device=run.device)  # step of the first loss that was not finite
+        self.clock = torch.zeros((), dtype=torch.int64, device=run.device)  # steps, as the device counts them
+        self.first_bad = torch.full_like(self.clock, -1)  # step of the first loss that was not finite
 
     @property
     def checkpoints(self) -> Path | None:
         return None if self.folder is None else self.folder / "checkpoints"
 
     def watch(self, step: Step) -> None:
-        """Note a loss that is not finite without waiting for the device; look from time to time."""
-        self._note(torch.isfinite(step.losses).all())
+        """Note the first loss that is not finite, without waiting for the device."""
+        self.clock += 1
+        bad = ~torch.isfinite(step.losses).all()
+        self.first_bad.copy_(torch.where((self.first_bad < 0) & bad, self.clock, self.first_bad))
+
+    def look(self) -> None:
+        """Look from time to time, where looking is dear."""
         at_hand = self.run.device.type == "cpu" and self.run.world_size == 1
         if at_hand or self.run.step % LOOK == 0:
             self.check()
-
-    def _note(self, fine: Tensor) -> None:
-        self.first_bad = torch.where((self.first_bad < 0) & ~fine, self.run.step, self.first_bad)
-
-    def check_weights(self) -> None:
-        """Stop a run whose last step left weights that only the next loss would show: they are never saved."""
-        values = [v for model in self.run.plain_models for v in (*model.parameters(), *model.buffers())]
-        self._note(torch.stack([torch.isfinite(value).all() for value in values]).all())
-        self.check()
 
     def check(self) -> None:
         """Stop a run that has diverged, with the likely cause."""
@@ -338,6 +333,13 @@ class _Keeper:
             f"Likely: {' or '.join(causes)}. Lower it, or clip gradients. "
             + (f"The last good checkpoint is {good}." if good else "No checkpoint was saved.")
         )
+
+    def check_weights(self) -> None:
+        """Stop where a step has left weights behind that are not finite, of which its own loss says nothing."""
+        norms = torch.stack(torch._foreach_norm([p.detach() for m in self.run.plain_models for p in m.parameters()]))
+        bad = (self.first_bad < 0) & ~torch.isfinite(norms).all()
+        self.first_bad.copy_(torch.where(bad, self.clock, self.first_bad))
+        self.check()
 
     def is_due(self) -> bool:
         every = self.settings.checkpoint_steps
@@ -413,6 +415,7 @@ class _Keeper:
             strategy.load_state_dict(saved)
         self.record.load_state_dict(state["record"], run)
         run.epoch, run.step, run.stopped, self.best = state["epoch"], state["step"], state["stopped"], state["best"]
+        self.clock.fill_(run.step)
         position: int = state["position"]
         return position
 

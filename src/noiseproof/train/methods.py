@@ -37,6 +37,7 @@ from noiseproof.train.presets import preset
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
+BOUNDED = "phuber:tau=1e5"  # cross entropy up to 11.5, where the released code of peer loss ends as well
 HUMAN = ("cifar10n", "cifar100n", "clothing1m", "animal10n", "webvision")  # datasets whose own labels are noisy
 
 
@@ -196,31 +197,22 @@ def _loss(loss: str) -> Callable[..., Method]:
     return recipe
 
 
-for _name in (
-    "ce",
-    "ls",
-    "gls",
-    "gce",
-    "mae",
-    "sce",
-    "nce",
-    "agce",
-    "aul",
-    "ael",
-    "tce",
-    "focal",
-    "mse",
-    "peer",
-    "phuber",
-):
+PLAIN = "ce ls gls gce mae sce nce agce aul ael tce focal mse phuber"
+for _name in PLAIN.split():
     METHODS.register(_name)(_loss(_name))
 METHODS.register("bitemp")(_loss("bitempered"))
 
 
+@METHODS.register("peer")
+def peer(setting: Setting, /, loss: str = BOUNDED) -> Method:
+    """Peer loss of a cross entropy that is bounded: without a bound, confidence pays without end."""
+    return Method(get_loss("peer", loss=loss))
+
+
 @METHODS.register("cr")
-def cr(setting: Setting, /, beta: float = 1.0) -> Method:
-    """Confidence regulariser, whose prior is the distribution of the given labels."""
-    return Method(get_loss("cr", beta=beta, prior=list(setting.shares)))
+def cr(setting: Setting, /, beta: float = 1.0, loss: str = BOUNDED) -> Method:
+    """Confidence regulariser, whose prior is the distribution of the given labels; bounded as peer is."""
+    return Method(get_loss("cr", beta=beta, prior=list(setting.shares), loss=loss))
 
 
 @METHODS.register("nce+mae")
@@ -312,11 +304,16 @@ def gce_cycled(setting: Setting, /, q: float = 0.7, every: int | None = None, C:
 
 @METHODS.register("nfl+mae**")
 def nfl_mae_cycled(
-    setting: Setting, /, beta: float | None = None, gamma: float = 0.5, every: int | None = None, C: float = 0.15
+    setting: Setting,
+    /,
+    alpha: float | None = None,
+    beta: float = 1.0,
+    gamma: float = 0.5,
+    every: int | None = None,
+    C: float = 0.15,
 ) -> Method:
-    """NFL + β·2(1 − p) with the logit bias of mae**; β is 002's 20, or 0.2 where there are many classes."""
-    weight = (0.2 if setting.many else 20.0) if beta is None else check_number("beta", beta, "(-inf, inf)")
-    return _cycled(setting, get_loss("nfl", gamma=gamma) + weight * get_loss("mae", scale=2), C, every)
+    """nfl+mae with the logit bias of mae**."""
+    return _cycled(setting, nfl_mae(setting, alpha, beta, gamma).loss, C, every)
 
 
 @METHODS.register("gce+")
@@ -489,17 +486,17 @@ def ln(
     setting: Setting,
     /,
     tau: float = 0.5,
-    lam: float = 0.5,
+    lam: float = 1.0,
     t: float = 0.01,
     dummy: bool = True,
     predict: str = "classes",
 ) -> Method:
-    """Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; τ and λ are 000's most frequent ones."""
+    """Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that 000 tries, which learns at any rate."""
     return Method(get_loss("ln", lam=lam, tau=tau, t=t, dummy=dummy, predict=predict), "gaussian-root")
 
 
 @METHODS.register("ln-nodummy")
-def ln_nodummy(setting: Setting, /, tau: float = 0.5, lam: float = 0.5, t: float = 0.01) -> Method:
+def ln_nodummy(setting: Setting, /, tau: float = 0.5, lam: float = 1.0, t: float = 0.01) -> Method:
     """LN without the dummy class (000 Table 3)."""
     return Method(get_loss("ln", lam=lam, tau=tau, t=t, dummy=False), "gaussian-root")
 
@@ -511,13 +508,13 @@ def ln_identity(setting: Setting, /, tau: float = 0.5, t: float = 0.01) -> Metho
 
 
 @METHODS.register("ln-isotropic")
-def ln_isotropic(setting: Setting, /, tau: float = 0.5, lam: float = 0.5, t: float = 0.01) -> Method:
+def ln_isotropic(setting: Setting, /, tau: float = 0.5, lam: float = 1.0, t: float = 0.01) -> Method:
     """LN with one standard deviation a sample (000 Table 3)."""
     return Method(get_loss("ln", lam=lam, tau=tau, t=t, covariance="isotropic"), "gaussian-scale:isotropic=true")
 
 
 @METHODS.register("ln-diagonal")
-def ln_diagonal(setting: Setting, /, tau: float = 0.5, lam: float = 0.5, t: float = 0.01) -> Method:
+def ln_diagonal(setting: Setting, /, tau: float = 0.5, lam: float = 1.0, t: float = 0.01) -> Method:
     """LN with a standard deviation for each logit (000 Table 3)."""
     return Method(get_loss("ln", lam=lam, tau=tau, t=t, covariance="diagonal"), "gaussian-scale")
 

@@ -40,6 +40,11 @@ def adam(
     return lambda parameters: torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
 
 
+def _epoch(mark: float, epochs: int) -> float:
+    """An epoch, where a number below 1 is a share of all."""
+    return round(mark * epochs, 6) if mark < 1 else mark  # 0.55 · 100 is a little above 55
+
+
 @SCHEDULES.register("constant")
 def constant() -> Factor:
     """The same rate throughout."""
@@ -57,7 +62,7 @@ def step(at: Sequence[float] = (0.5, 0.75), factor: float = 0.1) -> Factor:
     check_number("factor", factor, "(0, inf)", 0)
 
     def rate(epoch: int, epochs: int) -> float:
-        return factor ** sum(epoch >= (mark * epochs if mark < 1 else mark) for mark in marks)
+        return factor ** sum(epoch >= _epoch(mark, epochs) for mark in marks)
 
     return rate
 
@@ -93,7 +98,7 @@ def linear(start: float = 0.4, low: float = 0.0) -> Factor:
     check_number("low", low, "[0, 1]", 0, 1)
 
     def rate(epoch: int, epochs: int) -> float:
-        first = start * epochs if start < 1 else start
+        first = _epoch(start, epochs)
         return 1.0 if epoch <= first else low + (1 - low) * max(epochs - epoch, 0) / max(epochs - first, 1)
 
     return rate

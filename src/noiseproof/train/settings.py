@@ -50,6 +50,8 @@ class Settings:
             check_number("clip", self.clip, "(0, inf)", 0)
         if self.checkpoint_steps is not None:
             check_count("checkpoint_steps", self.checkpoint_steps, 1)
+        check_count("workers", self.workers, 0)
+        check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)", 0)
         self.make_optimizer()
         self.make_schedule()
 

@@ -1,0 +1,43 @@
+"""What a step trains on, and what it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.core.output import Output
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The rows of a step that this process trains on; there is no clean label in it, so no method can cheat."""
+
+    x: Tensor  # (b, …): augmented and normalised
+    target: Tensor  # (b,) classes, (b, K) real numbers, or (M, b, K) where each model has its own
+    given: Tensor  # (b,): the labels as they came
+    rows: Tensor  # (b,): where in the training set
+    all_rows: Tensor  # (count,): the rows of all processes, each once
+    counts: Tensor | None = None  # (b,): 0 for a row that only fills this process's share up; None: all count
+    count: int = 0  # rows of the step over all processes, which the loss is divided by
+
+    def soft_target(self, num_classes: int, like: Tensor) -> Tensor:
+        """The target as real numbers (b, K), of the dtype of ``like``."""
+        if self.target.dim() > 1:
+            return self.target
+        return F.one_hot(self.target, num_classes).to(like.dtype)
+
+    def with_target(self, target: Tensor) -> Batch:
+        """The same rows with another target."""
+        return replace(self, target=target)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What a step computed, for the record: the outputs of M models, their losses and weights (M, b)."""
+
+    outs: Sequence[Output]
+    losses: Tensor
+    weights: Tensor | None
