@@ -80,29 +80,25 @@ def diagonal_truth(r: list[mpf], scale: list[mpf], lam: mpf) -> Row:
     return value, [-x / y**2 for x, y in zip(r, d, strict=True)], [mp.fsum(slopes)] if one else slopes
 
 
-def test_truth_is_the_definition() -> None:
+def replaced(v: list[mpf], i: int, x: mpf) -> list[mpf]:
+    return [*v[:i], x, *v[i + 1 :]]
+
+
+@pytest.mark.parametrize("D", [1, 2, 5])
+def test_truth_is_the_definition(D: int) -> None:
     """The O(D) truth equals Eq. 5 with whole matrices, and its gradients are its derivatives."""
-    rng = np.random.default_rng(0)
-    for D in (1, 2, 5):
-        r, c = ([mpf(x) for x in rng.normal(size=D)] for _ in range(2))
-        lam = mpf(0.3)
-        value, of_mean, of_root = full_truth(r, c, lam)
-        assert abs(value - eq5_by_matrices(r, full_root(c, lam))) < mpf(10) ** -50
-        scale = [abs(x) for x in c]
-        diagonal = diagonal_truth(r, scale, lam)
-        assert abs(diagonal[0] - eq5_by_matrices(r, mp.diag([lam + x for x in scale]))) < mpf(10) ** -50
-        for i in range(D):
-
-            def moved(x: mpf, v: list[mpf], i: int = i) -> list[mpf]:
-                return [*v[:i], x, *v[i + 1 :]]
-
-            wanted = [
-                (-of_mean[i], lambda x: eq5_by_matrices(moved(x, r), full_root(c, lam)), r[i]),
-                (of_root[i], lambda x: eq5_by_matrices(r, full_root(moved(x, c), lam)), c[i]),
-                (diagonal[2][i], lambda x: diagonal_truth(r, moved(x, scale), lam)[0], scale[i]),
-            ]
-            for want, function, at in wanted:
-                assert abs(want - mp.diff(function, at)) < mpf(10) ** -20
+    rng, lam, tiny = np.random.default_rng(D), mpf(0.3), mpf(10) ** -20
+    r, c = ([mpf(x) for x in rng.normal(size=D)] for _ in range(2))
+    scale = [abs(x) for x in c]
+    value, of_mean, of_root = full_truth(r, c, lam)
+    assert abs(value - eq5_by_matrices(r, full_root(c, lam))) < tiny
+    diagonal = diagonal_truth(r, scale, lam)
+    assert abs(diagonal[0] - eq5_by_matrices(r, mp.diag([lam + x for x in scale]))) < tiny
+    for i in range(D):
+        by_r = mp.diff(lambda x, i=i: eq5_by_matrices(replaced(r, i, x), full_root(c, lam)), r[i])
+        by_c = mp.diff(lambda x, i=i: eq5_by_matrices(r, full_root(replaced(c, i, x), lam)), c[i])
+        by_scale = mp.diff(lambda x, i=i: diagonal_truth(r, replaced(scale, i, x), lam)[0], scale[i])
+        assert max(abs(by_r + of_mean[i]), abs(by_c - of_root[i]), abs(by_scale - diagonal[2][i])) < tiny
 
 
 # --- Logistic-Normal against it --------------------------------------------------------------------------------------
@@ -134,7 +130,7 @@ def spread_name(loss: LN) -> str | None:
 
 
 def batch(loss: LN, K: int, scale: float, centre: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits, what spreads them, labels. Some roots point where training drives them: along the residual (Eq. 7)."""
+    """Logits, what spreads them, labels. Some roots point nearly where training drives them: along the residual."""
     rng = np.random.default_rng([K, int(scale), abs(int(centre))])
     B, D = ROWS[K], loss.num_outputs(K)
     mean = float32_numbers(centre + scale * rng.uniform(-1, 1, size=(B, D)))
@@ -146,7 +142,7 @@ def batch(loss: LN, K: int, scale: float, centre: float) -> tuple[np.ndarray, np
         for i in (1, 3, 5)[: B // 2]:
             r = np.array([float(x) for x in residual(mean[i], int(y[i]), loss.tau, loss.t, loss.dummy)])
             length = np.linalg.norm(r)
-            spread[i] = r / length * math.sqrt(max(length - loss.lam, 1e-4))
+            spread[i] = (r / length + 0.01 * rng.normal(size=D)) * math.sqrt(max(length - loss.lam, 1e-4))
         spread[0] = 0 if K == 10 else spread[0]
     return mean, float32_numbers(spread if loss.covariance == "full" else np.abs(spread)), y
 
@@ -176,7 +172,7 @@ def run(loss: Any, parts: dict[str, Tensor], target: Tensor, **options: Any) -> 
 
 
 def excess(got: Tensor, want: np.ndarray, dtype: torch.dtype) -> float:
-    """Largest error in units of what is allowed: relative, and absolute as the row's largest entry where that is > 1."""
+    """Largest error in units of what is allowed: relative, and absolute in units of the row's largest entry."""
     assert got.dtype == dtype
     rtol, atol = TOLERANCE[dtype]
     size = np.abs(want).max(-1, keepdims=True) if want.ndim == 2 else 1.0
@@ -620,7 +616,7 @@ def test_half_precision(spec: str, dtype: torch.dtype) -> None:
             torch.testing.assert_close(value.double(), want, rtol=2e-2, atol=2e-2)
             for name in found:
                 torch.testing.assert_close(found[name].double(), also[name], rtol=2e-2, atol=2e-2)
-    parts["logits"] = parts["logits"].sign() * 100
+    parts["logits"] = parts["logits"].sign() * 30  # float16 ends at 65504, which a squared error of 100/λ passes
     assert all(x.isfinite().all() for x in (run(loss, parts, LABELS)[0], *run(loss, parts, LABELS)[1].values()))
 
 
@@ -885,7 +881,7 @@ def test_quadrature_is_right() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("classes", "tau"), [(2, 1.0), (5, 0.5), (10, 1.0)])
 def test_het_is_within_its_standard_error_of_the_truth(classes: int, tau: float, rank: int) -> None:
-    """20 000 samples against quadrature, the value and the gradients by μ (Eq. 14) and d within five standard errors."""
+    """20 000 samples against quadrature: the probabilities, and the gradients by μ (Eq. 14) and d."""
     rng, samples = np.random.default_rng(classes), 20_000
     mean, d, v = rng.normal(size=classes), 0.2 + rng.uniform(size=classes), rng.normal(size=classes)
     parts = {"logits": torch.tensor(mean)[None], "scale": torch.tensor(d)[None]}

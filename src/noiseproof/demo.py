@@ -29,7 +29,7 @@ class Row:
 def demo(
     methods: Iterable[str] = METHODS, noises: Iterable[str] = NOISES, *, epochs: int = SETTINGS.epochs, seed: int = 0
 ) -> Iterator[Row]:
-    """Train a small network on scikit-learn's digits with each method, under each noise; every fifth digit is for tests.
+    """Train a small network on scikit-learn's digits with each method, under each noise; every fifth digit is a test.
 
     Each method gets the same wrong labels, the same initial weights and the same batches, and is used as it comes: its
     hyperparameters follow from the number of classes and epochs, none is searched.

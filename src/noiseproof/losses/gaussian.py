@@ -51,14 +51,19 @@ class _RankOne(torch.autograd.Function):
         size = torch.linalg.vector_norm(c, dim=1).square_()  # cᵀc
         inner = torch.linalg.vecdot(c, e)
         u = (size + lam).reciprocal_()
-        alpha = inner / size.clamp_min_(1e-290)
+        alpha = torch.where(size > 1e-60, inner / size, 0)  # a root so small does nothing, but its α would overflow
         p = e.addcmul_(c, alpha[:, None], value=-1).to(torch.promote_types(root.dtype, torch.float32))
         along, inner = alpha * u, inner * u
         share = along * inner  # of ‖Σ^-½e‖² along c
         square: Tensor = torch.linalg.vector_norm(p, dim=1, dtype=torch.float64).square_()
         value = torch.add(share, square, alpha=lam**-2).mul_(0.5).sub_(u.log()).add_((c.shape[1] - 1) * math.log(lam))
         # The gradients, Σ⁻¹e (Eq. 6) and that of c, as combinations of p and c.
-        factors = (u.new_full((), lam**-2).expand_as(u), along * u, inner * (u + 1 / lam) * (-1 / lam), 2 * u - 2 * u * share)
+        factors = (
+            u.new_full((), lam**-2).expand_as(u),
+            along * u,
+            inner * (u + 1 / lam) * (-1 / lam),
+            2 * u - 2 * u * share,
+        )
         ctx.save_for_backward(mean, root, target, p, torch.stack(factors).to(p.dtype))
         ctx.loss = loss
         return value
@@ -71,7 +76,9 @@ class _RankOne(torch.autograd.Function):
             asked = [x for x in (mean, root) if x.requires_grad]
             found = dict(zip(map(id, asked), torch.autograd.grad(value, asked, grad, create_graph=True), strict=True))
             return found.get(id(mean)), found.get(id(root)), None, None
-        across, along, across_root, along_root = (factors * grad.to(factors.dtype)).unsqueeze_(2).unbind()  # (B, 1) each
+        across, along, across_root, along_root = (
+            (factors * grad.to(factors.dtype)).unsqueeze_(2).unbind()
+        )  # (B, 1) each
         c = root.to(p.dtype)
         of_mean = (p * across).addcmul_(c, along)
         of_root = (p * across_root).addcmul_(c, along_root)
@@ -158,12 +165,10 @@ class LN(Loss):
 
     def smoothed(self, target: Tensor, num_classes: int) -> Tensor:
         """Probabilities (B, K′) of a label, spread over all classes by t (000, footnote 2), in float64."""
-        wide = num_classes + self.dummy
         if target.dim() == 1:
-            sure = target.new_zeros((len(target), wide), dtype=torch.float64).scatter(1, target[:, None], 1)
-        else:
-            sure = F.pad(target.double(), (0, int(self.dummy)))
-        return sure * (1 - self.t) + self.t / wide
+            target = target.new_zeros((len(target), num_classes), dtype=torch.float64).scatter(1, target[:, None], 1)
+        sure = F.pad(target.double(), (0, int(self.dummy)))
+        return sure * (1 - self.t) + self.t / sure.shape[1]
 
     def _spread(self, out: Output) -> dict[str, Any]:
         """What makes Σ^½, under the names that ``LogisticNormal`` gives it."""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
-from noiseproof.strategies.batch import Batch, Step
+from noiseproof.strategies.batch import Batch as Batch
+from noiseproof.strategies.batch import Step as Step
 from noiseproof.strategies.run import Run
 
 S = TypeVar("S", bound="Strategy")

@@ -30,6 +30,8 @@ class LabelCorrection(Strategy):
             code does on CIFAR; or against the ``original`` labels, as the paper's text has it.
     """
 
+    capturable = True
+
     def __init__(self, start: int, soft: bool = False, invert: bool = False, against: Against = "current") -> None:
         self.start = check_count("start", start, 0)
         self.soft = check_flag("soft", soft)
@@ -56,8 +58,15 @@ class LabelCorrection(Strategy):
         loss = run.merge(losses)
         low, high = loss.aminmax()
         omega = (loss - low) / (high - low) if high > low else torch.ones_like(loss)  # nothing to tell them apart by
-        self.kept = 1 - omega if self.invert else omega
-        self.predicted = run.merge(predictions)
+        kept, predicted = 1 - omega if self.invert else omega, run.merge(predictions)
+        if self.kept is None or self.predicted is None:
+            self.kept, self.predicted = kept, predicted
+        else:  # in place: a CUDA graph knows where they lie
+            self.kept.copy_(kept)
+            self.predicted.copy_(predicted)
+
+    def phase(self, run: Run) -> bool:
+        return self.kept is None
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         if self.kept is None or self.predicted is None:

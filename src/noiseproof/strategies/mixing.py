@@ -166,7 +166,7 @@ class DivideMix(Strategy):
         self.penalty = check_flag("penalty", penalty)
         self.average = check_count("average", average, 1)
         self.trust: list[Tensor | None] = [None, None]  # (N,) of each network: the posterior that the other one gave
-        self.losses: list[list[Tensor]] = [[], []]  # of each network: its scaled losses (N,) of the last epochs
+        self.history: list[list[Tensor]] = [[], []]  # of each network: its scaled losses (N,) of the last epochs
         self.first_step = 0  # of this epoch
         self._num_steps = [0, 0]  # of each network in this epoch, which ``rows`` decides
 
@@ -187,8 +187,8 @@ class DivideMix(Strategy):
         posterior = None
         if math.isfinite(high - low) and low < high:
             scaled = (losses - low) / (high - low)
-            self.losses[m] = [*self.losses[m], scaled][-self.average :]
-            posterior = clean_posterior(torch.stack(self.losses[m]).mean(0)).to(run.device, run.dtype)
+            self.history[m] = [*self.history[m], scaled][-self.average :]
+            posterior = clean_posterior(torch.stack(self.history[m]).mean(0)).to(run.device, run.dtype)
         if posterior is not None and bool((posterior > self.threshold).any()):
             self.trust[1 - m] = posterior
             return
@@ -211,8 +211,7 @@ class DivideMix(Strategy):
         for m in range(2):
             is_labelled = self._labelled(m).cpu()[rows]
             labelled, rest = rows[is_labelled], rows[~is_labelled]
-            share = -(-run.batch_size // 2) if len(rest) else run.batch_size
-            self._num_steps[m] = -(-len(labelled) // share)
+            self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
             order = _repeated(labelled, self._num_steps[m] * run.batch_size)
             if len(rest):  # one of each in turn, so that all processes get both
                 order[0::2] = _repeated(labelled, len(order[0::2]))
@@ -277,7 +276,7 @@ class DivideMix(Strategy):
         """Each row's part (b,) of the loss, whose mean over the rows of all processes is the loss."""
         p = log_p.exp()
         labelled = is_labelled[batch.rows]
-        size = is_labelled[batch.all_rows].sum()
+        size = is_labelled[batch.all_rows].sum().to(p.dtype)
         entropy = -(target * log_p).sum(2).mean(1) * (batch.count / size.clamp(min=1))
         square = ((p - target) ** 2).mean((1, 2)) * (weight * batch.count / (batch.count - size).clamp(min=1))
         p = p.mean(1)  # (b, K)
@@ -288,10 +287,10 @@ class DivideMix(Strategy):
         return torch.where(labelled, entropy, square) + uneven + 1 - (p / mean).mean(1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"trust": self.trust, "losses": self.losses, "first_step": self.first_step}
+        return {"trust": self.trust, "history": self.history, "first_step": self.first_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.trust, self.losses, self.first_step = state["trust"], state["losses"], state["first_step"]
+        self.trust, self.history, self.first_step = state["trust"], state["history"], state["first_step"]
 
 
 def _mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:

@@ -20,6 +20,8 @@ class MomentumModel(Strategy):
     Batch statistics are averaged with the weights; whole numbers, as counts of batches, are left alone.
     """
 
+    capturable = True
+
     def __init__(self, alpha: float = 0.999) -> None:
         self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
         self.averages: list[nn.Module] = []

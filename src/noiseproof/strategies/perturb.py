@@ -21,12 +21,17 @@ class StochasticLabelNoise(Strategy):
     label correction wants it.
     """
 
+    capturable = True
+
     def __init__(self, sigma: float = 1.0, until: int | None = None) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
         self.until = None if until is None else check_count("until", until, 0)
 
+    def phase(self, run: Run) -> bool:
+        return self.sigma == 0 or (self.until is not None and run.epoch >= self.until)
+
     def targets(self, batch: Batch, run: Run) -> Batch:
-        if self.sigma == 0 or (self.until is not None and run.epoch >= self.until):
+        if self.phase(run):
             return batch
         z = run.normal("sln", batch, run.num_classes)
         return batch.with_target(batch.soft_target(run.num_classes, z) + self.sigma * z)
@@ -35,6 +40,8 @@ class StochasticLabelNoise(Strategy):
 @register("noise-f")
 class LogitGradientNoise(Strategy):
     """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (001 Eq. 2)."""
+
+    capturable = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
@@ -53,6 +60,8 @@ class LogitGradientNoise(Strategy):
 @register("noise-theta")
 class WeightGradientNoise(Strategy):
     """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (001 Eq. 1), so σ_θ/√B on the mean of B."""
+
+    capturable = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)

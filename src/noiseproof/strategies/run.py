@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed
@@ -84,17 +85,36 @@ class Run:
         """Whether no process holds all weights."""
         return "FSDP" in type(self.fabric.strategy).__name__
 
-    def add(self, model: nn.Module, build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> None:
+    def add(
+        self,
+        model: nn.Module,
+        build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        compiled: bool = False,
+    ) -> None:
         """Take a model to train, and its optimiser."""
         # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does the rest of its work.
-        wrapped: nn.Module = self.fabric.setup_module(model)._forward_module
+        wrapped: nn.Module = self.fabric.setup_module(self._laid_out(model))._forward_module
         optimizer = build(wrapped.parameters())
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
+            if self.step_generator is not None:  # as a tensor, which a CUDA graph reads anew
+                group["lr"] = torch.tensor(group["lr"], device=self.device)
         self.plain_models.append(model)
-        self.models.append(wrapped)
+        self.models.append(torch.compile(wrapped, dynamic=False) if compiled else wrapped)  # type: ignore[arg-type]
         self.evaluated.append(wrapped if self.is_sharded else model)  # sharded weights only the wrapper can run
         self.optimizers.append(self.fabric.setup_optimizers(optimizer))  # type: ignore[arg-type]
+
+    def _laid_out(self, model: nn.Module) -> nn.Module:
+        return model.to(memory_format=torch.channels_last) if self.device.type == "cuda" else model  # type: ignore[call-overload]
+
+    def set_rate(self, group: dict[str, Any], factor: float) -> None:
+        """The learning rate of an optimiser's group, as a factor on its first one."""
+        rate = group["initial_lr"] * factor
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
     def forward(self, model: nn.Module, x: Tensor) -> Output:
         """What ``model`` says of ``x``, computed in the run's precision, answered in that of the data."""
@@ -239,7 +259,9 @@ class Run:
         x = x.to(self.device, non_blocking=True)
         if transform is not None:
             x = transform.apply(x, x.new_empty(len(x), 0, dtype=torch.float32) if params is None else params)
-        return x.to(self.dtype)
+        x = x.to(self.dtype)
+        # Convolutions of a GPU's tensor cores want the channels last.
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
 
     @torch.no_grad()
     def sweep(

@@ -8,12 +8,15 @@ from one generator, seeded on the host before each replay, so a graph, an eager 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from noiseproof.strategies import Batch, Run, Strategy
+
+log = logging.getLogger("noiseproof")
 
 WARM = 3  # eager steps of a kind before it is captured: kernels are chosen and the optimiser's state is made in them
 IN_STEP = ("targets", "outputs", "revise", "weights", "step", "gradients", "after_step")
@@ -94,5 +97,6 @@ class GraphedSteps:
         except Exception as error:  # whatever a strategy or a loss did that a graph cannot hold
             self.trouble = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             torch.cuda.synchronize(self.run.device)
+            log.warning("A step could not be captured as a CUDA graph and stays eager: %s", self.trouble)
             return
         self.graphs[kind] = graph

@@ -7,6 +7,7 @@ rows of the epoch → batch → targets → models → outputs → revise → lo
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import signal
 import threading
@@ -33,6 +34,8 @@ from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import VISIBLE, Record, Row, best_row
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
+
+log = logging.getLogger("noiseproof")
 
 LOOK = 50  # steps between looks at a loss that lies on a GPU, since each waits for it
 
@@ -99,7 +102,7 @@ def train(
         samples: record margin, weight and prediction of every sample in every epoch.
         max_steps: stop with a checkpoint after that many steps of this call.
     """
-    with _asked_to_stop() as asked:
+    with asked_to_stop() as asked:
         steps = training(
             task, method, settings, seed=seed, fabric=fabric, out=out, resume=resume, samples=samples,
             progress=progress, max_steps=max_steps, asked=asked,
@@ -148,14 +151,17 @@ def training(
         record.observe(batch, step, run)
         keeper.watch(step)
 
-    graphs = None if obstacle(run, method.strategies) else GraphedSteps(run, method.strategies, advance)
+    why = obstacle(run, method.strategies)
+    graphs = None if why else GraphedSteps(run, method.strategies, advance)
+    if why and fabric.device.type == "cuda":
+        log.info("steps of %s are not captured as a CUDA graph: %s", method, why)
 
     while run.epoch < settings.epochs and not run.stopped:
         began = time.perf_counter()
         run.loss.set_epoch(run.epoch)
         for optimizer in run.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * rate(run.epoch, settings.epochs)
+                run.set_rate(group, rate(run.epoch, settings.epochs))
         if not done:
             for strategy in method.strategies:
                 strategy.start_epoch(run)
@@ -222,7 +228,7 @@ def _start(
         )
         if missing := loss.needs - plain.head.gives - method.adds:
             raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
-        run.add(plain, build)
+        run.add(plain, build, compiled=settings.compile)
     for strategy in method.strategies:
         strategy.setup(run)
     return run, Record(task, run, samples=samples, folder=folder)
@@ -324,7 +330,7 @@ class _Keeper:
         where = int(self.run.largest(self.first_bad))
         if where < 0:
             return
-        lr = self.run.optimizers[0].param_groups[0]["lr"]
+        lr = float(self.run.optimizers[0].param_groups[0]["lr"])
         sigmas = [str(s) for s in self.method.strategies if "sigma" in s.parameters]
         causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
         good = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
@@ -425,7 +431,7 @@ def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
+def asked_to_stop() -> Iterator[list[int]]:
     """Collects the signals that ask a run to stop, so that it ends after a whole step, with a checkpoint."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():

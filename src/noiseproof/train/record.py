@@ -82,7 +82,7 @@ class Record:
         right, flipped = sums[0].tolist(), sums[1:].sum(0).tolist()
         of_classes, every = sums[:2].sum(0).tolist(), sums.sum(0).tolist()
         self.sums.zero_()
-        row: Row = {"epoch": run.epoch + 1, "lr": run.optimizers[0].param_groups[0]["lr"], "seconds": seconds}
+        row: Row = {"epoch": run.epoch + 1, "lr": float(run.optimizers[0].param_groups[0]["lr"]), "seconds": seconds}
         row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
         if self.truth is not None:
             row |= {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,9 +25,8 @@ def sgd(
     check_number("lr", lr, "(0, inf)", 0)
     check_number("momentum", momentum, "[0, 1)", 0, 1)
     check_number("weight_decay", weight_decay, "[0, inf)", 0)
-    return lambda parameters: torch.optim.SGD(
-        parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
-    )
+    options: dict[str, Any] = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    return lambda parameters: _fused(torch.optim.SGD, parameters, **options)
 
 
 @OPTIMIZERS.register("adam")
@@ -37,7 +37,18 @@ def adam(
     check_number("lr", lr, "(0, inf)", 0)
     betas = check_number("beta1", beta1, "[0, 1)", 0, 1), check_number("beta2", beta2, "[0, 1)", 0, 1)
     check_number("weight_decay", weight_decay, "[0, inf)", 0)
-    return lambda parameters: torch.optim.Adam(parameters, lr=lr, betas=betas, weight_decay=weight_decay)
+    options: dict[str, Any] = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+    return lambda parameters: _fused(torch.optim.Adam, parameters, capturable=True, **options)
+
+
+def _fused(
+    cls: type[torch.optim.Optimizer], parameters: Iterable[nn.Parameter], capturable: bool = False, **options: Any
+) -> torch.optim.Optimizer:
+    """An optimiser that is one kernel on a GPU, and may become part of a CUDA graph there."""
+    listed = list(parameters)
+    if all(parameter.is_cuda for parameter in listed):
+        options |= {"fused": True} | ({"capturable": True} if capturable else {})
+    return cls(listed, **options)
 
 
 def _epoch(mark: float, epochs: int) -> float:

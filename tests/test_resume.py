@@ -1,0 +1,305 @@
+"""Nothing is lost: a run that was interrupted anywhere ends as if nothing had happened, bit for bit."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from killed_run import SETTINGS, STEPS, cpu, folder, make_task
+from torch import Tensor
+
+from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
+from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method
+from noiseproof.train import train as train_anywhere
+from noiseproof.train.checkpoint import checkpoints, latest, load
+
+HERE = Path(__file__).parent
+LC = "sln-mo-lc:alpha=0.9,start=1"  # labels are corrected from step 6 on, the second time from what the first made
+
+# The defaults of methods that remember more in a longer training.
+LONGER = {"sln-mo": "sln-mo:alpha=0.9", "sln-mo-lc": LC, "elr+": "elr+:alpha=0.9", "tgce": "tgce:start=1,k=0.1"}
+NAMED = [LONGER.get(name, name) for name in METHODS]
+MORE = [
+    "ce & early-stopping:patience=1",
+    "ce & small-loss:forget=0.4,ramp=2",
+    "ce & small-loss:forget=0.4,ramp=2,by=margin & momentum:alpha=0.5",
+    "ce & co-teaching:forget=0.4,ramp=2,beta1_from=1,released=true",
+    "backward & sigua-bc",
+    "forward:restart=false & momentum:alpha=0.9",
+    "ce & mixup:alpha=2",
+    "sln & noise-f & noise-theta & momentum:alpha=0.9 & label-correction:start=1,soft=true,invert=true",
+]
+
+task = cache(make_task)
+
+
+def train(*args: Any, **options: Any) -> Result:
+    """On the CPU, where the same steps give the same bits."""
+    return train_anywhere(*args, **{"fabric": cpu(), **options})
+
+
+def same(a: Any, b: Any, where: str = "") -> None:
+    """Two trees are equal: types, keys in their order, and tensors bit for bit."""
+    assert type(a) is type(b), where
+    if isinstance(a, Tensor):
+        assert a.dtype is b.dtype and a.shape == b.shape, where
+        raw = [t.contiguous().flatten().view(torch.uint8) for t in (a, b)]
+        assert torch.equal(*raw), f"{where}: {a} {b}"
+    elif isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            if key != "seconds":
+                same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}.{i}")
+    else:
+        assert repr(a) == repr(b), where  # NaN is itself here
+
+
+def left_behind(out: Path) -> dict[str, Any]:
+    """All that a finished run wrote, but times: its last checkpoint holds weights, averages, optimisers, records."""
+    path = latest(out / "checkpoints")
+    assert path is not None
+    with open(out / "record.csv", newline="") as file:
+        record = list(csv.DictReader(file))
+    assert not list(out.rglob("*.part"))
+    files = {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
+    others = {n: b for n, b in files.items() if n != "record.csv" and not n.startswith("checkpoints")}
+    return {"checkpoint": load(path), "name": path.name, "record": record, "files": others}
+
+
+def whole(method: Method | str, out: Path, data: Task | None = None, settings: Settings = SETTINGS) -> dict[str, Any]:
+    """What a run that nothing interrupts leaves behind, without checkpoints on its way."""
+    settings = replace(settings, checkpoint_steps=None)
+    train(data or task(), method, settings, out=out, samples=True)
+    return left_behind(out)
+
+
+def stop_after(steps: list[int], method: Method | str, out: Path, data: Task | None = None) -> list[int]:
+    """Interrupt a run after each of ``steps`` and finish it; where it was interrupted."""
+    settings = replace(SETTINGS, checkpoint_steps=None)
+    behind, found = 0, []
+    for step in steps:
+        try:
+            train(data or task(), method, settings, out=out, resume=True, samples=True, max_steps=step - behind)
+        except Interrupted as said:
+            assert f"after step {step} " in str(said) and "Resume to go on." in str(said)
+            found.append(step)
+        behind = step
+    train(data or task(), method, settings, out=out, resume=True, samples=True)
+    return found
+
+
+# In the middle of an epoch, at its last step, right after labels were corrected for the first time, and in between
+# them once more.
+STOPS = [3, STEPS, STEPS + 1, 2 * STEPS + 1]
+
+
+@pytest.mark.parametrize("method", [*NAMED, *MORE])
+def test_every_method_is_resumed_exactly(method: str, tmp_path: Path) -> None:
+    expected = whole(method, tmp_path / "whole")
+    stopped = stop_after(STOPS, method, tmp_path / "stopped")
+    assert len(stopped) == 4 or (len(stopped) == 3 and "early-stopping" in method)
+    same(left_behind(tmp_path / "stopped"), expected)
+    assert expected["checkpoint"]["step"] == 3 * STEPS or "early-stopping" in method
+    assert len(expected["record"]) == expected["checkpoint"]["epoch"]
+
+
+def test_every_strategy_is_among_them() -> None:
+    """So that a new one can't be forgotten."""
+    used = {s.name for spec in [*NAMED, *MORE] for s in get_method(spec, task(), SETTINGS).strategies}
+    assert used == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("step", range(1, 3 * STEPS))
+def test_any_step_will_do(step: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    expected = _whole_correction(tmp_path_factory)
+    out = tmp_path_factory.mktemp("stopped")
+    assert stop_after([step], LC, out) == [step]
+    same(left_behind(out), expected)
+
+
+@cache
+def _whole_correction(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return whole(LC, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.mark.parametrize("every", [1, 4, 5, 7])
+def test_checkpoints_on_the_way_change_nothing(every: int, tmp_path: Path) -> None:
+    train(task(), LC, replace(SETTINGS, checkpoint_steps=every), out=tmp_path / "some", samples=True)
+    same(left_behind(tmp_path / "some"), whole(LC, tmp_path / "none"))
+    assert len(checkpoints(tmp_path / "some" / "checkpoints")) == 2
+
+
+@pytest.mark.parametrize("method", ["ce", LC])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "sgd:lr=0.05,momentum=0.9,nesterov=true", "schedule": "step:at=[1,2]"},
+        {"optimizer": "sgd:lr=0.05,momentum=0", "clip": 0.1, "drop_last": True},
+        {"model": "lenet5:input_size=8,hidden=[10]" if False else "mlp:hidden=[6,6]", "schedule": "cosine:every=1"},
+    ],
+)
+def test_whatever_the_settings(method: str, options: dict[str, Any], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, checkpoint_steps=None, **options)
+    expected = whole(method, tmp_path / "whole", settings=settings)
+    for steps in (2, 3, 4):
+        with pytest.raises(Interrupted):
+            train(task(), method, settings, out=tmp_path / "cut", resume=True, samples=True, max_steps=steps)
+    train(task(), method, settings, out=tmp_path / "cut", resume=True, samples=True)
+    same(left_behind(tmp_path / "cut"), expected)
+
+
+def test_a_forgotten_state_would_be_noticed(tmp_path: Path) -> None:
+    """The tests above can fail: a strategy that does not save what it remembers is not resumed exactly."""
+
+    class Forgetful(Strategy):
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def weights(self, losses: Tensor, outs: Any, batch: Batch, run: Run) -> Tensor:
+            self.seen += 1
+            return torch.full_like(losses, 1 / self.seen)
+
+    from noiseproof.losses import get_loss
+
+    method = Method(get_loss("ce"), strategies=(Forgetful(),))
+    expected = whole(method, tmp_path / "whole")
+    stop_after([3], method, tmp_path / "stopped")
+    with pytest.raises(AssertionError):
+        same(left_behind(tmp_path / "stopped"), expected)
+
+
+# Killed, for real
+
+
+def killed_twice(methods: list[str], tmp_path: Path) -> None:
+    """Killed between two checkpoints, then while the next one is being written; each time another interpreter."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONHASHSEED", None)
+    for when, last in (("after-7", "step-000000005"), ("saving-10", "step-000000005")):
+        command = [sys.executable, str(HERE / "killed_run.py"), str(tmp_path), when, *methods]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
+        for method in methods:
+            found = latest(folder(tmp_path, method) / "checkpoints")
+            assert found is not None and found.stem == last
+    for method in methods:
+        out = folder(tmp_path, method)
+        torn = out / "checkpoints" / "step-000000010.safetensors.part"
+        assert torn.exists()
+        train(task(), method, SETTINGS, out=out, resume=True, samples=True)
+        same(left_behind(out), whole(method, tmp_path / "whole" / out.name))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes to fork")
+def test_killed_twice(tmp_path: Path) -> None:
+    killed_twice(["ce", LC], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes to fork")
+def test_killed_twice_whatever_the_method(tmp_path: Path) -> None:
+    killed_twice([method for method in [*NAMED, *MORE] if "early-stopping" not in method], tmp_path)
+
+
+# Asked to stop
+
+
+class At(Strategy):
+    """Sends this process signals in the middle of the step of a number, counted from 0."""
+
+    def __init__(self, step: int, *signals: int) -> None:
+        self.when, self.signals, self.survived = step, signals, False
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        if run.step == self.when:
+            for number in self.signals:
+                os.kill(os.getpid(), number)
+        return batch
+
+
+def with_(*strategies: Strategy) -> Method:
+    method = get_method("sln-mo:alpha=0.9", task(), SETTINGS)
+    return Method(method.loss, method.head, (*method.strategies, *strategies))
+
+
+PLAIN = replace(SETTINGS, checkpoint_steps=None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", [3, STEPS - 1, 3 * STEPS - 1])
+def test_a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint(tmp_path: Path, number: int, step: int) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    out = tmp_path / "asked"
+    with pytest.raises(Interrupted, match=f"Stopped after step {step + 1} in epoch .* of 3. Resume to go on."):
+        train(task(), with_(At(step, number)), PLAIN, out=out, samples=True)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    found = checkpoints(out / "checkpoints")
+    assert [load(path)["step"] for path in found] == [step + 1]
+    train(task(), with_(At(step, number)), PLAIN, out=out, resume=True, samples=True)  # that step is not taken again
+    same(left_behind(out), whole(with_(At(-1)), tmp_path / "whole"))
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    reached: list[int] = []
+
+    class Reached(Strategy):
+        def after_step(self, run: Run) -> None:
+            reached.append(run.step)
+
+    settings = replace(PLAIN, checkpoint_steps=2)
+    method = with_(At(3, signal.SIGTERM, signal.SIGINT), Reached())
+    with pytest.raises(KeyboardInterrupt):
+        train(task(), method, settings, out=tmp_path)
+    assert reached == [0, 1, 2]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    path = latest(tmp_path / "checkpoints")
+    assert path is not None and load(path)["step"] == 2
+
+
+class AfterEpoch(Strategy):
+    """Sends this process a signal while the metrics of an epoch, counted from 1, are being looked at."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        if metrics["epoch"] == self.epoch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_between_epochs_waits_for_a_step(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=f"Stopped after step {STEPS + 1} in epoch 2 of 3"):
+        train(task(), with_(AfterEpoch(1)), PLAIN, out=tmp_path / "asked", samples=True)
+    train(task(), with_(AfterEpoch(1)), PLAIN, out=tmp_path / "asked", resume=True, samples=True)
+    same(left_behind(tmp_path / "asked"), whole(with_(AfterEpoch(0)), tmp_path / "whole"))
+
+
+def test_a_signal_after_the_last_step_finds_a_finished_run(tmp_path: Path) -> None:
+    result = train(task(), with_(AfterEpoch(3)), PLAIN, out=tmp_path)
+    assert len(result.rows) == 3 and len(list(csv.DictReader((tmp_path / "record.csv").read_text().splitlines()))) == 3
+
+
+def test_in_a_thread_signals_are_left_to_others(tmp_path: Path) -> None:
+    found: list[Result] = []
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=lambda: found.append(train(task(), "ce", PLAIN, out=tmp_path / "thread")))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) == before
+    train(task(), "ce", PLAIN, out=tmp_path / "main")
+    same(left_behind(tmp_path / "thread"), left_behind(tmp_path / "main"))

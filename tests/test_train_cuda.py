@@ -1,0 +1,88 @@
+"""The loop on a GPU: captured steps equal eager ones, runs don't notice each other, sharded and rounded runs work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+
+from noiseproof.data import get_dataset
+from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
+from noiseproof.train.fleet import Job, fit_many
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+METHODS = ["ce", "sln-mo-lc:start=2", "nfl+mae**", "noise-f", "noise-theta", "tgce"]
+SETTINGS = Settings(epochs=4, batch_size=96, optimizer="sgd:lr=0.05,momentum=0.9")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
+
+
+def gpu(precision: str = "32-true", strategy: str = "auto") -> Fabric:
+    return Fabric(accelerator="cuda", devices=1, precision=precision, strategy=strategy)
+
+
+def assert_same(a: Result, b: Result) -> None:
+    for (name, left), right in zip(a.models[0].state_dict().items(), b.models[0].state_dict().values(), strict=True):
+        assert torch.equal(left, right), name
+    for one, other in zip(a.rows, b.rows, strict=True):
+        assert str({**one, "seconds": 0}) == str({**other, "seconds": 0})
+
+
+@pytest.fixture(autouse=True)
+def deterministic() -> None:
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = True
+
+
+def test_data_moves_to_the_gpu_as_bytes(task: Task) -> None:
+    moved = task.train.to("cuda")
+    assert moved.x.dtype is torch.uint8 and moved.x.is_cuda and moved.given.is_cuda and moved.clean.is_cuda
+    assert torch.equal(moved.x.cpu(), task.train.x) and moved.subset(torch.tensor([3], device="cuda")).x.is_cuda
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_captured_step_is_the_eager_step(task: Task, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = train(task, method, SETTINGS, fabric=gpu())
+    monkeypatch.setattr("noiseproof.train.graphs.WARM", 10**9)
+    assert_same(captured, train(task, method, SETTINGS, fabric=gpu()))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_interrupted_and_resumed(task: Task, method: str, tmp_path: Path) -> None:
+    whole = train(task, method, SETTINGS, fabric=gpu())
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True, max_steps=17)
+    assert_same(whole, train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True))
+
+
+def test_a_run_does_not_notice_the_fleet(task: Task) -> None:
+    alone = [train(task, method, SETTINGS, fabric=gpu(), seed=seed) for seed, method in enumerate(METHODS)]
+    jobs = [Job(task, method, SETTINGS, seed=seed) for seed, method in enumerate(METHODS)]
+    diverges = Job(task, "ce", Settings(epochs=4, optimizer="sgd:lr=1e30"))
+    *many, failed = fit_many([*jobs, diverges], fabric=gpu())
+    for one, other in zip(alone, many, strict=True):
+        assert isinstance(other, Result), other
+        assert_same(one, other)
+    assert "not finite" in str(failed)
+
+
+@pytest.mark.parametrize(
+    "method", ["ce", "co-teaching:forget=0.4", "dividemix:warmup=1", "nal", "ln", "het:samples=50"]
+)
+def test_rounded_to_bfloat16_it_still_learns(task: Task, method: str) -> None:
+    result = train(task, method, Settings(epochs=6, batch_size=96), fabric=gpu("bf16-mixed"))
+    assert result.last["test_accuracy"] > 0.5
+
+
+def test_sharded(task: Task, tmp_path: Path) -> None:
+    sharded = train(task, "gce", SETTINGS, fabric=gpu(strategy="fsdp"), out=tmp_path)
+    whole = train(task, "gce", SETTINGS, fabric=gpu())
+    assert sharded.last["test_accuracy"] == pytest.approx(whole.last["test_accuracy"], abs=0.02)
+    with pytest.raises(ValueError, match="Train with DDP"):
+        train(task, "sln-mo", SETTINGS, fabric=gpu(strategy="fsdp"))
