@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 
 from noiseproof.data import get_dataset
-from noiseproof.train import Interrupted, Settings, Task, checkpoint, prepare, train
+from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, prepare
+from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import KEEP, BadCheckpoint, checkpoints, latest, load, save
 
 SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9")
@@ -24,6 +26,11 @@ SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="
 
 def moons(seed: int = 0, noise: str = "symmetric:rate=0.4", n: int = 101) -> Task:
     return prepare(get_dataset(f"two-moons:n={n},n_test=20"), noise, seed=seed)
+
+
+def train(*args: Any, **options: Any) -> Result:
+    """On the CPU, also where there is a GPU."""
+    return train_anywhere(*args, **{"fabric": Fabric(accelerator="cpu", devices=1), **options})
 
 
 def interrupted(folder: Path, **options: Any) -> Path:
@@ -187,6 +194,33 @@ def test_a_write_that_was_killed_leaves_the_old_one(tmp_path: Path) -> None:
     after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
     whole = train(moons(), "ce", SETTINGS)
     assert _same_but_time(after.rows, whole.rows)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "text"])
+def test_a_write_that_fails_leaves_what_was_there(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "file"
+
+    def write(value: float) -> None:
+        if kind == "text":
+            checkpoint.write_text(path, str(value))
+        else:
+            checkpoint.write_tensors(path, {"x": torch.tensor(value)})
+
+    def fail(*args: Any) -> None:
+        assert path.read_bytes() == old  # nothing has touched it so far
+        raise OSError(5, "Input/output error")
+
+    write(1.0)
+    old = path.read_bytes()
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(OSError, match=rf"Expected to write {path}, got: .*output error"),
+    ):
+        patch.setattr(checkpoint.os, "replace", fail)
+        write(2.0)
+    assert path.read_bytes() == old and list(path.parent.iterdir()) == [path]
+    write(2.0)
+    assert path.read_bytes() != old
 
 
 def _same_but_time(a: list[dict[str, float]], b: list[dict[str, float]]) -> bool:

@@ -380,6 +380,13 @@ def test_schedule_moves_inside_compiled_code() -> None:
     torch.testing.assert_close(fast(LOGITS, LABELS), get_loss("mae")(LOGITS, LABELS))
 
 
+def test_schedule_moves_inside_a_sum() -> None:
+    loss = get_loss("0.5*ce + remargin:loss=mae,shift=[3.0, 0.5]")
+    loss.set_epoch(1)
+    want = get_loss("0.5*ce + remargin:loss=mae,shift=0.5")
+    torch.testing.assert_close(loss(LOGITS, LABELS), want(LOGITS, LABELS))
+
+
 @pytest.mark.parametrize("name", ["ce", "gce", "nce"])
 def test_compile_inductor(name: str) -> None:
     compiled_equals_eager(Case(name, {}), "inductor")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -21,7 +22,8 @@ from noiseproof.losses import get_loss
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.perturb import StochasticLabelNoise
-from noiseproof.train import Method, Result, Settings, Task, train
+from noiseproof.train import Method, Result, Settings, Task
+from noiseproof.train import train as train_anywhere
 from noiseproof.train.record import VISIBLE, best_row, to_csv
 
 D, K = 5, 7
@@ -51,6 +53,11 @@ def task(*, foreign: int = 0, known: bool = True, validation: bool = True) -> Ta
     x, y = points(40, 7)
     held = labelled(30, 5, foreign=foreign // 2, known=known) if validation else None
     return Task(labelled(70, 3, foreign=foreign, known=known), held, Split(x, y))
+
+
+def train(*args: Any, **options: Any) -> Result:
+    """On the CPU, also where there is a GPU."""
+    return train_anywhere(*args, **{"fabric": Fabric(accelerator="cpu", devices=1), **options})
 
 
 class Spy(Strategy):

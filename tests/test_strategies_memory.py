@@ -168,7 +168,7 @@ def predict(model: torch.nn.Module, x: Tensor) -> np.ndarray:
 def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: bool) -> None:
     """ELR+'s code: the other's prediction of plain inputs, its history mixed like the inputs, y·q on CIFAR-100."""
     run = make_run(task, "elr", models=2)
-    teachers = [model for model in make_run(task, models=2).plain_models]
+    teachers = list(make_run(task, models=2).plain_models)
     for teacher in teachers:
         torch.nn.init.normal_(teacher.head.logits.weight, generator=torch.Generator().manual_seed(5))
     run.evaluated = teachers[::-1]  # none of them is trained: the prediction must come from these
@@ -197,7 +197,9 @@ def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: b
 
 
 def test_specs_and_refusals() -> None:
-    assert str(EstimatedTargets(start=59, every=10)) == "estimated-targets:start=59,every=10,alpha=0.9,delta=0.0,floor=0.0"
+    assert (
+        str(EstimatedTargets(start=59, every=10)) == "estimated-targets:start=59,every=10,alpha=0.9,delta=0.0,floor=0.0"
+    )
     assert str(ExchangedMemory()) == "exchanged-memory:beta=0.7,clip=0.0,reweigh=false"
     for name, wrong in [
         ("estimated-targets", {"start": -1}),

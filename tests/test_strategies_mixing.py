@@ -75,16 +75,37 @@ def lumps(seed: int, n: int, noisy: float) -> np.ndarray:
     return np.asarray((loss - loss.min()) / (loss.max() - loss.min()))
 
 
+def sklearn_posterior(losses: np.ndarray, **start: Any) -> np.ndarray:
+    """The very settings of the released code."""
+    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, **start).fit(losses[:, None])
+    return np.asarray(mixture.predict_proba(losses[:, None])[:, mixture.means_.argmin()])
+
+
+def best_clusters(losses: np.ndarray) -> dict[str, Any]:
+    """The Gaussians of the two clusters of least squares, found by trying every cut."""
+    ordered = np.sort(losses)
+    squares = [np.var(ordered[:i]) * i + np.var(ordered[i:]) * (len(ordered) - i) for i in range(1, len(ordered))]
+    cut = int(np.argmin(squares)) + 1
+    parts = [ordered[:cut], ordered[cut:]]
+    return {
+        "init_params": "random",
+        "random_state": 0,
+        "weights_init": np.array([len(part) for part in parts]) / len(ordered),
+        "means_init": np.array([[part.mean()] for part in parts]),
+        "precisions_init": np.array([[[1 / (part.var() + 5e-4)]] for part in parts]),
+    }
+
+
 @pytest.mark.parametrize("noisy", [0.2, 0.5, 0.8])
-@pytest.mark.parametrize("seed, n", [(0, 60), (1, 500), (2, 5000)])
+@pytest.mark.parametrize("seed, n", [(0, 60), (1, 500), (2, 3000)])
 def test_posterior_is_that_of_scikit_learn(seed: int, n: int, noisy: float) -> None:
-    """The very settings of the released code; k-means from several starts finds the clusters that are best."""
+    """Exactly from the same start. From its own, random one, k-means stops a little short of the best clusters."""
     losses = lumps(seed, n, noisy)
-    reference = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(losses[:, None])
-    wanted = reference.predict_proba(losses[:, None])[:, reference.means_.argmin()]
-    found = clean_posterior(torch.from_numpy(losses))
-    np.testing.assert_allclose(found.numpy(), wanted, atol=1e-9)
-    assert torch.equal(found, clean_posterior(torch.from_numpy(losses)))
+    found = clean_posterior(torch.from_numpy(losses)).numpy()
+    np.testing.assert_allclose(found, sklearn_posterior(losses, **best_clusters(losses)), atol=1e-9)
+    for state in range(3):
+        others = sklearn_posterior(losses, random_state=state)
+        assert ((found > 0.5) == (others > 0.5)).mean() > 0.98
 
 
 def test_posterior_converges_to_what_generated_the_losses() -> None:
@@ -168,11 +189,9 @@ def test_each_network_is_divided_by_the_other(task: Task) -> None:
         with torch.no_grad():
             losses = F.cross_entropy(run.plain_models[m](x).logits, run.data.given, reduction="none").numpy()
         scaled = (losses - losses.min()) / (losses.max() - losses.min())
-        reference = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(scaled[:, None])
-        wanted = reference.predict_proba(scaled[:, None])[:, reference.means_.argmin()]
         found = strategy.trust[1 - m]
         assert found is not None
-        np.testing.assert_allclose(found.numpy(), wanted, atol=1e-7)
+        np.testing.assert_allclose(found.numpy(), sklearn_posterior(scaled, **best_clusters(scaled)), atol=1e-7)
         assert 0 < int((found > 0.5).sum()) < run.num_rows
 
 
@@ -190,7 +209,7 @@ def test_the_mean_of_scaled_losses_is_divided_where_asked(task: Task) -> None:
 @pytest.mark.parametrize("batch_size", [64, 33, 2])
 def test_an_epoch_has_all_labelled_rows_of_both_networks(task: Task, batch_size: int) -> None:
     run = make_run(task)
-    run.batch_size, half = batch_size, (batch_size + 1) // 2
+    run.batch_size = batch_size
     strategy, order = divided(run), torch.randperm(run.num_rows, generator=torch.Generator().manual_seed(3))
     batches = list(torch.split(strategy.rows(order, run), batch_size))
     assert {len(batch) for batch in batches} == {batch_size}  # no step has rows of both networks
@@ -198,9 +217,9 @@ def test_an_epoch_has_all_labelled_rows_of_both_networks(task: Task, batch_size:
     for trust in strategy.trust:
         assert trust is not None
         labelled = set((trust > 0.5).nonzero()[:, 0].tolist())
-        own = [batches.pop(0).tolist() for _ in range(-(-len(labelled) // half))]
-        counts = [len(labelled.intersection(batch)) for batch in own]
-        assert set(counts) <= {batch_size // 2, half}
+        own = [batches.pop(0).tolist() for _ in range(-(-2 * len(labelled) // batch_size))]
+        counts = [sum(row in labelled for row in batch) for batch in own]
+        assert set(counts) <= {batch_size // 2, (batch_size + 1) // 2}
         assert labelled <= {row for batch in own for row in batch}
         taken = [row for batch in own for row in batch if row in labelled]
         assert len(taken) - len(labelled) < batch_size  # only what fills the last step up comes twice
@@ -258,7 +277,6 @@ def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
     run = make_run(task)
     strategy = divided(run, lambda_u=lambda_u)
     run.epoch = 5
-    strategy.start_epoch = lambda run: None  # type: ignore[method-assign]
     strategy.first_step = 1000
     rows = strategy.rows(torch.arange(run.num_rows), run).split(64)
     first, second = (int(-(-int((t > 0.5).sum()) // 32)) for t in strategy.trust)  # type: ignore[operator]
@@ -272,7 +290,7 @@ def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
         assert trust is not None
         loss = reference_loss(run, m, rows[place], trust.numpy(), lambda_u * (progress - 1) / 16)
         wanted = torch.autograd.grad(loss, list(run.plain_models[m].parameters()))
-        assert float(step.losses.mean()) == pytest.approx(float(loss), rel=1e-12)
+        assert float(step.losses.mean()) == pytest.approx(loss.item(), rel=1e-12)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
 
@@ -310,7 +328,7 @@ def test_the_warm_up_penalises_confidence_where_asked(task: Task) -> None:
         z = model(batch.x).logits
         p = z.softmax(1)
         loss = F.cross_entropy(z, batch.given) + (p * p.log()).sum(1).mean()
-        assert float(step.losses[m].mean()) == pytest.approx(float(loss), rel=1e-12)
+        assert float(step.losses[m].mean()) == pytest.approx(loss.item(), rel=1e-12)
         wanted = torch.autograd.grad(loss, list(model.parameters()))
         for parameter, gradient in zip(model.parameters(), wanted, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-9, atol=1e-13)
@@ -367,7 +385,7 @@ def test_specs_and_refusals() -> None:
         ("dividemix", {"threshold": 1}),
         ("dividemix", {"average": 0}),
     ]:
-        with pytest.raises(ValueError, match=f"Expected `{list(wrong)[0]}`"):
+        with pytest.raises(ValueError, match=f"Expected `{next(iter(wrong))}`"):
             STRATEGIES.create(name, **wrong)
 
 
@@ -392,15 +410,14 @@ def same(a: Result, b: Result) -> None:
             assert torch.equal(value, other.state_dict()[name]), name
 
 
-# In the warm-up; in the second epoch, while the first and the second network train; at its end.
-@pytest.mark.parametrize("steps", [3, 7, 13, 18])
-@pytest.mark.parametrize("name", list(methods()))
+# In the warm-up; in later epochs, while the first and while the second network trains.
+@pytest.mark.parametrize(
+    "name, steps", [("mixup", 7), *((name, k) for name in list(methods())[1:] for k in (3, 7, 13, 18))]
+)
 def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) -> None:
     assert task.normalise is not None
     task = replace(task, augment=Compose((PadCrop(1), task.normalise)))
     whole = train(task, methods()[name], SETTINGS)
-    if steps >= whole.run.step:
-        pytest.skip("the run is shorter")
     with pytest.raises(Interrupted):
         train(task, methods()[name], SETTINGS, out=tmp_path, max_steps=steps)
     same(train(task, methods()[name], SETTINGS, out=tmp_path, resume=True), whole)
@@ -408,10 +425,12 @@ def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) 
 
 def test_dividemix_divides_and_learns(task: Task) -> None:
     assert task.train.clean is not None
-    settings = Settings(epochs=12, model="mlp:hidden=[64]", batch_size=128, optimizer="adam:lr=0.003")
-    result = train(task, Method(get_loss("ce"), strategies=(DivideMix(warmup=4),)), settings)
-    assert result.last["test_accuracy"] > 0.93 and result.last["test_accuracy_ensemble"] > 0.93
-    assert result.last["false_label_accuracy"] < 0.05
+    settings = Settings(epochs=40, model="mlp:hidden=[128]", batch_size=64)
+    plain = train(task, "ce", settings).last
+    result = train(task, Method(get_loss("ce"), strategies=(DivideMix(warmup=4, lambda_u=0),)), settings)
+    assert plain["false_label_accuracy"] > 0.3 and result.last["false_label_accuracy"] < 0.05
+    assert result.last["test_accuracy"] > plain["test_accuracy"] + 0.05
+    assert result.last["test_accuracy_ensemble"] > plain["test_accuracy"] + 0.05
     right = task.train.given == task.train.clean
     for trust in result.strategies[0].state_dict()["trust"]:
         labelled = trust > 0.5

@@ -86,7 +86,7 @@ def test_the_numbers_depend_on_seed_purpose_and_step_alone() -> None:
     torch.manual_seed(1)
     torch.rand(3)
     assert torch.equal(run.normal("sln", batch, K), first)
-    others = [run.normal("noise-f", batch, K), make_run(noisy(), seed=1).normal("sln", batch, K)]
+    others = [run.normal("noise-f 0", batch, K), make_run(noisy(), seed=1).normal("sln", batch, K)]
     run.step = 1
     others.append(run.normal("sln", batch, K))
     assert not any(torch.equal(first, other) for other in others)
@@ -182,7 +182,7 @@ def test_noise_f_is_equation_2(sigma: float) -> None:
     run = make_run(noisy(n=9))
     batch = make_batch(run)
     J, S = jacobian(run, batch), features_and_probs(run, batch)[1]
-    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + sigma * run.normal("noise-f", batch, K)
+    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + sigma * run.normal("noise-f 0", batch, K)
     expected = torch.einsum("bk,bkp->p", error, J) / 9
     got = torch.cat([g.flatten() for g in gradients(run, batch, LogitGradientNoise(sigma))])
     close(got, expected)

@@ -25,7 +25,8 @@ from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.perturb import StochasticLabelNoise
-from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, Task, prepare, train
+from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, Task, prepare
+from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import checkpoints, load
 from noiseproof.train.schedule import SCHEDULES
 
@@ -61,6 +62,11 @@ def toy(n: int = 50, seed: int = 0) -> Task:
 
 def double() -> Fabric:
     return Fabric(accelerator="cpu", devices=1, precision="64-true")
+
+
+def train(*args: Any, **options: Any) -> Result:
+    """On the CPU, also where there is a GPU."""
+    return train_anywhere(*args, **{"fabric": Fabric(accelerator="cpu", devices=1), **options})
 
 
 def with_(*strategies: Strategy, loss: str = "ce") -> Method:
@@ -161,6 +167,16 @@ def test_drop_last_leaves_out_a_smaller_last_batch_but_never_all(n: int, batch_s
     settings = Settings(model="mlp:hidden=[]", epochs=1, batch_size=batch_size, drop_last=True)
     run = train(toy(n), with_(Spy()), settings, fabric=double())
     assert [len(rows) for _, rows in run.strategies[0].steps] == sizes  # type: ignore[attr-defined]
+
+
+def test_an_epoch_of_fewer_rows_than_a_batch_still_has_a_step() -> None:
+    class Few(Strategy):
+        def rows(self, rows: Tensor, run: Run) -> Tensor:
+            return rows[:5]
+
+    settings = Settings(model="mlp:hidden=[]", epochs=2, batch_size=16, drop_last=True)
+    run = train(toy(), with_(Few(), Spy()), settings, fabric=double())
+    assert [len(rows) for _, rows in run.strategies[1].steps] == [5, 5]  # type: ignore[attr-defined]
 
 
 def test_the_full_batch_is_gradient_descent() -> None:
@@ -479,6 +495,21 @@ def test_weights_that_break_in_the_very_last_step_are_noticed(tmp_path: Path, ou
     said = blow_up(task, with_(Break()), settings, tmp_path if out else None)
     assert "step 8 (epoch 2)" in said
     assert all(finite(path) for path in tmp_path.rglob("*.safetensors"))
+
+
+def test_a_resumed_run_names_the_step_of_the_whole_run(tmp_path: Path) -> None:
+    class Break(Strategy):
+        def gradients(self, run: Run) -> None:
+            if run.step == 6:
+                run.plain_models[0].head.logits.bias.grad[0] = math.inf  # type: ignore[union-attr, index]
+
+    settings = Settings(model="mlp:hidden=[8]", epochs=3, batch_size=16, checkpoint_steps=1)
+    with pytest.raises(Interrupted):
+        train(toy(), with_(Break()), settings, out=tmp_path, max_steps=5)
+    with pytest.raises(
+        Diverged, match=r"step 7 \(epoch 2\).*The last good checkpoint is .*step-000000006.safetensors."
+    ):
+        train(toy(), with_(Break()), settings, out=tmp_path, resume=True)
 
 
 def test_clipping_does_what_the_message_suggests() -> None:

@@ -408,8 +408,6 @@ def methods(as_json: AsJson = False) -> None:
     from noiseproof.train import METHODS
 
     described = [_describe(METHODS, name) for name in sorted(METHODS)]
-    for method in described:
-        method["required"].remove("setting")  # the data at hand, which nobody types
     if as_json:
         return _show_json(described)
     rows = [(method["name"], _signature(method), method["summary"]) for method in described]
@@ -640,7 +638,7 @@ def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each method.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Train on handwritten digits of which 40 % are mislabelled, at random or for a look-alike; rank a dozen methods."""
+    """Train on handwritten digits of which 40 % are mislabelled, at random or for a look-alike; rank the methods."""
     import torch
 
     from noiseproof.demo import demo

@@ -45,9 +45,15 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
             raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
 
 
+def own_seeds(n: int, *numbers: int) -> list[int]:
+    """``n`` seeds that depend on all ``numbers`` and are none of them."""
+    state = np.random.SeedSequence(numbers).generate_state(n, np.uint64) >> np.uint64(1)
+    return [int(seed) for seed in state]
+
+
 def own_seed(*numbers: int) -> int:
     """A seed that depends on all ``numbers`` and is none of them."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return own_seeds(1, *numbers)[0]
 
 
 def own_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:

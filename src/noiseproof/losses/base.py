@@ -224,15 +224,17 @@ class Loss(nn.Module):
 
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
-        for module in self.children():
-            if isinstance(module, Loss):
-                module.set_epoch(epoch)
+        for part in self._parts():
+            part.set_epoch(epoch)
 
     def set_step(self, seed: int) -> None:
         """Draw what this loss draws in the next step from ``seed``; most draw nothing."""
-        for module in self.children():
-            if isinstance(module, Loss):
-                module.set_step(seed)
+        for part in self._parts():
+            part.set_step(seed)
+
+    def _parts(self) -> list[Loss]:
+        """The losses inside this one, at any depth."""
+        return [part for part in self.modules() if isinstance(part, Loss) and part is not self]
 
     @property
     def hyperparameters(self) -> dict[str, Any]:

@@ -49,24 +49,21 @@ class _RankOne(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, root: Tensor, target: Tensor, loss: LN) -> Tensor:
         e, c, lam = loss.error(mean, target), root.double(), loss.lam
         size = torch.linalg.vector_norm(c, dim=1).square_()  # cᵀc
-        inner = torch.linalg.vecdot(c, e)
+        inner = (c * e).sum(1)
         u = (size + lam).reciprocal_()
         alpha = torch.where(size > 1e-60, inner / size, 0)  # a root so small does nothing, but its α would overflow
         p = e.addcmul_(c, alpha[:, None], value=-1).to(torch.promote_types(root.dtype, torch.float32))
-        along, inner = alpha * u, inner * u
-        share = along * inner  # of ‖Σ^-½e‖² along c
-        square: Tensor = torch.linalg.vector_norm(p, dim=1, dtype=torch.float64).square_()
-        value = torch.add(share, square, alpha=lam**-2).mul_(0.5).sub_(u.log()).add_((c.shape[1] - 1) * math.log(lam))
-        # The gradients, Σ⁻¹e (Eq. 6) and that of c, as combinations of p and c.
-        factors = (
-            u.new_full((), lam**-2).expand_as(u),
-            along * u,
-            inner * (u + 1 / lam) * (-1 / lam),
-            2 * u - 2 * u * share,
+        alpha, inner = alpha * u, inner * u
+        share = alpha * inner  # of ‖Σ^-½e‖², along c
+        # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p + 2u(1 − share)·c.
+        factors = torch.stack(
+            (alpha * u, torch.addcmul(inner, inner, u, value=lam), torch.addcmul(u, u, share, value=-1))
         )
-        ctx.save_for_backward(mean, root, target, p, torch.stack(factors).to(p.dtype))
+        ctx.save_for_backward(mean, root, target, p, factors.to(p.dtype))
         ctx.loss = loss
-        return value
+        length = torch.linalg.vector_norm(p, dim=1).double()
+        value = share.addcmul_(length, length, value=lam**-2).mul_(0.5).sub_(u.log())
+        return loss.finished(value.add_((c.shape[1] - 1) * math.log(lam)), Output(mean, root=root))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
@@ -76,12 +73,11 @@ class _RankOne(torch.autograd.Function):
             asked = [x for x in (mean, root) if x.requires_grad]
             found = dict(zip(map(id, asked), torch.autograd.grad(value, asked, grad, create_graph=True), strict=True))
             return found.get(id(mean)), found.get(id(root)), None, None
-        across, along, across_root, along_root = (
-            (factors * grad.to(factors.dtype)).unsqueeze_(2).unbind()
-        )  # (B, 1) each
-        c = root.to(p.dtype)
-        of_mean = (p * across).addcmul_(c, along)
-        of_root = (p * across_root).addcmul_(c, along_root)
+        grad, c = grad[:, None].to(p.dtype), root.to(p.dtype)
+        along, across_root, along_root = (factors[..., None] * grad).unbind()  # (B, 1) each
+        grad = grad * ctx.loss.lam**-2
+        of_mean = (p * grad).addcmul_(c, along)
+        of_root = (p * (across_root * -(ctx.loss.lam**-2))).addcmul_(c, along_root, value=2)
         return of_mean.to(mean.dtype), of_root.to(root.dtype), None, None
 
 
@@ -189,27 +185,26 @@ class LN(Loss):
             )
         label = countable(target, self.ignore_index) if hard else target
         value: Tensor
-        if self.nll:
-            distribution = LogisticNormal(mean.double(), **spread, tau=self.tau, validate_args=False)
-            value = -distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied))
-        elif "root" in spread and mean.shape[1] > 1 and eager() and not target.requires_grad:
+        if self.covariance == "full" and mean.shape[1] > 1 and eager() and not (self.nll or target.requires_grad):
             value = _RankOne.apply(mean, spread["root"], label, self)  # type: ignore[no-untyped-call]
+        elif self.nll:
+            distribution = LogisticNormal(mean.double(), **spread, tau=self.tau, validate_args=False)
+            value = self.finished(-distribution.log_prob(self.smoothed(label, mean.shape[1] + self.implied)), out)
         else:
-            value = negative_log_normal(self.error(mean, label), **spread)
-        if readable(value) and not math.isfinite(float(value.detach().sum())):
-            self._refuse_exploded(value, out)
-        value = value.to(mean.dtype)
+            value = self.finished(negative_log_normal(self.error(mean, label), **spread), out)
         return value if hard or self.weight is None else value * self._weighed(target).sum(1)
 
-    def _refuse_exploded(self, value: Tensor, out: Output) -> None:
-        """Say which row's covariance is beyond computing with; NaN logits pass, and give NaN as in every loss."""
-        rows = ~value.isfinite() & out.logits.isfinite().all(1)
-        for name in sorted(self.needs - {"logits"} if bool(rows.any()) else ()):
-            row = int(rows.nonzero()[0])
-            raise ValueError(
-                f"Expected a finite covariance, got `{name}` up to {float(getattr(out, name)[row].abs().max()):.3g} in "
-                f"row {row}. Lower the learning rate, clip the norm of the gradient, or raise `lam`."
-            )
+    def finished(self, value: Tensor, out: Output) -> Tensor:
+        """``value`` in the precision of the logits; an exploded covariance is refused, NaN logits give NaN."""
+        if readable(value) and not math.isfinite(float(value.detach().sum())):
+            rows = (~value.isfinite() & out.logits.isfinite().all(1)).nonzero()
+            for name in self.needs - {"logits"} if len(rows) else ():
+                row = int(rows[0])
+                raise ValueError(
+                    f"Expected a finite covariance, got `{name}` up to {float(getattr(out, name)[row].abs().max()):.3g} "
+                    f"in row {row}. Lower the learning rate, clip the norm of the gradient, or raise `lam`."
+                )
+        return value.to(out.logits.dtype)
 
     def scores(self, out: Output) -> Tensor:
         every = self.predict == "released" or not self.dummy  # a class beyond the logits has logit 0
@@ -263,14 +258,17 @@ class _MeanSoftmax(torch.autograd.Function):
         tau: float,
         noise: Callable[[], Iterable[Chunk]],
     ) -> Tensor:
-        total, samples = torch.full_like(mean, -torch.inf), 0
+        # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
+        total, samples = torch.full_like(mean, -torch.inf, dtype=torch.float64), 0
         for chunk in noise():
             log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
-            total, samples = torch.logaddexp(total, log_p.logsumexp(0)), samples + len(log_p)
+            top = log_p.amax(0)
+            total = torch.logaddexp(total, top + (log_p - top).exp_().sum(0).double().log_())
+            samples += len(log_p)
         total -= math.log(samples)
         ctx.save_for_backward(mean, scale, factors, total)
         ctx.tau, ctx.noise, ctx.samples = tau, noise, samples
-        return total
+        return total.to(mean.dtype)
 
     @staticmethod
     @once_differentiable
@@ -278,11 +276,12 @@ class _MeanSoftmax(torch.autograd.Function):
         mean, scale, factors, total = ctx.saved_tensors
         of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
         of_factors = None if factors is None else torch.zeros_like(factors)
-        grad = grad / (ctx.tau * ctx.samples)
+        rounded = total.to(grad.dtype)
+        grad = grad * (rounded - total).exp_().to(grad.dtype) / (ctx.tau * ctx.samples)
         for each, across in ctx.noise():
             log_p = _noisy_log_softmax(mean, scale, factors, ctx.tau, (each, across))
             # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): paper 000, Eq. 14, for the label.
-            pull = (log_p - total).exp_().mul_(grad)
+            pull = (log_p - rounded).exp_().mul_(grad)
             slope = pull.sub_(log_p.exp_().mul_(pull.sum(-1, keepdim=True)))
             of_mean += slope.sum(0)
             if of_factors is not None:

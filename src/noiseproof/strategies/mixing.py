@@ -116,10 +116,10 @@ class Undivided(RuntimeError):
 class DivideMix(Strategy):
     """Two networks divide the samples for each other; labels that are not trusted count as missing (Li et al. 2020).
 
-    For ``warmup`` epochs both train as usual, on the same batches. Before each later epoch a two-component Gaussian
-    mixture is fitted to each network's losses, scaled to [0, 1]; w, the posterior of the lower component, is how far
-    the *other* network trusts each label, and labels with w > ``threshold`` are its labelled set. A step has half its
-    rows from either set, in two augmentations each; p is their mean prediction:
+    For ``warmup`` epochs both train as usual. Before each later epoch a two-component Gaussian mixture is fitted to
+    each network's losses, scaled to [0, 1]; w, the posterior of the lower component, is how far the *other* network
+    trusts each label, and rows with w > ``threshold`` are its labelled set. A step has half its rows from either set,
+    in two augmentations each; p is their mean prediction:
 
         labelled:    t = sharpen(w·onehot(given) + (1 − w)·p_own)
         unlabelled:  t = sharpen((p_own + p_other) / 2)
@@ -127,11 +127,12 @@ class DivideMix(Strategy):
 
     on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step; r rises linearly from 0 to 1
     over ``ramp`` epochs. As in the released code, an epoch trains the first network on all its labelled rows, then the
-    second; unlabelled rows are as many, begun again as needed. Unlike there, a last batch is filled up with the
-    labelled rows that came first, and guesses are made in one pass for all views, which share batch statistics.
+    second, and the network that does not train guesses in evaluation mode. Unlike there, both warm up on the same
+    batches, a last batch is filled up with the labelled rows that came first, and guesses are made in one pass for all
+    views, which share batch statistics.
 
-    CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); paper 001:
-    λ_u = 0. The batch size counts labelled and unlabelled rows: 128. The other network predicts in evaluation mode.
+    The batch size counts labelled and unlabelled rows: 128. CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % or asymmetric
+    noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. Paper 001: λ_u = 0.
 
     Where a mixture leaves no labelled row, or all losses are the same, the network's last division stands, with a
     warning; after the warm-up, when there is none yet, that is an error, ``Undivided``. Where it leaves no unlabelled

@@ -47,8 +47,8 @@ class LogitGradientNoise(Strategy):
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-        for out in outs:
-            z = run.normal("noise-f", batch, out.logits.shape[1])
+        for m, out in enumerate(outs):
+            z = run.normal(f"noise-f {m}", batch, out.logits.shape[1])
             if batch.counts is not None:
                 z = z * batch.counts[:, None]
             # The loss is divided by the rows of the step: so must be what is added to each row's gradient.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.augment import Transform
-from noiseproof.data.base import own_generator, own_seed
+from noiseproof.data.base import own_generator, own_seed, own_seeds
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
 from noiseproof.strategies.batch import Batch
@@ -71,6 +71,7 @@ class Run:
         alone = self.device.type == "cuda" and self.world_size == 1
         self.step_generator = torch.Generator(self.device) if alone else None
         self._in_step = False
+        self._block, self._step_seeds = -1, [0] * 1024
 
     @property
     def num_classes(self) -> int:
@@ -132,13 +133,15 @@ class Run:
     @contextmanager
     def own_randomness(self) -> Iterator[None]:
         """A step's random numbers; what layers draw (dropout) comes from this run's seed, step and process, too."""
+        with self.in_step(), self._seeded_globally() if self._has_random_layers else nullcontext():
+            yield
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Between ``begin_step`` and the step's end: on one GPU its numbers come from ``step_generator``."""
         self._in_step = True
         try:
-            if not self._has_random_layers:
-                yield
-                return
-            with self._seeded_globally():
-                yield
+            yield
         finally:
             self._in_step = False
 
@@ -173,7 +176,12 @@ class Run:
     def begin_step(self) -> None:
         """Seed what the coming step draws."""
         if self.step_generator is not None:
-            self.step_generator.manual_seed(self.seed_for("step", self.step))
+            block, place = divmod(self.step, len(self._step_seeds))
+            if block != self._block:  # many at once: one by one they take longer than a small model's step
+                numbers = (self.seed, zlib.crc32(b"step"), block)
+                self._step_seeds = own_seeds(len(self._step_seeds), *numbers)
+                self._block = block
+            self.step_generator.manual_seed(self._step_seeds[place])
 
     def normal(self, purpose: str, batch: Batch, *shape: int) -> Tensor:
         """Standard normal numbers for the rows of ``batch``, (b, *shape)."""
@@ -212,6 +220,10 @@ class Run:
             value = value.clone()
             torch.distributed.all_reduce(value, torch.distributed.ReduceOp.MAX)
         return value
+
+    def any_process(self, answer: bool) -> bool:
+        """Whether any process says so."""
+        return bool(self.largest(torch.tensor(int(answer), device=self.device)))
 
     def share(self, values: Tensor, batch: Batch) -> Tensor:
         """This process's part of values (count, …) of all rows; filled-up rows repeat the first."""
@@ -284,9 +296,10 @@ class Run:
         share = -(-len(x) // self.world_size)
         places = torch.arange(self.rank * share, (self.rank + 1) * share)
         order = places % len(x)  # equally many for all processes: what is added at the end does not count
-        was_training = [model.training for model in models]
-        for model in models:
-            model.eval()
+        modules = [*models, self.loss]  # a loss that draws its scores draws the same ones for every such pass
+        was_training = [module.training for module in modules]
+        for module in modules:
+            module.eval()
         try:
             parts = torch.split(order, SWEEP)
             counted = torch.split((places < len(x)).to(self.device), SWEEP)
@@ -295,8 +308,8 @@ class Run:
                 ready = self.prepare(raw, transform, None if params is None else params[rows])
                 yield rows, counts, [self.forward(model, ready) for model in models]
         finally:
-            for model, training in zip(models, was_training, strict=True):
-                model.train(training)
+            for module, training in zip(modules, was_training, strict=True):
+                module.train(training)
 
     def log_probs(self, outs: Sequence[Output]) -> Tensor:
         """Logarithms of the predicted distribution (b, K), averaged over models where there are several."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.data import Inputs
-from noiseproof.train.loop import Interrupted, Progress, Result, asked_to_stop, training
+from noiseproof.train.loop import Interrupted, Progress, Result, asked_to_stop, own_stream, training
 from noiseproof.train.methods import Method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
@@ -42,6 +43,7 @@ class Job:
 
 
 Outcome = Result | Exception
+Flight = tuple[Generator[None, None, Result], AbstractContextManager[object]]  # the steps of a run, and its stream
 Finished = Callable[[int, Outcome], None]
 
 
@@ -71,7 +73,7 @@ def fit_many(
     limit = at_once or 1  # on a GPU the first one flies alone until its size is known
     shared: dict[int, Tensor] = {}
     outcomes: list[Outcome] = [Interrupted("This run was not begun.")] * len(jobs)
-    waiting, flying = deque(enumerate(jobs)), deque[tuple[int, Generator[None, None, Result]]]()
+    waiting, flying = deque(enumerate(jobs)), deque[tuple[int, Flight]]()
     rounds, before = 0, torch.cuda.memory_reserved(fabric.device) if on_gpu else 0
     with asked_to_stop() as asked:
         while flying or (waiting and not asked):
@@ -81,12 +83,13 @@ def fit_many(
                     _on(job.task, fabric.device, shared), job.method, job.settings, seed=job.seed, fabric=fabric,
                     out=job.out, resume=resume, samples=job.samples, progress=job.progress, asked=asked,
                 )  # fmt: skip
-                flying.append((number, steps))
+                flying.append((number, (steps, own_stream(fabric))))
             for _ in range(len(flying)):
-                number, steps = flying.popleft()
+                number, (steps, stream) = flying.popleft()
                 try:
-                    next(steps)
-                    flying.append((number, steps))
+                    with stream:
+                        next(steps)
+                    flying.append((number, (steps, stream)))
                     continue
                 except StopIteration as done:
                     outcomes[number] = done.value

@@ -38,11 +38,10 @@ def obstacle(run: Run, strategies: Sequence[Strategy]) -> str | None:
 
 
 class GraphedSteps:
-    """Replays a step over the rows of an epoch, on a stream of its own."""
+    """Replays a step over the rows of an epoch."""
 
     def __init__(self, run: Run, strategies: Sequence[Strategy], step: Callable[[Batch], None]) -> None:
         self.run, self.strategies, self.step = run, strategies, step
-        self.stream = torch.cuda.Stream(run.device)  # type: ignore[no-untyped-call]
         self.order = torch.zeros(0, dtype=torch.int64, device=run.device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=run.device)
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
@@ -59,13 +58,10 @@ class GraphedSteps:
         self.order.copy_(rows)
         self.cursor.fill_(sum(map(len, parts[:done])))
         phase = tuple(strategy.phase(run) for strategy in self.strategies)
-        self.stream.wait_stream(torch.cuda.current_stream(run.device))
         for position, part in enumerate(parts[done:], done + 1):
-            with torch.cuda.stream(self.stream):
-                self._advance(len(part), (len(part), phase))
+            self._advance(len(part), (len(part), phase))
             run.step += 1
             yield position
-        torch.cuda.current_stream(run.device).wait_stream(self.stream)
 
     def _advance(self, size: int, kind: Hashable) -> None:
         run = self.run
@@ -92,7 +88,9 @@ class GraphedSteps:
         assert self.run.step_generator is not None
         graph.register_generator_state(self.run.step_generator)
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            # On this run's own stream: graphs captured on one stream share the scratch memory of its matrix products,
+            # and would spoil each other's when they are replayed on several at a time.
+            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()), self.run.in_step():
                 self._step(size)
         except Exception as error:  # whatever a strategy or a loss did that a graph cannot hold
             self.trouble = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -102,17 +102,28 @@ def train(
         samples: record margin, weight and prediction of every sample in every epoch.
         max_steps: stop with a checkpoint after that many steps of this call.
     """
+    fabric = fabric or Fabric(accelerator="auto", devices=1)
     with asked_to_stop() as asked:
         steps = training(
             task, method, settings, seed=seed, fabric=fabric, out=out, resume=resume, samples=samples,
             progress=progress, max_steps=max_steps, asked=asked,
         )  # fmt: skip
+        stream = own_stream(fabric)
         while True:
             try:
-                next(steps)
+                with stream:
+                    next(steps)
             except StopIteration as finished:
                 result: Result = finished.value
                 return result
+
+
+def own_stream(fabric: Fabric) -> AbstractContextManager[object]:
+    """A stream for all that a run does on a GPU, which neither waits for other runs nor makes them wait."""
+    if fabric.device.type != "cuda":
+        return nullcontext()
+    torch.cuda.synchronize(fabric.device)  # what it reads may have been made on another
+    return torch.cuda.stream(torch.cuda.Stream(fabric.device))  # type: ignore[no-untyped-call]
 
 
 def training(
@@ -197,6 +208,11 @@ def training(
         keeper.end_epoch()
         if progress is not None:
             progress(run.epoch - 1, len(parts), len(parts), metrics)
+        if run.world_size > 1 and run.epoch < settings.epochs and run.any_process(bool(asked)):
+            keeper.save(0)  # several processes can only stop together
+            raise Interrupted(f"Stopped after epoch {run.epoch} of {settings.epochs}. Resume to go on.")
+    if fabric.device.type == "cuda":
+        torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
     return Result(record.rows, run, method.strategies, run.stopped)
 
 
@@ -306,18 +322,17 @@ class _Keeper:
         self.run, self.record, self.method, self.settings = run, record, method, settings
         self.best = -math.inf
         self.saved_at = time.monotonic()
-        self.clock = torch.zeros((), dtype=torch.int64, device=run.device)  # steps, as the device counts them
-        self.first_bad = torch.full_like(self.clock, -1)  # step of the first loss that was not finite
+        self.total = torch.zeros((), dtype=torch.float64, device=run.device)  # of all losses
+        self.good_steps = torch.zeros((), dtype=torch.int64, device=run.device)  # as the device counts them
 
     @property
     def checkpoints(self) -> Path | None:
         return None if self.folder is None else self.folder / "checkpoints"
 
     def watch(self, step: Step) -> None:
-        """Note the first loss that is not finite, without waiting for the device."""
-        self.clock += 1
-        bad = ~torch.isfinite(step.losses).all()
-        self.first_bad.copy_(torch.where((self.first_bad < 0) & bad, self.clock, self.first_bad))
+        """Count the steps up to the first loss that is not finite, without waiting for the device."""
+        self.total += step.losses.sum()  # once not finite, for ever not finite
+        self.good_steps += self.total * 0 == 0
 
     def look(self) -> None:
         """Look from time to time, where looking is dear."""
@@ -327,24 +342,24 @@ class _Keeper:
 
     def check(self) -> None:
         """Stop a run that has diverged, with the likely cause."""
-        where = int(self.run.largest(self.first_bad))
-        if where < 0:
+        good = -int(self.run.largest(-self.good_steps))
+        if good == self.run.step:
             return
         lr = float(self.run.optimizers[0].param_groups[0]["lr"])
         sigmas = [str(s) for s in self.method.strategies if "sigma" in s.parameters]
         causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
-        good = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
+        last = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
         raise Diverged(
-            f"Loss or weights are not finite at step {where} (epoch {self.run.epoch + 1}). "
+            f"Loss or weights are not finite at step {good + 1} (epoch {self.run.epoch + 1}). "
             f"Likely: {' or '.join(causes)}. Lower it, or clip gradients. "
-            + (f"The last good checkpoint is {good}." if good else "No checkpoint was saved.")
+            + (f"The last good checkpoint is {last}." if last else "No checkpoint was saved.")
         )
 
     def check_weights(self) -> None:
         """Stop where a step has left weights behind that are not finite, of which its own loss says nothing."""
-        norms = torch.stack(torch._foreach_norm([p.detach() for m in self.run.plain_models for p in m.parameters()]))
-        bad = (self.first_bad < 0) & ~torch.isfinite(norms).all()
-        self.first_bad.copy_(torch.where(bad, self.clock, self.first_bad))
+        values = [v for model in self.run.plain_models for v in model.state_dict().values() if v.is_floating_point()]
+        bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values))).all()
+        self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
         self.check()
 
     def is_due(self) -> bool:
@@ -384,7 +399,7 @@ class _Keeper:
             "optimizers": [optimizer.state_dict()["state"] for optimizer in run.optimizers],
             "loss": run.loss.state_dict(),
             "strategies": [strategy.state_dict() for strategy in self.method.strategies],
-            "record": self.record.state_dict(run),
+            "record": self.record.state_dict(),
         }
         self.saved_at = time.monotonic()
         if self.checkpoints is not None and run.rank == 0:
@@ -419,9 +434,9 @@ class _Keeper:
         run.loss.load_state_dict(state["loss"])
         for strategy, saved in zip(self.method.strategies, state["strategies"], strict=True):
             strategy.load_state_dict(saved)
-        self.record.load_state_dict(state["record"], run)
+        self.record.load_state_dict(state["record"])
         run.epoch, run.step, run.stopped, self.best = state["epoch"], state["step"], state["stopped"], state["best"]
-        self.clock.fill_(run.step)
+        self.good_steps.fill_(run.step)
         position: int = state["position"]
         return position
 

@@ -30,6 +30,7 @@ from noiseproof.losses import (
     logit_bias,
     remargin_for,
 )
+from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.presets import QUALIFIERS
 from noiseproof.losses.remargin import CYCLE_002, Unit
 from noiseproof.strategies import Strategy, get_strategy
@@ -147,8 +148,7 @@ def _build(spec: str, setting: Setting) -> Method:
     name = spec.partition(":")[0].strip()
     if "@" in name:
         return _build(_from_paper(spec, setting), setting)
-    terms = split_outside_brackets(spec[len(name) :], "+")
-    if name in METHODS and len(terms) == 1:
+    if name in METHODS and len(split_outside_brackets(spec[len(name) :], "+")) == 1:
         return METHODS.create(name, setting, **parse_call(spec)[1])
     if name == "gp":
         raise ValueError(
@@ -170,6 +170,8 @@ def _from_paper(spec: str, setting: Setting) -> str:
     paper, params = parse_call(rest)
     data = {key: getattr(setting, key) for key in QUALIFIERS if getattr(setting, key) is not None}
     said = {key: params.pop(key) for key in QUALIFIERS if key in params}
+    if "noise" in said:
+        said["noise"] = said["noise"] or "none"  # a word of its own here, not the absence of a value
     if "dataset" in said or "num_classes" in said:  # other data, known by what is said
         data = {key: value for key, value in data.items() if key not in ("dataset", "num_classes")}
     found = preset(name.strip(), paper, {**data, **said})
@@ -191,7 +193,7 @@ def _loss(loss: str) -> Callable[..., Method]:
         return Method(get_loss(loss, **params))
 
     first, *_ = inspect.signature(recipe).parameters.values()
-    own = inspect.signature(LOSSES[loss]).parameters.values()
+    own = [p for p in inspect.signature(LOSSES[loss]).parameters.values() if p.name not in (*OPTIONS, "options")]
     recipe.__signature__ = inspect.Signature([first, *own])  # type: ignore[attr-defined]
     recipe.__doc__ = inspect.getdoc(LOSSES[loss])
     return recipe

@@ -156,7 +156,8 @@ def preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
     specs = {row[3] for row in rows}
     if len(specs) == 1:
         return specs.pop()
-    listing = "; ".join(", ".join(f"{k}={v}" for k, v in row[2].items()) + f" → {row[3]}" for row in rows or named)
+    near = rows or [row for row in named if row[2].get("dataset") == data.get("dataset")] or named
+    listing = "; ".join(", ".join(f"{k}={v}" for k, v in row[2].items()) + f" → {row[3]}" for row in near)
     here = ", ".join(f"{key}={value}" for key, value in data.items())
     fault = "several settings" if rows else "no setting"
     raise ValueError(

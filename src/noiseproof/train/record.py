@@ -24,74 +24,77 @@ from noiseproof.train.task import Task
 
 Row = dict[str, float]
 
-NOT_SEEN = {"margin": math.nan, "weight": math.nan, "prediction": -1}  # of rows that an epoch leaves out
+NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan}  # in an epoch that skips a row
 # What a method may look at to decide when to stop: everything else takes clean labels to know.
 VISIBLE = ("epoch", "lr", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 
 
 class Record:
-    """Sums over an epoch's training batches, and passes over the validation and test sets at its end."""
+    """What the models said of each training row in an epoch, and passes over validation and test sets at its end.
+
+    A step only notes its rows' losses and predictions; metrics are made of them once an epoch.
+    """
 
     def __init__(self, task: Task, run: Run, *, samples: bool = False, folder: Path | None = None) -> None:
         self.rows: list[Row] = []
         self.task = task
         self.folder = folder
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
-        # Given labels that are [right, wrong, of an input of no class], where the truth is known, times
-        # [rows, loss, agrees with given, with truth].
-        self.sums = torch.zeros(3, 4, dtype=torch.float64, device=run.device)
         self.observed = True
-        self.samples: dict[str, Tensor] = {}
+        dtypes = {"loss": run.dtype, "prediction": torch.int32}
         if samples:
-            dtypes = {"margin": torch.float32, "weight": torch.float32, "prediction": torch.int32}
-            self.samples = {
-                name: torch.full((run.num_rows,), NOT_SEEN[name], dtype=dtype, device=run.device)
-                for name, dtype in dtypes.items()
-            }
+            dtypes |= {"margin": torch.float32, "weight": torch.float32}
+        self.samples = samples
+        self.seen = {
+            name: torch.full((len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device)
+            for name, dtype in dtypes.items()
+        }
 
     @torch.no_grad()
     def observe(self, batch: Batch, step: Step, run: Run) -> None:
-        """Add a training step, as the models saw it: with dropout, augmentation and the weights of that moment."""
+        """Note a training step, as the models saw it: with dropout, augmentation and the weights of that moment."""
         self.observed = bool(step.outs)
         if not self.observed:
             return
-        scores = torch.stack([run.loss.scores(out) for out in step.outs])  # (M, b, K)
-        predicted = scores.argmax(2)
-        self._add(batch.rows, batch.counts, batch.given, step.losses, predicted)
-        if self.samples:
-            # Once for all processes; of several models, the first speaks.
-            weights = torch.ones_like(step.losses[0]) if step.weights is None else step.weights[0]
-            columns = {"margin": margin(scores[0], batch.given), "weight": weights, "prediction": predicted[0]}
-            for name, values in columns.items():
-                self.samples[name][batch.all_rows] = run.gather(values.to(self.samples[name].dtype), batch)
+        scores = [run.loss.scores(out) for out in step.outs]
+        for m, of_model in enumerate(scores):
+            self._note("loss", m, step.losses[m], batch, run)
+            self._note("prediction", m, of_model.argmax(1), batch, run)
+            if self.samples:
+                weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
+                self._note("margin", m, margin(of_model, batch.given), batch, run)
+                self._note("weight", m, weights, batch, run)
 
-    def _add(self, rows: Tensor, counts: Tensor | None, given: Tensor, losses: Tensor, predicted: Tensor) -> None:
-        """``losses`` and ``predicted`` (M, b), averaged over models."""
-        one = torch.ones_like(losses[0]) if counts is None else counts.to(losses.dtype)
-        truth = given if self.truth is None else self.truth[rows]
-        agree = (predicted == given).to(losses.dtype).mean(0), (predicted == truth).to(losses.dtype).mean(0)
-        columns = torch.stack([one, one * losses.mean(0), one * agree[0], one * agree[1]], 1).double()  # (b, 4)
-        wrong, foreign = given != truth, truth < 0
-        self.sums += torch.stack([~wrong, wrong & ~foreign, foreign]).double() @ columns
+    def _note(self, name: str, m: int, values: Tensor, batch: Batch, run: Run) -> None:
+        table = self.seen[name]
+        table[m, batch.all_rows] = run.gather(values.to(table.dtype), batch)
+
+    def _train_metrics(self, run: Run) -> Row:
+        given = run.data.given
+        truth = given if self.truth is None else self.truth
+        loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
+        agrees, is_right = ((predicted == label).double().mean(0) for label in (given, truth))
+        seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
+        masks = torch.stack([seen, seen & ~flipped, seen & flipped, seen & of_a_class]).double()
+        columns = torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
+        every, right, wrong, known = (masks @ columns).tolist()
+        row = {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
+        if self.truth is not None:
+            row |= {
+                "train_loss_clean": _ratio(right[1], right[0]),
+                "train_loss_flipped": _ratio(wrong[1], wrong[0]),
+                "train_accuracy_clean": _ratio(right[2], right[0]),
+                "false_label_accuracy": _ratio(wrong[2], wrong[0]),
+                "train_accuracy_true": _ratio(known[3], known[0]),
+            }
+        return row
 
     def end_epoch(self, run: Run, seconds: float) -> Row:
         """Close the epoch: its metrics as one row."""
         if not self.observed:
             self._sweep_training_set(run)
-        sums = run.sum(self.sums)
-        right, flipped = sums[0].tolist(), sums[1:].sum(0).tolist()
-        of_classes, every = sums[:2].sum(0).tolist(), sums.sum(0).tolist()
-        self.sums.zero_()
         row: Row = {"epoch": run.epoch + 1, "lr": float(run.optimizers[0].param_groups[0]["lr"]), "seconds": seconds}
-        row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
-        if self.truth is not None:
-            row |= {
-                "train_loss_clean": _ratio(right[1], right[0]),
-                "train_loss_flipped": _ratio(flipped[1], flipped[0]),
-                "train_accuracy_clean": _ratio(right[2], right[0]),
-                "false_label_accuracy": _ratio(flipped[2], flipped[0]),
-                "train_accuracy_true": _ratio(of_classes[3], of_classes[0]),
-            }
+        row |= self._train_metrics(run)
         if (held := self.task.validation) is not None:
             found = _evaluate(run, held.x, [held.given] if held.clean is None else [held.given, held.clean])
             row |= {"validation_loss": found["loss"], "validation_accuracy": found["accuracy"]}
@@ -102,40 +105,41 @@ class Record:
         self.rows.append(row)
         if self.folder is not None and run.rank == 0:
             self._write(run.epoch)
-        for name, values in self.samples.items():
+        for name, values in self.seen.items():
             values.fill_(NOT_SEEN[name])
         return row
 
     def _sweep_training_set(self, run: Run) -> None:
         """For steps that mix samples, whose outputs belong to none: what the models say of each at the epoch's end."""
-        given = run.data.given.to(run.device)
-        self.sums.zero_()
+        found = []
         for rows, counts, outs in run.sweep():
-            scores = torch.stack([run.loss.scores(out) for out in outs])
-            losses = torch.stack([F.cross_entropy(s, given[rows], reduction="none") for s in scores])
-            self._add(rows, counts, given[rows], losses, scores.argmax(2))
+            scores = torch.stack([run.loss.scores(out) for out in outs], 1)  # (b, M, K)
+            label = run.data.given[rows, None].expand(-1, len(outs))
+            nll = F.cross_entropy(scores.transpose(1, 2), label, reduction="none")
+            found.append((rows, counts, torch.stack([nll.double(), scores.argmax(2).double()], 1)))  # (b, 2, M)
+        loss, predicted = run.merge(found).permute(1, 2, 0)
+        self.seen["loss"].copy_(loss)
+        self.seen["prediction"].copy_(predicted)
 
     def _write(self, epoch: int) -> None:
         assert self.folder is not None
         checkpoint.write_text(self.folder / "record.csv", to_csv(self.rows))
         if self.samples:
-            compact = {"margin": torch.float16, "weight": torch.float16, "prediction": torch.int16}
-            if self.task.train.num_classes > 2**15:
-                del compact["prediction"]
-            tensors = {name: values.to(compact.get(name, values.dtype)) for name, values in self.samples.items()}
+            # Of several models, the first speaks; half precision is enough to look at.
+            classes = torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
+            compact = {"margin": torch.float16, "weight": torch.float16, "prediction": classes}
+            tensors = {name: self.seen[name][0].to(dtype) for name, dtype in compact.items()}
             checkpoint.write_tensors(self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors)
 
-    def state_dict(self, run: Run) -> dict[str, Any]:
-        return {"rows": self.rows, "sums": run.sum(self.sums), "samples": self.samples, "observed": self.observed}
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "seen": self.seen, "observed": self.observed}
 
-    def load_state_dict(self, state: dict[str, Any], run: Run) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rows = state["rows"]
         self.observed = state["observed"]
-        if run.rank == 0:  # the sum over all processes is this one's from here on
-            self.sums.copy_(state["sums"])
-        for name, values in self.samples.items():
-            if name in state["samples"]:  # else they were not asked for until now
-                values.copy_(state["samples"][name])
+        for name, values in self.seen.items():
+            if name in state["seen"]:  # else they were not asked for until now
+                values.copy_(state["seen"][name])
 
 
 def _ratio(sum_: float, count: float) -> float:
@@ -148,34 +152,32 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int | None = N
 
     Rows of no class (−1) do not count. Two models are also joined: the mean of their predicted distributions.
     """
-    columns = [column.to(run.device) for column in labels]
-    several = len(run.evaluated) > 1
-    total: Tensor = torch.zeros(4 + len(columns), 2, dtype=torch.float64, device=run.device)
+    parts = []
     for rows, counts, outs in run.sweep(x):
-        scores = torch.stack([run.loss.scores(out) for out in outs])  # (M, b, K)
-        log_p = scores.log_softmax(2).double()
-        known = [counts & (column[rows] >= 0) for column in columns]
-        y = columns[0][rows].clamp(min=0)
-        predicted = scores.argmax(2)
-        nll = -log_p.gather(2, y.expand(len(outs), -1)[..., None])[..., 0].mean(0)
-        best = scores.topk(min(top or 1, scores.shape[2]), 2).indices
-        found = [
-            nll,
-            (best == y[:, None]).any(2).double().mean(0),
-            (log_p.logsumexp(0).argmax(1) == y).double(),
-            (predicted == y).double().mean(0),
-            *((predicted == column[rows]).double().mean(0) for column in columns[1:]),
-        ]
-        masks = [known[0]] * 4 + known[1:]
-        total[: len(found)] += torch.stack(
-            [torch.stack([(v * k).sum(), k.sum().double()]) for v, k in zip(found, masks, strict=True)]
-        )
-    nll_, best_, joint, *accuracies = (_ratio(*pair) for pair in run.sum(total).tolist())
+        parts.append((rows, counts, torch.stack([run.loss.scores(out) for out in outs])))
+    rows, counts, scores = (
+        torch.cat([p[0] for p in parts]),
+        torch.cat([p[1] for p in parts]),
+        torch.cat([p[2] for p in parts], 1),
+    )
+    columns = [column.to(run.device)[rows] for column in labels]
+    y = columns[0].clamp(min=0)
+    log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)  # (M, n, K), (M, n)
+    found = [
+        -log_p.gather(2, y.expand(len(log_p), -1)[..., None])[..., 0].mean(0),
+        (scores.topk(min(top or 1, scores.shape[2]), 2).indices == y[:, None]).any(2).double().mean(0),
+        (log_p.logsumexp(0).argmax(1) == y).double(),
+        *((predicted == column).double().mean(0) for column in columns),
+    ]
+    known = [(counts & (column >= 0)).double() for column in columns]
+    masks = torch.stack([known[0]] * 3 + known)
+    sums = torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1)
+    nll_, best_, joint, *accuracies = (_ratio(*pair) for pair in run.sum(sums).tolist())
     row: Row = {"loss": nll_, "accuracy": accuracies[0]}
     row |= {f"accuracy_{i}": accuracies[i] for i in range(1, len(columns))}
     if top:
         row[f"top{top}"] = best_
-    if several:
+    if len(run.evaluated) > 1:
         row["accuracy_ensemble"] = joint
     return row
 

@@ -34,7 +34,7 @@ class Task:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input as the model sees it."""
-        x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)]))
+        x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)])).cpu()
         return tuple((x if self.normalise is None else self.normalise.apply(x, torch.empty(1, 0)))[0].shape)
 
 
