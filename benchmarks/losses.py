@@ -37,7 +37,8 @@ def specs(num_classes: int) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     for name in LOSSES:
         required = {k: needed[k] for k in LOSSES.parameters(name) if k in needed and name not in ("peer",)}
         losses[name] = get_loss(name, **required)
-    return losses | {spec: get_loss(spec) for spec in EXTRA}
+    of_logits = {name: loss for name, loss in losses.items() if loss.needs == {"logits"}}
+    return of_logits | {spec: get_loss(spec) for spec in EXTRA}
 
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: Tensor) -> Callable[[], None]:

@@ -15,6 +15,8 @@ import noiseproof
 from noiseproof.core.registry import format_value
 from noiseproof.losses import LOSSES, describe
 from noiseproof.noise import NOISES
+from noiseproof.strategies import STRATEGIES, Strategy
+from noiseproof.train.graphs import IN_STEP
 
 project = "noiseproof"
 author = "The noiseproof authors"
@@ -60,6 +62,19 @@ def table_of_noises() -> str:
     return markdown(("name", "parameters", "what it does"), rows)
 
 
+def table_of_strategies() -> str:
+    rows = []
+    for name in sorted(STRATEGIES):
+        strategy: Any = STRATEGIES[name]
+        given = STRATEGIES.parameters(name).items()
+        parameters = ", ".join(k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given)
+        summary = (inspect.getdoc(strategy) or "").partition("\n\n")[0].replace("``", "`")
+        inside = any(getattr(strategy, hook) is not getattr(Strategy, hook) for hook in IN_STEP)
+        captured = "yes" if strategy.capturable or not inside else "no"
+        rows.append((f"`{name}`", f"`{parameters}`", " ".join(summary.split()), strategy.models, captured))
+    return markdown(("name", "parameters", "what it does", "models", "captured"), rows)
+
+
 def tables_of_benchmarks() -> str:
     """One table for each file of results, whatever its columns are."""
     parts = []
@@ -75,7 +90,12 @@ def tables_of_benchmarks() -> str:
 def write_tables(app: Sphinx) -> None:
     """What the pages include from ``_generated``."""
     GENERATED.mkdir(exist_ok=True)
-    tables = {"losses": table_of_losses(), "noises": table_of_noises(), "benchmarks": tables_of_benchmarks()}
+    tables = {
+        "losses": table_of_losses(),
+        "noises": table_of_noises(),
+        "strategies": table_of_strategies(),
+        "benchmarks": tables_of_benchmarks(),
+    }
     for name, text in tables.items():
         (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")
 

@@ -221,6 +221,25 @@ def test_extreme_roots(dtype: torch.dtype) -> None:
             assert excess(gradient, np.array([[float(x) for x in r[1 + i]] for r in rows]), dtype) <= 1, size
 
 
+@pytest.mark.parametrize("lam", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_roots_along_the_residual(dtype: torch.dtype, lam: float) -> None:
+    """Where training drives c (Eq. 7) the part of the residual across c is all rounding, and weighs 1/λ²."""
+    rng, loss = np.random.default_rng(4), LN(lam=lam, tau=1.0, reduction="none")
+    for D in (2, 10, 100):
+        mean, y = float32_numbers(rng.normal(size=(4, D))), rng.integers(D, size=4)
+        rs = [residual(m, int(k), loss.tau, loss.t, True) for m, k in zip(mean, y, strict=True)]
+        r = np.array([[float(x) for x in row] for row in rs])
+        length = np.linalg.norm(r, axis=1, keepdims=True)
+        root = float32_numbers(r / length * np.sqrt(length - lam))
+        rows = [full_truth(row, [mpf(float(x)) for x in c], mpf(lam)) for row, c in zip(rs, root, strict=True)]
+        parts = {"logits": torch.tensor(mean, dtype=dtype), "root": torch.tensor(root, dtype=dtype)}
+        got, found = run(loss, parts, torch.from_numpy(y))
+        assert excess(got, np.array([float(row[0]) for row in rows]), dtype) <= 1
+        for i, gradient in enumerate(found.values()):
+            assert excess(gradient, np.array([[float(x) for x in row[1 + i]] for row in rows]), dtype) <= 1, D
+
+
 @pytest.mark.parametrize("dummy", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_soft_targets(dtype: torch.dtype, dummy: bool) -> None:
@@ -469,9 +488,9 @@ def test_distribution_refuses() -> None:
         ({"scale": -torch.ones(2, 3)}, "scale"),
     ):
         with pytest.raises(ValueError, match=match):
-            LogisticNormal(loc, **wrong)
+            LogisticNormal(loc, **wrong, validate_args=True)  # torch.compile turns the default off
     with pytest.raises(ValueError, match="support"):
-        LogisticNormal(loc).log_prob(torch.ones(2, 4))
+        LogisticNormal(loc, validate_args=True).log_prob(torch.ones(2, 4))
 
 
 # --- Cost ------------------------------------------------------------------------------------------------------------
@@ -538,10 +557,12 @@ def test_gradcheck(spec: str) -> None:
             assert torch.autograd.gradgradcheck(function, inputs)
 
 
-def test_gradients_of_gradients_by_one_part_only() -> None:
-    parts = parts_of(LN())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_of_gradients_by_one_part_only(dtype: torch.dtype) -> None:
+    parts = {name: x.to(dtype) for name, x in parts_of(LN()).items()}
     mean, root = parts["logits"], parts["root"].requires_grad_()
     (slope,) = torch.autograd.grad(LN()(Output(mean, root=root), LABELS), root, create_graph=True)
+    torch.testing.assert_close(slope.detach(), run(LN(), parts, LABELS)[1]["root"])
     assert torch.autograd.grad(slope.sum(), root)[0].abs().sum() > 0
 
 
@@ -717,6 +738,30 @@ def test_exploding_covariances_are_named(bad: float) -> None:
             parts[name][4, 0] = bad
             with pytest.raises(ValueError, match=f"finite covariance, got `{name}` up to (inf|nan) in row 4"):
                 loss(Output(**parts), LABELS % classes)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@every_loss
+def test_on_a_gpu(spec: str) -> None:
+    """ln: the CPU's numbers, without waiting for the device; het draws other noise there, the same at every call."""
+    loss = get_loss(spec, reduction="none")
+    parts = parts_of(loss)
+    there = {name: x.cuda() for name, x in parts.items()}
+    for target in (LABELS, points(B, K)):
+        value, found = run(loss, parts, target)
+        run(loss, there, target.cuda())
+        moved = target.cuda()
+        torch.cuda.set_sync_debug_mode("error" if spec.startswith("ln") else "default")
+        try:
+            got, also = run(loss, there, moved)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        if spec.startswith("ln"):
+            torch.testing.assert_close(got.cpu(), value, rtol=1e-9, atol=1e-12)
+            for name in found:
+                torch.testing.assert_close(also[name].cpu(), found[name], rtol=1e-9, atol=1e-12)
+        else:
+            torch.testing.assert_close(got, run(loss, there, moved)[0])
 
 
 # --- Prediction ------------------------------------------------------------------------------------------------------

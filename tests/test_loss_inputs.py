@@ -162,6 +162,15 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("nal", "floor", (-0.1, 1)),
     ("elr", "lam", (-1,)),
     ("elr", "clip", (-0.1, 0.5)),
+    ("ln", "lam", (0, -1, 1e-09)),
+    ("ln", "tau", (0, -1)),
+    ("ln", "t", (0, 1, -0.1)),
+    ("ln", "covariance", ("low-rank", None)),
+    ("ln", "predict", ("mean", None)),
+    ("het", "tau", (0, -1)),
+    ("het", "samples", (0, -1, 1.5)),
+    ("het", "covariance", ("identity", None)),
+    ("het", "seed", (-1, 0.5)),
 ]
 
 

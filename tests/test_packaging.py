@@ -12,9 +12,12 @@ import pytest
 from test_models import INPUTS, MLP, RUN, SPREAD, count, on_meta
 
 from noiseproof.data import DATASETS
+from noiseproof.heads import HEADS
 from noiseproof.losses import LOSSES
 from noiseproof.models import MODELS
 from noiseproof.noise import NOISES
+from noiseproof.strategies import STRATEGIES
+from noiseproof.train import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,7 +25,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (LOSSES, NOISES, DATASETS, MODELS):
+    for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS):
         monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # what a page registers does not stay
     names: dict[str, Any] = {"__name__": page.stem}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -21,6 +22,8 @@ from rich.text import Text
 from noiseproof import __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightning_fabric import Fabric
     from torch import Tensor
 
@@ -96,8 +99,14 @@ def _refusals() -> Iterator[None]:
     except BrokenPipeError:  # the reader went away, which is no refusal
         raise
     except (ValueError, TypeError, OSError, ImportError) as error:
-        typer.echo(f"noiseproof: {' '.join(str(error).split())}", err=True)
+        _say(error)
         raise typer.Exit(2) from None
+
+
+def _say(what: object) -> None:
+    """One line on stderr, however many processes say it."""
+    if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
+        typer.echo(f"noiseproof: {' '.join(str(what).split())}", err=True)
 
 
 @app.command(epilog=_examples("losses", "losses --presets", "losses --json | jq '.[].name'"))
@@ -428,7 +437,7 @@ def train(
     dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
     noise: Annotated[str, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")] = "none",
     method: Annotated[str, typer.Option(help="A method of `noiseproof methods`, or any loss.")] = "ce",
-    seed: Annotated[int, typer.Option(help="Seed of noise, held-out rows, weights, batches and method.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of noise, held-out rows, weights, batches and method.")] = 0,
     out: Annotated[
         str | None, typer.Option(help="Folder of record and checkpoints, by default one in runs/; none: no files.")
     ] = None,
@@ -464,11 +473,10 @@ def train(
     from pathlib import Path
 
     import torch
-    from lightning_fabric import Fabric
 
     from noiseproof.data import get_dataset
-    from noiseproof.train import Diverged, Interrupted, Settings, train
-    from noiseproof.train.logs import make_loggers
+    from noiseproof.train import Diverged, Interrupted, Settings, prepare, train
+    from noiseproof.train.logs import describe, make_loggers
     from noiseproof.train.protocols import protocol as protocol_of
 
     if threads:
@@ -484,29 +492,29 @@ def train(
         **{name: value for name, value in given.items() if value is not None},
     )
     folder = Path(out or Path("runs", _file_name(dataset, noise, method, f"seed{seed}"))) if out != "none" else None
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        strategy=strategy,
-        precision=PRECISIONS.get(precision, precision),  # type: ignore[arg-type]  # Fabric names those it knows
-        loggers=make_loggers(log or (), folder or Path()),
-    )
+    loggers = make_loggers(log or (), folder or Path())
+    fabric = _fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
     fabric.launch()
-    task = _task(data, noise, seed, settings, validation, protocol, foreign, data_dir, fabric)
-    if dry_run:
-        return _show_estimate(task, method, settings, fabric, as_json)
     try:
+        predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
+        task = prepare(
+            data, noise, seed=seed, validation=validation, paper=protocol, features=predictions,
+            foreign=_foreign(foreign, data_dir), data_dir=data_dir,
+        )  # fmt: skip
+        if dry_run:
+            return _show_estimate(task, method, settings, fabric, as_json)
+        fabric.loggers.extend(loggers)  # only now: what went before is not the run
+        describe(loggers, {"dataset": dataset, "noise": noise, "method": method, "seed": seed, **settings.as_dict()})
         with _training_progress(settings.epochs, fabric.is_global_zero) as progress:
             result = train(
                 task, method, settings, seed=seed, fabric=fabric, out=folder, resume=resume, samples=samples,
                 progress=progress,
             )  # fmt: skip
     except Interrupted as stopped:
-        typer.echo(f"noiseproof: {stopped}" + (f" The same command goes on from {folder}." if folder else ""), err=True)
+        _say(f"{stopped}" + (f" The same command goes on from {folder}." if folder and not dry_run else ""))
         raise typer.Exit(130) from None
     except Diverged as error:
-        typer.echo(f"noiseproof: {error}", err=True)
+        _say(error)
         raise typer.Exit(3) from None
     if not fabric.is_global_zero:
         return None
@@ -516,7 +524,7 @@ def train(
             "dataset": dataset, "noise": noise, "rate": task.train.rate, "method": method, "seed": seed,
             "folder": folder, "stopped": result.stopped, **{name.split()[0]: row for name, row in found.items()},
         })  # fmt: skip
-    columns = [name for name in SHOWN if name in result.last]
+    columns = [name for name in SHOWN if not math.isnan(result.last.get(name, math.nan))]
     rows = [
         (name, *(str(row[c]) if c == "epoch" else f"{row[c]:.4f}" for c in columns))
         for name, row in found.items()
@@ -529,30 +537,38 @@ def train(
     return None
 
 
-def _task(
-    data: Dataset,
-    noise: str,
-    seed: int,
-    settings: Settings,
-    validation: float,
-    paper: str | None,
-    foreign: str | None,
-    data_dir: str | None,
-    fabric: Fabric | None = None,
-) -> Task:
-    """The data with its noise, which may need another dataset's images or a model trained on clean labels."""
+def _fabric(precision: str, **machine: Any) -> Fabric:
+    """Lightning Fabric for these devices."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    if precision not in PRECISIONS:
+        raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
+    try:
+        return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a word like any other
+    except (RuntimeError, MisconfigurationException) as error:  # devices that this machine does not have
+        raise ValueError(str(error)) from error
+
+
+def _predictions(
+    data: Dataset, noise: str, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, dry_run: bool
+) -> Tensor | None:
+    """What a model trained on clean labels says, for noise that needs it; for a dry run, which needs none, 1/K."""
+    import torch
+
     from noiseproof.noise import get_noise
-    from noiseproof.train import prepare
     from noiseproof.train.instance import averaged_predictions
 
-    predictions = None
-    if get_noise(noise).needs == "predictions":
-        typer.echo(f"noiseproof: training on clean labels first, for the predictions that {noise} needs", err=True)
-        predictions = averaged_predictions(data, settings, seed=seed, fabric=fabric)
-    return prepare(
-        data, noise, seed=seed, validation=validation, paper=paper, features=predictions,
-        foreign=_foreign(foreign, data_dir), data_dir=data_dir,
-    )  # fmt: skip
+    if get_noise(noise).needs != "predictions":
+        return None
+    if dry_run:
+        _say(f"not estimated: a training on clean labels, for the predictions that {noise} needs")
+        return torch.full((len(data.train), data.num_classes), 1 / data.num_classes)
+    _say(f"training on clean labels first, for the predictions that {noise} needs")
+    with _training_progress(settings.epochs, fabric.is_global_zero) as progress:
+        return averaged_predictions(
+            data, settings, seed=seed, fabric=fabric, out=folder and folder / "clean", progress=progress
+        )
 
 
 def _foreign(spec: str | None, data_dir: str | None) -> Tensor | None:
@@ -571,6 +587,8 @@ def _show_estimate(task: Task, method: str, settings: Settings, fabric: Fabric, 
     from noiseproof.train.estimate import estimate
 
     expected = estimate(task, method, settings, fabric=fabric)
+    if not fabric.is_global_zero:
+        return None
     if as_json:
         return _show_json({**dataclasses.asdict(expected), "total_memory": expected.total_memory})
     rows = [
@@ -635,7 +653,7 @@ def _headline(row: Mapping[str, float]) -> str:
 @_refusals()
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split, the wrong labels, the weights and the batches.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each method.")] = 60,
+    epochs: Annotated[int, typer.Option(min=2, help="Epochs of each method.")] = 60,
     as_json: AsJson = False,
 ) -> None:
     """Train on handwritten digits of which 40 % are mislabelled, at random or for a look-alike; rank the methods."""

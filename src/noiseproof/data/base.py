@@ -61,9 +61,9 @@ def own_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Ge
     return torch.Generator(device).manual_seed(own_seed(*numbers))
 
 
-def shuffled(n: int, generator: torch.Generator) -> Tensor:
+def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
     """0 … n−1 in an order that is the same on every machine, which ``torch.randperm`` does not promise."""
-    return uniform(generator, n).argsort(stable=True)
+    return uniform(generator, n).to(device).argsort(stable=True)
 
 
 @dataclass(frozen=True, eq=False)

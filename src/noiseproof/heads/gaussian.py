@@ -14,7 +14,12 @@ from noiseproof.heads.base import HEADS, Head
 
 @HEADS.register("gaussian-root")
 class GaussianRoot(Head):
-    """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (paper 000, Eq. 9)."""
+    """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (paper 000, Eq. 9).
+
+    >>> import torch
+    >>> GaussianRoot(8, 3)(torch.zeros(2, 8)).root.shape
+    torch.Size([2, 3])
+    """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "root"})
 
@@ -32,6 +37,10 @@ class GaussianScale(Head):
     """μ beside standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
 
     One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of Het's released code.
+
+    >>> import torch
+    >>> GaussianScale(8, 3, isotropic=True)(torch.zeros(2, 8)).scale.shape
+    torch.Size([2, 1])
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale"})
@@ -48,7 +57,12 @@ class GaussianScale(Head):
 
 @HEADS.register("gaussian-factors")
 class GaussianFactors(GaussianScale):
-    """μ and d beside ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``."""
+    """μ and d beside ``rank`` factors V, linear, of u = μ + Vε_R + d·ε_K: the head of ``het:covariance=full``.
+
+    >>> import torch
+    >>> GaussianFactors(8, 3, rank=2)(torch.zeros(2, 8)).factors.shape
+    torch.Size([2, 3, 2])
+    """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale", "factors"})
 

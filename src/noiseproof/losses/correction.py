@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from typing import Any, ClassVar
 
 import torch
@@ -10,17 +12,25 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_transition
 from noiseproof.core.output import Output
+from noiseproof.core.registry import format_call
 from noiseproof.losses.base import Kind, Loss, countable, register
+
+WRITTEN_OUT = 20  # classes up to which a spec holds all of T
 
 
 class Corrected(Loss):
-    """A cross entropy that knows T[i, j] = P(given j | true i)."""
+    """A cross entropy that knows T[i, j] = P(given j | true i); a number stands for the identity of that many classes.
+
+    >>> print(Forward(T=10))
+    forward:T=10
+    """
 
     kind: Kind = "other"
 
-    def __init__(self, T: Tensor, **options: Any) -> None:
+    def __init__(self, T: Tensor | int, **options: Any) -> None:
         super().__init__(**options)
-        self.register_buffer("T", check_transition("T", T).clone())
+        whole = torch.eye(T) if isinstance(T, int) and not isinstance(T, bool) and T >= 0 else T
+        self.register_buffer("T", check_transition("T", whole).clone())
         self.T: Tensor
 
     def set_transition(self, T: Tensor) -> None:
@@ -34,6 +44,14 @@ class Corrected(Loss):
         if self.T.shape[0] != logits.shape[1]:
             raise ValueError(f"Expected `T` of {logits.shape[1]} classes, got {self.T.shape[0]}.")
         return F.log_softmax(logits, 1)
+
+    def __str__(self) -> str:
+        """The spec, with a checksum in place of a large T: such a one cannot be built from text."""
+        K, T = len(self.T), self.T.cpu()
+        short: object = K if torch.equal(T, torch.eye(K).to(T)) else T
+        if short is T and K > WRITTEN_OUT:
+            short = f"{K}x{K}#{zlib.crc32(T.numpy().tobytes()):08x}"
+        return format_call(self.name, {**self.hyperparameters, "T": short})
 
 
 @register("forward")
@@ -64,7 +82,12 @@ class Forward(Corrected):
 class Backward(Corrected):
     """Backward correction: cross entropy against the label pulled back through T⁻¹; unbiased, may be negative.
 
-    L = Σ_k T⁻¹[y, k]·nll_k.
+    L = Σ_k T⁻¹[y, k]·nll_k. It has no lower bound: where an entry of T⁻¹ is negative, a model that can fit every label
+    gains without end from driving that class's p to zero, until its logits overflow or its units die.
+
+    Args:
+        clip: keep every p in [clip, 1 − clip], without a gradient outside. The released code does so with 1e-7, which
+            bounds the loss: no nll exceeds 16.1.
 
     >>> Backward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.3731)
@@ -73,8 +96,9 @@ class Backward(Corrected):
     formula: ClassVar[str] = "−Σ_k T⁻¹[y, k] log p_k"
     source: ClassVar[str] = "Patrini et al. 2017; 001 (Backward)"
 
-    def __init__(self, T: Tensor, **options: Any) -> None:
+    def __init__(self, T: Tensor | int, clip: float = 0.0, **options: Any) -> None:
         super().__init__(T, **options)
+        self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
         self.register_buffer("inverse", _inverse(self.T))
         self.inverse: Tensor
 
@@ -85,6 +109,8 @@ class Backward(Corrected):
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         nll = -self._log_p(out.logits)
+        if self.clip:
+            nll = nll.clamp(-math.log1p(-self.clip), -math.log(self.clip))
         inverse = self.inverse.to(nll.dtype)
         if target.dim() == 1:
             return (inverse[countable(target, self.ignore_index)] * nll).sum(1)

@@ -88,6 +88,12 @@ def _rows() -> list[Row]:
 PRESETS: tuple[Row, ...] = tuple(_rows())
 
 
+def said_of_data(params: dict[str, Any]) -> dict[str, Any]:
+    """What ``params`` say of the data, taken out of them; ``noise=none`` is a word of its own, not a missing value."""
+    said = {key: params.pop(key) for key in QUALIFIERS if key in params}
+    return said | ({"noise": "none"} if "noise" in said and said["noise"] is None else {})
+
+
 def preset(loss: str, paper: str, qualifiers: dict[str, Any]) -> str:
     """The spec that ``paper`` gives ``loss`` for the data described by ``qualifiers``.
 

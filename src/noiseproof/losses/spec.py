@@ -6,7 +6,7 @@ from typing import Any
 
 from noiseproof.core.registry import parse_call, parse_sum
 from noiseproof.losses.base import LOSSES, Loss, WeightedSum
-from noiseproof.losses.presets import PRESETS, QUALIFIERS, preset
+from noiseproof.losses.presets import PRESETS, preset, said_of_data
 
 
 def get_loss(spec: str, **params: Any) -> Loss:
@@ -35,7 +35,7 @@ def get_loss(spec: str, **params: Any) -> Loss:
         if "reduction" not in params and values.get("reduction", "") is None:
             values["reduction"] = "none"  # a word of its own here, not the absence of a value
         return LOSSES.create(name, **values)
-    qualifiers = {k: params.pop(k) for k in list(params) if k in QUALIFIERS}
+    qualifiers = said_of_data(params)
     if qualifiers and "@" not in spec:
         raise TypeError(f"Expected a preset (NAME@PAPER) where {', '.join(qualifiers)} is said, got {spec!r}.")
     losses = [(scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms]
@@ -57,5 +57,4 @@ def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
     if not at or not paper or ("+" in name and not any(row[:2] == (name, paper) for row in PRESETS)):
         return None
     merged = {**values, **params}
-    qualifiers = {k: merged.pop(k) for k in list(merged) if k in QUALIFIERS}
-    return get_loss(preset(name, paper, qualifiers), **merged)
+    return get_loss(preset(name, paper, said_of_data(merged)), **merged)

@@ -29,7 +29,11 @@ def register(name: str) -> Callable[[type[S]], type[S]]:
 
 
 def get_strategy(spec: str, **params: Any) -> Strategy:
-    """Build the strategy that ``spec`` names; keyword arguments are the same parameters."""
+    """Build the strategy that ``spec`` names; keyword arguments are the same parameters.
+
+    >>> print(get_strategy("sln", sigma=0.5))
+    sln:sigma=0.5,until=none
+    """
     name, values = STRATEGIES.parse(spec, params)
     return STRATEGIES.create(name, **values)
 

@@ -57,7 +57,7 @@ class LabelCorrection(Strategy):
             predictions.append((rows, counts, log_p.exp() if self.soft else log_p.argmax(1)))
         loss = run.merge(losses)
         low, high = loss.aminmax()
-        omega = (loss - low) / (high - low) if high > low else torch.ones_like(loss)  # nothing to tell them apart by
+        omega = torch.where(high > low, (loss - low) / (high - low), 1.0)  # 1: nothing to tell them apart by
         kept, predicted = 1 - omega if self.invert else omega, run.merge(predictions)
         if self.kept is None or self.predicted is None:
             self.kept, self.predicted = kept, predicted

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -23,6 +23,17 @@ from noiseproof.losses import Loss
 from noiseproof.strategies.batch import Batch
 
 SWEEP = 1024  # rows of a forward pass without gradients
+
+
+def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: torch.dtype) -> Tensor:
+    x = (x if transform is None else transform.apply(x, params)).to(dtype)
+    # Convolutions of a GPU's tensor cores want the channels last.
+    return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_transformed, dynamic=False)
 
 
 class Run:
@@ -43,6 +54,7 @@ class Run:
         augment: Transform | None = None,
         normalise: Transform | None = None,
         workers: int = 0,
+        compiled: bool = False,
     ) -> None:
         assert data.clean is None, "the truth stays with the record"
         self.fabric = fabric
@@ -57,6 +69,7 @@ class Run:
         self.augment = augment
         self.normalise = normalise
         self.workers = workers
+        self.compiled = compiled  # whether models and augmentation of a step go through torch.compile
         self.batch_size = 0  # rows of a full step over all processes; known from the first epoch on
         self.count = 0  # rows of the current step over all processes
         self.epoch = 0  # counted from 0
@@ -90,8 +103,6 @@ class Run:
         self,
         model: nn.Module,
         build: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-        *,
-        compiled: bool = False,
     ) -> None:
         """Take a model to train, and its optimiser."""
         # Without Fabric's own wrapper, which rounds float64 outputs to float32; ``forward`` does the rest of its work.
@@ -102,7 +113,7 @@ class Run:
             if self.step_generator is not None:  # as a tensor, which a CUDA graph reads anew
                 group["lr"] = torch.tensor(group["lr"], device=self.device)
         self.plain_models.append(model)
-        self.models.append(torch.compile(wrapped, dynamic=False) if compiled else wrapped)  # type: ignore[arg-type]
+        self.models.append(torch.compile(wrapped, dynamic=False) if self.compiled else wrapped)  # type: ignore[arg-type]
         self.evaluated.append(wrapped if self.is_sharded else model)  # sharded weights only the wrapper can run
         self.optimizers.append(self.fabric.setup_optimizers(optimizer))  # type: ignore[arg-type]
 
@@ -159,6 +170,14 @@ class Run:
     def stop(self, reason: str) -> None:
         """End the training after this epoch."""
         self.stopped = self.stopped or reason
+
+    def drained(self) -> Iterator[None]:
+        """Yields until a GPU has done all that this run asked of it; nothing to wait for elsewhere."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            while not event.query():  # type: ignore[no-untyped-call]
+                yield
 
     # Random numbers
 
@@ -269,11 +288,9 @@ class Run:
     def prepare(self, x: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
         """Raw inputs as the models take them."""
         x = x.to(self.device, non_blocking=True)
-        if transform is not None:
-            x = transform.apply(x, x.new_empty(len(x), 0, dtype=torch.float32) if params is None else params)
-        x = x.to(self.dtype)
-        # Convolutions of a GPU's tensor cores want the channels last.
-        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.dim() == 4 else x
+        params = x.new_empty(len(x), 0, dtype=torch.float32) if params is None else params
+        apply = _compiled() if self.compiled and self._in_step else _transformed
+        return apply(x, transform, params, self.dtype)
 
     @torch.no_grad()
     def sweep(

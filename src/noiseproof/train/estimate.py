@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import statistics
 import time
@@ -10,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from noiseproof.strategies import Batch, Run, Strategy
+from noiseproof.strategies import Run, Strategy
 from noiseproof.train.loop import train
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.settings import Settings
@@ -45,58 +47,77 @@ class _Enough(Exception):
 class _Probe(Strategy):
     """Takes the time and counts the bytes of the first steps, then ends the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: tuple[Strategy, ...]) -> None:
+        self.others = others
         self.stamps: list[float] = []
         self.saved: dict[int, int] = {}  # by address: what autograd keeps for the backward pass
+        self.weights_at: set[int] = set()  # their addresses: it keeps them, too, but they are there anyway
         self.activations = 0
         self.memory: dict[str, int] = {}
         self.parameters_in_all = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Probe:
-        return self  # the loop works on a copy of the method, and this one must come back
+        self.others = copy.deepcopy(self.others, memo)  # the loop works on a copy of the method: on these very ones
+        return self  # and this one must come back
 
-    def targets(self, batch: Batch, run: Run) -> Batch:
-        self.saved.clear()
-        return batch
+    def rows(self, rows: Tensor, run: Run) -> Tensor:
+        values = (v for model in run.plain_models for v in model.state_dict().values())
+        self.weights_at = {value.untyped_storage().data_ptr() for value in values}
+        return rows
 
     def keep(self, tensor: Tensor) -> Tensor:
-        self.saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self.weights_at:
+            self.saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     def gradients(self, run: Run) -> None:
         self.activations = max(self.activations, sum(self.saved.values()))
+        self.saved.clear()
 
     def after_step(self, run: Run) -> None:
+        if run.device.type == "cuda":
+            torch.cuda.synchronize(run.device)  # else only the launches are timed
         self.stamps.append(time.perf_counter())
         if len(self.stamps) < STEPS:
             return
         parameters = [p for model in run.plain_models for p in model.parameters()]
-        kept = [run.plain_models, run.evaluated] if run.evaluated != run.plain_models else [run.plain_models]
         self.parameters_in_all = sum(p.numel() for p in parameters)
         self.memory = {
-            "weights": sum(_bytes(model.state_dict()) for group in kept for model in group),
-            "gradients": sum(p.numel() * p.element_size() for p in parameters),
+            "weights": sum(_bytes(model.state_dict()) for model in run.plain_models),
+            "gradients": _bytes(parameters),
             "optimizer": sum(_bytes(optimizer.state_dict()) for optimizer in run.optimizers),
+            "method": sum(_bytes(strategy.state_dict()) for strategy in self.others),
             "activations": self.activations,
             "data": _bytes(vars(run.data)),
         }
         raise _Enough
 
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        run.stopped = None  # not before it has seen its steps
+
 
 def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fabric | None = None) -> Estimate:
     """Time and memory of a whole run from its first steps on this machine.
 
-    A row that is only evaluated is taken to cost a third of one that is trained on (forward without backward).
+    A row that is only evaluated is taken to cost a third of one that is trained on (forward without backward). What
+    strategies do between epochs is not timed, nor what they only begin to do later (after a warm-up, say).
+
+    >>> from noiseproof.data import get_dataset
+    >>> from noiseproof.train import prepare
+    >>> expected = estimate(prepare(get_dataset("digits")), "ce", Settings(epochs=5, model="mlp:hidden=[16]"))
+    >>> expected.weights, expected.steps
+    (1210, 60)
     """
-    probe = _Probe()
     method = get_method(method, task, settings) if isinstance(method, str) else method
+    probe = _Probe(method.strategies)
     probed = replace(method, strategies=(*method.strategies, probe))
     enough = replace(settings, epochs=max(settings.epochs, STEPS))
     with suppress(_Enough), saved_tensors_hooks(probe.keep, lambda kept: kept):
         train(task, probed, enough, fabric=fabric)
     each = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
     rows = settings.batch_rows(len(task.train))
-    steps = -(-len(task.train) // rows)
+    steps = len(task.train) // rows if settings.drop_last else -(-len(task.train) // rows)
     judged = sum(len(part) for part in (task.validation, task.test) if part is not None)
     seconds = settings.epochs * each * (steps + judged / rows / 3)
     return Estimate(seconds, each, steps * settings.epochs, probe.memory, probe.parameters_in_all)

@@ -17,6 +17,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from noiseproof.core.checks import check_count
 from noiseproof.data import Inputs
 from noiseproof.train.loop import Interrupted, Progress, Result, asked_to_stop, own_stream, training
 from noiseproof.train.methods import Method
@@ -66,7 +67,16 @@ def fit_many(
 
     Raises:
         Interrupted: when asked to stop (Ctrl-C, SIGTERM); every run with a folder has saved a checkpoint.
+
+    >>> from noiseproof.data import get_dataset
+    >>> from noiseproof.train import prepare
+    >>> task, short = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=1, model="mlp:hidden=[8]")
+    >>> outcomes = fit_many([Job(task, method, short, seed=seed) for method in ("ce", "gce") for seed in (0, 1)])
+    >>> [outcome.last["epoch"] for outcome in outcomes]
+    [1, 1, 1, 1]
     """
+    if at_once is not None:
+        check_count("at_once", at_once, 1)
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     fabric.launch()
     on_gpu = fabric.device.type == "cuda"

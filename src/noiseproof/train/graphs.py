@@ -70,11 +70,10 @@ class GraphedSteps:
         if kind not in self.graphs and self.trouble is None and self.seen[kind] > WARM:
             self._capture(size, kind)
             run.begin_step()
-        if kind in self.graphs:
-            with run.own_randomness():
+        with run.own_randomness():
+            if kind in self.graphs:
                 self.graphs[kind].replay()
-        else:
-            with run.own_randomness():
+            else:
                 self._step(size)
 
     def _step(self, size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
@@ -49,13 +50,17 @@ def averaged_predictions(
     *,
     seed: int = 0,
     fabric: Fabric | None = None,
-    out: str | None = None,
+    out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
     """S̄ (N, K): train with cross entropy on the dataset's labels as they are, average the predictions of all epochs.
 
     ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the noise of Chen et al.
-    2020, Algorithm 1 (paper 001, section 4.3). With ``out``, an interrupted training resumes.
+    2020, Algorithm 1 (paper 001, section 4.1). With ``out``, an interrupted training resumes.
+
+    >>> from noiseproof.data import get_dataset
+    >>> averaged_predictions(get_dataset("digits"), Settings(epochs=2, model="mlp:hidden=[8]")).shape
+    torch.Size([1437, 10])
     """
     method = Method(get_loss("ce"), strategies=(_Average(),))
     result = train(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,10 @@ def _mlflow(folder: Path) -> Logger:
 def _wandb(folder: Path) -> Logger:
     import wandb
 
-    run = wandb.init(dir=str(folder))
-    return _Service("wandb", run.log, run.config.update)
+    start = cache(lambda: wandb.init(dir=str(folder)))  # by the one process that logs, once it does
+    return _Service(
+        "wandb", lambda metrics, step: start().log(metrics, step=step), lambda params: start().config.update(params)
+    )
 
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
@@ -81,3 +84,10 @@ def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
                 f"Expected {package} to be installed to log to {name}. Run: pip install {package}"
             ) from error
     return found
+
+
+def describe(loggers: Iterable[Logger], params: dict[str, Any]) -> None:
+    """Tell the services what is being run; files lie beside ``run.json``, which says it."""
+    for logger in loggers:
+        if isinstance(logger, _Service):
+            logger.log_hyperparams(params)

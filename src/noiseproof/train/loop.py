@@ -37,7 +37,7 @@ from noiseproof.train.task import Task
 
 log = logging.getLogger("noiseproof")
 
-LOOK = 50  # steps between looks at a loss that lies on a GPU, since each waits for it
+LOOK = 50  # steps after which several processes ask each other whether their losses are finite
 
 Progress = Callable[[int, int, int, Row | None], None]  # epoch, step, steps of the epoch, and at its end its metrics
 
@@ -101,6 +101,13 @@ def train(
         resume: go on from the last checkpoint in ``out``, or begin where there is none.
         samples: record margin, weight and prediction of every sample in every epoch.
         max_steps: stop with a checkpoint after that many steps of this call.
+
+    >>> from noiseproof.data import get_dataset
+    >>> from noiseproof.train import prepare
+    >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    >>> result = train(task, "gce:q=0.7 & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"))
+    >>> [row["epoch"] for row in result.rows], result.best  # no rows were held out to choose an epoch by
+    ([1, 2], None)
     """
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     with asked_to_stop() as asked:
@@ -176,7 +183,7 @@ def training(
         if not done:
             for strategy in method.strategies:
                 strategy.start_epoch(run)
-        rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"))
+        rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
         for strategy in method.strategies:
             rows = strategy.rows(rows, run)
         parts = torch.split(rows, full)
@@ -198,9 +205,11 @@ def training(
                 )
             yield
         done = 0
-        keeper.check_weights()
-
-        metrics = record.end_epoch(run, time.perf_counter() - began)
+        keeper.weigh()
+        measured = record.measure(run)
+        yield from run.drained()  # on a GPU other runs go on, while this one's steps are still to be computed
+        keeper.check()
+        metrics = record.end_epoch(run, measured, time.perf_counter() - began)
         fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
         for strategy in method.strategies:
             strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)
@@ -232,6 +241,7 @@ def _start(
         augment=task.augment,
         normalise=task.normalise,
         workers=settings.workers,
+        compiled=settings.compile,
     )
     build = settings.make_optimizer()
     for m in range(method.models):
@@ -244,7 +254,7 @@ def _start(
         )
         if missing := loss.needs - plain.head.gives - method.adds:
             raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
-        run.add(plain, build, compiled=settings.compile)
+        run.add(plain, build)
     for strategy in method.strategies:
         strategy.setup(run)
     return run, Record(task, run, samples=samples, folder=folder)
@@ -335,9 +345,9 @@ class _Keeper:
         self.good_steps += self.total * 0 == 0
 
     def look(self) -> None:
-        """Look from time to time, where looking is dear."""
-        at_hand = self.run.device.type == "cpu" and self.run.world_size == 1
-        if at_hand or self.run.step % LOOK == 0:
+        """Look at once where looking is free; several processes ask each other from time to time, a GPU at the end."""
+        alone = self.run.world_size == 1
+        if self.run.device.type == "cpu" if alone else self.run.step % LOOK == 0:
             self.check()
 
     def check(self) -> None:
@@ -355,12 +365,11 @@ class _Keeper:
             + (f"The last good checkpoint is {last}." if last else "No checkpoint was saved.")
         )
 
-    def check_weights(self) -> None:
-        """Stop where a step has left weights behind that are not finite, of which its own loss says nothing."""
+    def weigh(self) -> None:
+        """Note where a step has left weights behind that are not finite, of which its own loss says nothing."""
         values = [v for model in self.run.plain_models for v in model.state_dict().values() if v.is_floating_point()]
         bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
-        self.check()
 
     def is_due(self) -> bool:
         every = self.settings.checkpoint_steps
@@ -387,7 +396,8 @@ class _Keeper:
     def save(self, position: int) -> None:
         """Write a checkpoint, ``position`` steps into the epoch."""
         run = self.run
-        self.check_weights()
+        self.weigh()
+        self.check()
         state = {
             "config": self.config,
             "epoch": run.epoch,

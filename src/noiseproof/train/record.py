@@ -23,6 +23,7 @@ from noiseproof.train import checkpoint
 from noiseproof.train.task import Task
 
 Row = dict[str, float]
+TOP = 5  # guesses that the second test accuracy allows
 
 NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan}  # in an epoch that skips a row
 # What a method may look at to decide when to stop: everything else takes clean labels to know.
@@ -69,16 +70,33 @@ class Record:
         table = self.seen[name]
         table[m, batch.all_rows] = run.gather(values.to(table.dtype), batch)
 
-    def _train_metrics(self, run: Run) -> Row:
+    def measure(self, run: Run) -> list[Tensor]:
+        """Compute the epoch's metrics, as sums that nobody has waited for yet."""
+        if not self.observed:
+            self._sweep_training_set(run)
+        measured = [self._train_sums(run)]
+        if (held := self.task.validation) is not None:
+            measured.append(_evaluate(run, held.x, [held.given] if held.clean is None else [held.given, held.clean]))
+        if (test := self.task.test) is not None:
+            measured.append(_evaluate(run, test.x, [test.y], top=TOP))
+        return measured
+
+    def _train_sums(self, run: Run) -> Tensor:
+        """[all, right, wrong given labels, rows of a class] × [rows, loss, agrees with given, with truth]."""
         given = run.data.given
         truth = given if self.truth is None else self.truth
         loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
         agrees, is_right = ((predicted == label).double().mean(0) for label in (given, truth))
         seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
         masks = torch.stack([seen, seen & ~flipped, seen & flipped, seen & of_a_class]).double()
-        columns = torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
-        every, right, wrong, known = (masks @ columns).tolist()
-        row = {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
+        return masks @ torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
+
+    def end_epoch(self, run: Run, measured: list[Tensor], seconds: float) -> Row:
+        """Close the epoch: what was measured as one row."""
+        row: Row = {"epoch": run.epoch + 1, "lr": float(run.optimizers[0].param_groups[0]["lr"]), "seconds": seconds}
+        sums = [tensor.tolist() for tensor in measured]
+        every, right, wrong, known = sums.pop(0)
+        row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
         if self.truth is not None:
             row |= {
                 "train_loss_clean": _ratio(right[1], right[0]),
@@ -87,21 +105,16 @@ class Record:
                 "false_label_accuracy": _ratio(wrong[2], wrong[0]),
                 "train_accuracy_true": _ratio(known[3], known[0]),
             }
-        return row
-
-    def end_epoch(self, run: Run, seconds: float) -> Row:
-        """Close the epoch: its metrics as one row."""
-        if not self.observed:
-            self._sweep_training_set(run)
-        row: Row = {"epoch": run.epoch + 1, "lr": float(run.optimizers[0].param_groups[0]["lr"]), "seconds": seconds}
-        row |= self._train_metrics(run)
-        if (held := self.task.validation) is not None:
-            found = _evaluate(run, held.x, [held.given] if held.clean is None else [held.given, held.clean])
-            row |= {"validation_loss": found["loss"], "validation_accuracy": found["accuracy"]}
-            if held.clean is not None:
-                row["validation_accuracy_clean"] = found["accuracy_1"]
-        if (test := self.task.test) is not None:
-            row |= {f"test_{name}": value for name, value in _evaluate(run, test.x, [test.y], top=5).items()}
+        if self.task.validation is not None:
+            nll, _, _, accuracy, *clean = (_ratio(*pair) for pair in sums.pop(0))
+            row |= {"validation_loss": nll, "validation_accuracy": accuracy}
+            if clean:
+                row["validation_accuracy_clean"] = clean[0]
+        if self.task.test is not None:
+            nll, best, joint, accuracy = (_ratio(*pair) for pair in sums.pop(0))
+            row |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
+            if len(run.evaluated) > 1:
+                row["test_accuracy_ensemble"] = joint
         self.rows.append(row)
         if self.folder is not None and run.rank == 0:
             self._write(run.epoch)
@@ -147,49 +160,46 @@ def _ratio(sum_: float, count: float) -> float:
 
 
 @torch.no_grad()
-def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int | None = None) -> Row:
-    """Mean nll and accuracy against ``labels[0]``, averaged over the models, accuracy against each further column.
+def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Tensor:
+    """[sum, rows] of nll, hits among the ``top``, hits of the joint model, and hits of each column of labels.
 
-    Rows of no class (−1) do not count. Two models are also joined: the mean of their predicted distributions.
+    All but the last are against ``labels[0]``. Models are averaged, but for the joint one, whose prediction is the mean
+    of theirs. Rows of no class (−1) do not count.
     """
-    parts = []
-    for rows, counts, outs in run.sweep(x):
-        parts.append((rows, counts, torch.stack([run.loss.scores(out) for out in outs])))
-    rows, counts, scores = (
-        torch.cat([p[0] for p in parts]),
-        torch.cat([p[1] for p in parts]),
-        torch.cat([p[2] for p in parts], 1),
-    )
+    parts = [
+        (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in run.sweep(x)
+    ]
+    rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))  # scores: (n, M, K)
     columns = [column.to(run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
-    log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)  # (M, n, K), (M, n)
+    log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
     found = [
-        -log_p.gather(2, y.expand(len(log_p), -1)[..., None])[..., 0].mean(0),
-        (scores.topk(min(top or 1, scores.shape[2]), 2).indices == y[:, None]).any(2).double().mean(0),
-        (log_p.logsumexp(0).argmax(1) == y).double(),
-        *((predicted == column).double().mean(0) for column in columns),
+        -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0].mean(1),
+        (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None]).any(2).double().mean(1),
+        (log_p.logsumexp(1).argmax(1) == y).double(),
+        *((predicted == column[:, None]).double().mean(1) for column in columns),
     ]
     known = [(counts & (column >= 0)).double() for column in columns]
     masks = torch.stack([known[0]] * 3 + known)
-    sums = torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1)
-    nll_, best_, joint, *accuracies = (_ratio(*pair) for pair in run.sum(sums).tolist())
-    row: Row = {"loss": nll_, "accuracy": accuracies[0]}
-    row |= {f"accuracy_{i}": accuracies[i] for i in range(1, len(columns))}
-    if top:
-        row[f"top{top}"] = best_
-    if len(run.evaluated) > 1:
-        row["accuracy_ensemble"] = joint
-    return row
+    return run.sum(torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1))
 
 
 def best_row(rows: Sequence[Row], metric: str) -> Row | None:
-    """The epoch of the largest ``metric``, the first of equals; None where it was not measured."""
+    """The epoch of the largest ``metric``, the first of equals; None where it was not measured.
+
+    >>> best_row([{"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}], "test_accuracy")["epoch"]
+    1
+    """
     measured = [row for row in rows if not math.isnan(row.get(metric, math.nan))]
     return max(measured, key=lambda row: row[metric]) if measured else None
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """The record as CSV; numbers read back exactly."""
+    """The record as CSV; numbers read back exactly.
+
+    >>> to_csv([{"epoch": 1, "train_loss": 0.1}])
+    'epoch,train_loss\\n1,0.1\\n'
+    """
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -80,7 +80,11 @@ def step(at: Sequence[float] = (0.5, 0.75), factor: float = 0.1) -> Factor:
 
 @SCHEDULES.register("exponential")
 def exponential(gamma: float = 0.95) -> Factor:
-    """Times ``gamma`` after every epoch."""
+    """Times ``gamma`` after every epoch.
+
+    >>> exponential(gamma=0.5)(3, 100)
+    0.125
+    """
     check_number("gamma", gamma, "(0, 1]", 0, 1)
     return lambda epoch, epochs: gamma**epoch
 
@@ -90,6 +94,9 @@ def cosine(low: float = 0.0, every: int | None = None) -> Factor:
     """Half a cosine from 1 down to ``low``; with ``every``, again and again, each that many epochs (warm restarts).
 
     Paper 003 goes from 0.02 to 0.001 every 10 epochs: ``cosine:low=0.05,every=10``.
+
+    >>> [round(0.02 * cosine(low=0.05, every=10)(epoch, 500), 4) for epoch in (0, 5, 9, 10)]
+    [0.02, 0.0105, 0.0015, 0.02]
     """
     check_number("low", low, "[0, 1]", 0, 1)
     if every is not None:
@@ -104,7 +111,11 @@ def cosine(low: float = 0.0, every: int | None = None) -> Factor:
 
 @SCHEDULES.register("linear")
 def linear(start: float = 0.4, low: float = 0.0) -> Factor:
-    """Constant up to the epoch ``start``, then straight down to ``low`` at the end (Co-teaching: 80 of 200 epochs)."""
+    """Constant up to the epoch ``start``, then straight down to ``low`` at the end (Co-teaching: 80 of 200 epochs).
+
+    >>> [linear(start=80)(epoch, 200) for epoch in (80, 140, 200)]
+    [1.0, 0.5, 0.0]
+    """
     check_number("start", start, "[0, inf)", 0)
     check_number("low", low, "[0, 1]", 0, 1)
 

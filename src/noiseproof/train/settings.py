@@ -30,6 +30,10 @@ class Settings:
         workers: processes that read inputs from disk.
         checkpoint_steps: save after every that many steps, beside the ends of epochs.
         checkpoint_seconds: save at an epoch's end where the last time was longer ago.
+
+    >>> settings = Settings(epochs=100, batch_size=64, schedule="step:at=[0.5],factor=0.1")
+    >>> [settings.make_schedule()(epoch, settings.epochs) for epoch in (49, 50)], settings.batch_rows(40)
+    ([1.0, 0.1], 40)
     """
 
     model: str = "auto"

@@ -54,6 +54,11 @@ def prepare(
 
     ``paper`` prepares inputs as that paper does for this dataset; else known image sets are augmented as usual, other
     images are only normalised (a flip may change what a picture means), and vectors are standardised.
+
+    >>> from noiseproof.data import get_dataset
+    >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
+    >>> len(task.train), len(task.validation), len(task.test), task.input_shape
+    (1293, 144, 360, (1, 8, 8))
     """
     model = get_noise(noise, data_root(data_dir)) if isinstance(noise, str) else noise
     noisy = corrupt(data, model, generator=seed, features=features, foreign=foreign)
@@ -78,7 +83,7 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
     try:
         return augmentation(dataset, paper), augmentation(dataset, paper, train=False)
     except ValueError:
-        if paper is not None:
+        if paper is not None and _known_augmentation(dataset, None):  # else vectors, which no paper augments
             raise
         return None
 
@@ -105,7 +110,7 @@ def noise_kind(noise: str) -> tuple[str, float | None]:
     name, params = parse_call(noise)
     if name == "none":
         return "none", 0.0
-    kinds = {"symmetric": "symmetric", "asymmetric": "asymmetric", "chen": "instance", "xia": "instance",
-             "open-set": "openset", "cifar": "human"}  # fmt: skip
+    kinds = {"symmetric": "symmetric", "asymmetric": "asymmetric", "pairflip": "asymmetric", "chen": "instance",
+             "xia": "instance", "open-set": "openset", "cifar": "human"}  # fmt: skip
     kind = next((kind for prefix, kind in kinds.items() if name.startswith(prefix)), name)
     return kind, params.get("rate")

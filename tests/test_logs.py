@@ -1,0 +1,154 @@
+"""Metrics beside the record: files read back, services stood in for, and what is said where a package is missing."""
+
+from __future__ import annotations
+
+import csv
+import math
+import struct
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import tensorboard
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+
+from noiseproof.data import get_dataset
+from noiseproof.train import Interrupted, Result, Settings, prepare, train
+from noiseproof.train.logs import LOGGERS, describe, make_loggers
+
+SETTINGS = Settings(model="mlp:hidden=[4]", epochs=3, batch_size=256)
+
+
+def logged(names: list[str], folder: Path, noise: str = "symmetric:rate=0.4", **options: Any) -> Result:
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=make_loggers(names, folder))
+    task = prepare(get_dataset("digits"), noise, validation=0.1)
+    try:
+        return train(task, "ce", SETTINGS, fabric=fabric, **options)
+    finally:
+        for logger in fabric.loggers:
+            logger.finalize("success")  # as the end of the process would
+
+
+def events(folder: Path) -> dict[str, dict[int, float]]:
+    """The scalars of a TensorBoard file by tag and step: records of a length, its checksum, an event, its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found: dict[str, dict[int, float]] = {}
+    (path,) = folder.glob("events.out.tfevents.*")
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        at += 12 + length + 4
+        for value in event.summary.value:
+            assert event.step not in found.setdefault(value.tag, {})
+            found[value.tag][event.step] = value.simple_value
+    return found
+
+
+def test_csv_and_tensorboard_hold_every_metric_of_every_epoch(tmp_path: Path) -> None:
+    rows = logged(["csv", "tensorboard"], tmp_path).rows
+    with open(tmp_path / "csv" / "version_0" / "metrics.csv", newline="") as file:
+        read = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert read == [{**row, "step": epoch} for epoch, row in enumerate(rows, 1)]  # to the last digit
+
+    scalars = events(tmp_path / "tensorboard" / "version_0")
+    assert set(scalars) == set(rows[0]) and len(rows) == 3
+    for tag, values in scalars.items():
+        expected = {epoch: float(torch.tensor(row[tag], dtype=torch.float32)) for epoch, row in enumerate(rows, 1)}
+        assert values == expected, tag
+
+
+def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
+    """Without noise no wrong label can be repeated: the record says NaN, and a chart has no point there."""
+    rows = logged(["csv"], tmp_path, noise="none").rows
+    missing = {name for name, value in rows[0].items() if math.isnan(value)}
+    header = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert "false_label_accuracy" in missing and set(header) == {*rows[0], "step"} - missing
+
+
+def test_a_resumed_run_logs_the_epochs_that_are_left(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        logged(["csv"], tmp_path, out=tmp_path, max_steps=8)  # in the second epoch of six steps
+    rows = logged(["csv"], tmp_path, out=tmp_path, resume=True).rows
+    found = []
+    for version in ("version_0", "version_1"):
+        with open(tmp_path / "csv" / version / "metrics.csv", newline="") as file:
+            found.append([(int(row["step"]), float(row["test_loss"])) for row in csv.DictReader(file)])
+    assert [[step for step, _ in part] for part in found] == [[1], [2, 3]]
+    assert [loss for part in found for _, loss in part] == [row["test_loss"] for row in rows]
+
+
+class Service(ModuleType):
+    """Stands in for mlflow and for wandb: notes what it is told."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.metrics: list[tuple[int, dict[str, float]]] = []
+        self.params: list[dict[str, Any]] = []
+        self.started: list[dict[str, Any]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.metrics.append((step, metrics))
+
+    def log_params(self, params: dict[str, Any]) -> None:
+        self.params.append(params)
+
+    def init(self, **options: Any) -> Any:
+        self.started.append(options)
+        return SimpleNamespace(log=self.log_metrics, config=SimpleNamespace(update=self.log_params))
+
+
+@pytest.fixture(params=["mlflow", "wandb"])
+def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Service:
+    module = Service(request.param)
+    monkeypatch.setitem(sys.modules, request.param, module)
+    return module
+
+
+def test_a_service_is_told_every_metric(service: Service, tmp_path: Path) -> None:
+    rows = logged([service.__name__], tmp_path).rows
+    assert service.metrics == list(enumerate(rows, 1))
+    assert service.started == ([{"dir": str(tmp_path)}] if service.__name__ == "wandb" else [])
+
+
+def test_a_service_is_told_what_is_run_and_files_are_not(service: Service, tmp_path: Path) -> None:
+    loggers = make_loggers(["csv", service.__name__, "tensorboard"], tmp_path)
+    assert service.started == []  # nobody has logged anything yet
+    describe(loggers, {"method": "ce", "seed": 3})
+    assert service.params == [{"method": "ce", "seed": 3}] and list(tmp_path.iterdir()) == []
+    assert [logger.name for logger in loggers] == ["csv", service.__name__, "tensorboard"]
+
+
+def test_only_the_first_process_speaks_to_a_service(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    (logger,) = loggers = make_loggers([service.__name__], tmp_path)
+    logger.log_metrics({"loss": 1.0}, step=1)
+    describe(loggers, {"method": "ce"})
+    assert service.metrics == service.params == service.started == []
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_missing_service_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=f"Expected {name} to be installed to log to {name}. Run: pip install {name}"):
+        make_loggers(["csv", name], tmp_path)
+
+
+def test_tensorboard_without_a_writer_names_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorboard, "_TENSORBOARD_AVAILABLE", False)
+    monkeypatch.setattr(tensorboard, "_TENSORBOARDX_AVAILABLE", False)
+    with pytest.raises(ImportError, match="Expected tensorboardX to be installed to log to tensorboard."):
+        make_loggers(["tensorboard"], tmp_path)
+
+
+def test_an_unknown_name_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Expected one of csv, tensorboard, mlflow, wandb to log to, got 'tensorbord'"):
+        make_loggers(["csv", "tensorbord"], tmp_path)
+    assert list(tmp_path.iterdir()) == [] and list(LOGGERS) == ["csv", "tensorboard", "mlflow", "wandb"]
