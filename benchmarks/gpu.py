@@ -69,6 +69,8 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16-mixed")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "gpu.json"))
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.exit(0, "There is no GPU here: nothing was measured.\n")
     torch.backends.cudnn.benchmark = True
     rows: list[dict[str, object]] = []
     slow = "sgd:lr=0.001,momentum=0.9,weight_decay=5e-4"

@@ -1,14 +1,15 @@
-"""Trains some methods on 101 rows with as many processes as asked for, and writes weights and records.
+"""Trains every method of RUNS on 101 rows, and writes weights and records of all into one folder.
 
-    python tests/ddp_runs.py OUT PROCESSES MODEL METHOD…
+    python tests/ddp_runs.py OUT
 
-Run by test_distributed.py. With the model ``halves``, one process computes what two do: batch statistics of each half.
+does so with two processes; test_distributed.py runs it, and trains the same by itself, with one.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,30 @@ from noiseproof.data import Split, get_dataset
 from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import Batch, Run, Step, Strategy
-from noiseproof.train import Method, Settings, get_method, prepare, train
+from noiseproof.train import METHODS, Method, Result, Settings, get_method, prepare, train
 from noiseproof.train.loop import forward_backward
 
+PLAIN, NORMALISED = "mlp:hidden=[16]", "bn-mlp"
+DRAW_FOR_THEMSELVES = {"peer", "het", "het-tau", "het-tau-full"}  # losses that each process draws its own numbers for
+# Parameters with which the second of two epochs has something to do.
+BUSY = {
+    "sln-mo": "sln-mo:alpha=0.9",
+    "sln-mo-lc": "sln-mo-lc:alpha=0.9,start=1",
+    "elr+": "elr+:alpha=0.9,reweigh=true",
+    "tgce": "tgce:start=1,k=0.1",
+    "nal": "nal:delta=0.3",
+    "co-teaching": "co-teaching:ramp=1",
+    "sigua": "sigua:ramp=1",
+    "dividemix": "dividemix:warmup=1,lambda_u=5,penalty=true",
+}
+MORE = ["ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5", "ce & mixup", "backward & sigua-bc"]
+RUNS = [
+    *((PLAIN, BUSY.get(name, name)) for name in METHODS if name not in DRAW_FOR_THEMSELVES),
+    *((PLAIN, spec) for spec in MORE),
+    *((NORMALISED, spec) for spec in ("ce", BUSY["sln-mo-lc"])),
+]
 
-@MODELS.register("bn-mlp")
+
 class Normalised(Backbone):
     """One hidden layer with batch statistics."""
 
@@ -60,7 +80,7 @@ class Halves(nn.Module):
 
 
 class InHalves(Strategy):
-    """Trains through ``Halves``."""
+    """Trains through ``Halves``, so that one process computes what two do."""
 
     def __init__(self, others: tuple[Strategy, ...]) -> None:
         self.others = others
@@ -72,9 +92,8 @@ class InHalves(Strategy):
         return step
 
 
-def main(out: Path, processes: int, model: str, methods: list[str]) -> None:
-    torch.set_num_threads(1)
-    halves, model = model == "halves", "bn-mlp" if model == "halves" else model
+def results(processes: int) -> Iterator[Result]:
+    """Each of RUNS, trained for two epochs in float64."""
     fabric = Fabric(
         accelerator="cpu", devices=processes, strategy="ddp" if processes > 1 else "auto", precision="64-true"
     )
@@ -82,19 +101,32 @@ def main(out: Path, processes: int, model: str, methods: list[str]) -> None:
     digits = get_dataset("digits")
     few = replace(digits, train=Split(digits.train.x[:101], digits.train.y[:101]))
     task = prepare(few, "symmetric:rate=0.4", seed=3)
+    assert task.normalise is not None
     task = replace(task, augment=Compose([PadCrop(1), task.normalise]))
-    settings = Settings(model=model, epochs=2, batch_size=16, optimizer="sgd:lr=0.1,momentum=0.9")
-    for spec in methods:
+    for model, spec in RUNS:
+        settings = Settings(model=model, epochs=2, batch_size=16, optimizer="sgd:lr=0.1,momentum=0.9")
         method = get_method(spec, task, settings)
-        if halves:
+        if model == NORMALISED and processes == 1:
             method = Method(method.loss, method.head, (InHalves(method.strategies), *method.strategies))
-        result = train(task, method, settings, seed=7, fabric=fabric)
-        if fabric.global_rank == 0:
-            weights = {name: value.contiguous() for name, value in result.models[0].state_dict().items()}
-            save_file(weights, out / f"{spec}.safetensors")
-            (out / f"{spec}.json").write_text(json.dumps(result.rows))
-        fabric.barrier()
+        yield train(task, method, settings, seed=7, fabric=fabric)
+
+
+def weights(result: Result) -> dict[str, Tensor]:
+    """Of all models that predict."""
+    return {f"{m}.{name}": value for m, model in enumerate(result.models) for name, value in model.state_dict().items()}
+
+
+def main(out: Path) -> None:
+    torch.set_num_threads(1)
+    MODELS.register(NORMALISED)(Normalised)
+    found = list(results(2))
+    if found[0].run.rank == 0:
+        tensors = {
+            f"{i}/{name}": v.contiguous() for i, result in enumerate(found) for name, v in weights(result).items()
+        }
+        save_file(tensors, out / "weights.safetensors")
+        (out / "rows.json").write_text(json.dumps([result.rows for result in found]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    main(Path(sys.argv[1]))

@@ -21,7 +21,6 @@ import noiseproof
 from noiseproof.cli import app
 from noiseproof.data import DATASETS, fetch, get_dataset
 from noiseproof.data.sources import PLACES
-from noiseproof.demo import Row, demo
 from noiseproof.losses import LOSSES, get_loss
 from noiseproof.losses.presets import PRESETS
 from noiseproof.models import MODELS
@@ -120,7 +119,9 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(arguments: tuple[str, .
 
 
 def test_help_shows_an_example_of_every_command() -> None:
-    for command in ("losses", "calibrate", "noises", "models", "demo", "data list", "data fetch", "data show"):
+    for command in (
+        "losses", "calibrate", "noises", "models", "methods", "train", "demo", "data list", "data fetch", "data show",
+    ):  # fmt: skip
         assert f"noiseproof {command}" in run(*command.split(), "--help").stdout.split("Examples")[1]
     assert "--install-completion" in run("--help").stdout
 
@@ -313,32 +314,6 @@ def test_data_show_puts_in_foreign_images() -> None:
 
 def test_version_has_one_source() -> None:
     assert run("--version").stdout == f"noiseproof {noiseproof.__version__}\n"
-
-
-def test_demo_prints_a_row_for_each_loss() -> None:
-    rows = run_json("demo", "--epochs", "1")
-    assert rows[0]["loss"] == "ce" and len(rows) == 4
-    assert all(0 <= row["accuracy"] <= 1 and 0 <= row["memorised"] <= 1 and row["seconds"] > 0 for row in rows)
-    assert len(run("demo", "--epochs", "1").stdout.splitlines()) == 5
-
-
-def test_demo_depends_on_its_seed_alone() -> None:
-    def outcome(seed: int) -> list[tuple[float, float]]:
-        return [(row.accuracy, row.memorised) for row in demo(["ce", "gce"], epochs=3, seed=seed)]
-
-    before = torch.get_rng_state()
-    first = outcome(0)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(1)  # moves the global generator
-    assert outcome(0) == first != outcome(1)
-
-
-@pytest.mark.slow
-def test_demo_shows_what_it_is_for() -> None:
-    rows = {row.loss: row for row in demo(["ce", "gce:q=0.7"])}
-    assert isinstance(rows["ce"], Row)
-    assert 0.6 < rows["ce"].accuracy < 0.75 and rows["ce"].memorised > 0.95
-    assert rows["gce:q=0.7"].accuracy > 0.9 and rows["gce:q=0.7"].memorised < 0.15
 
 
 def test_a_pipe_that_knows_no_minus_sign_gets_question_marks() -> None:

@@ -21,7 +21,7 @@ from noiseproof.train.fleet import Job, Outcome, fit_many
 
 EPOCHS, STEPS = 2, 5
 PLAIN = Settings(model="mlp:hidden=[12]", epochs=EPOCHS, batch_size=24, optimizer="adam:lr=0.01")
-TOO_FAST = Settings(model="mlp:hidden=[12]", epochs=EPOCHS, batch_size=24, optimizer="sgd:lr=1e9")
+TOO_FAST = Settings(model="mlp:hidden=[12]", epochs=EPOCHS, batch_size=24, optimizer="sgd:lr=1e30")
 
 task = cache(make_task)  # 100 rows
 
@@ -32,7 +32,7 @@ def moons() -> Task:
 
 
 def jobs(out: Path | None = None) -> list[Job]:
-    """Methods, models, seeds, data, precisions of memory: nothing alike."""
+    """No two alike: methods, models, seeds, data, lengths."""
     longer = Settings(model="mlp:hidden=[5,5]", epochs=3, batch_size=40)
     wanted: list[dict[str, Any]] = [
         {"task": task(), "method": "ce"},
@@ -111,9 +111,9 @@ def test_no_more_than_asked_for_are_under_way() -> None:
 def test_finished_is_told_of_each_run_once() -> None:
     told: list[tuple[int, Outcome]] = []
     longer = Settings(model="mlp:hidden=[4]", epochs=4, batch_size=24)
-    asked = [Job(task(), "ce", longer), Job(task(), "ce", TOO_FAST), Job(task(), "ce", PLAIN), Job(task(), "mae", PLAIN)]
+    asked = [Job(task(), "ce", settings) for settings in (longer, TOO_FAST, PLAIN, PLAIN)]
     outcomes = fly(asked, at_once=3, finished=lambda number, outcome: told.append((number, outcome)))
-    assert [number for number, _ in told] == [1, 2, 0, 3]  # when they were: 10 steps, then 20, one of which began late
+    assert [number for number, _ in told] == [1, 2, 3, 0]  # in few steps, 10, 10 that began late, 20
     assert all(outcomes[number] is outcome for number, outcome in told)
     assert [type(outcome) for outcome in outcomes] == [Result, Diverged, Result, Result]
 

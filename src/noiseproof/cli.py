@@ -192,10 +192,14 @@ def noises(as_json: AsJson = False) -> None:
     """
     from noiseproof.noise import NOISES
 
-    described = [_describe(NOISES, name) for name in sorted(NOISES)]
+    _list(NOISES, as_json)
+
+
+def _list(registry: Registry[Any], as_json: bool) -> None:
+    described = [_describe(registry, name) for name in sorted(registry)]
     if as_json:
         return _show_json(described)
-    rows = [(noise["name"], _signature(noise), noise["summary"]) for noise in described]
+    rows = [(thing["name"], _signature(thing), thing["summary"]) for thing in described]
     return _show(("name", "parameters", "what it does"), rows)
 
 
@@ -412,15 +416,21 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
 def methods(as_json: AsJson = False) -> None:
     """List every named method: what it is made of, and its parameters.
 
-    Any loss or sum of losses is a method too; `METHOD@PAPER` has a paper's hyperparameters for the data at hand.
+    Any loss or sum of losses is a method too; `METHOD@PAPER` has a paper's hyperparameters for the data at hand, and
+    `METHOD & STRATEGY` adds a strategy.
     """
     from noiseproof.train import METHODS
 
-    described = [_describe(METHODS, name) for name in sorted(METHODS)]
-    if as_json:
-        return _show_json(described)
-    rows = [(method["name"], _signature(method), method["summary"]) for method in described]
-    return _show(("name", "parameters", "what it is"), rows)
+    _list(METHODS, as_json)
+
+
+@app.command(epilog=_examples("strategies", "strategies --json | jq '.[].name'"))
+@_refusals()
+def strategies(as_json: AsJson = False) -> None:
+    """List every strategy, which `METHOD & STRATEGY:key=value` adds to a method, with its parameters."""
+    from noiseproof.strategies import STRATEGIES
+
+    _list(STRATEGIES, as_json)
 
 
 @app.command(

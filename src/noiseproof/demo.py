@@ -10,7 +10,8 @@ from noiseproof.train import Settings, prepare, train
 
 NOISES = ("symmetric:rate=0.4", "asymmetric-mnist:rate=0.4")
 METHODS = (
-    "ce", "ls", "gce", "tgce", "mae*", "nce+agce", "agce", "bitemp", "forward", "sln", "sln-mo", "sln-mo-lc",
+    "ce", "ls", "gce", "tgce", "mae*", "nce+agce", "agce", "bitemp", "forward", "sln", "sln-mo", "sln-mo-lc", "ln",
+    "nal", "co-teaching", "dividemix",
 )  # fmt: skip
 SETTINGS = Settings(model="mlp:hidden=[256,256]", epochs=60, optimizer="sgd:lr=0.05,momentum=0.9,nesterov=true")
 

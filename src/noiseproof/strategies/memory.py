@@ -19,6 +19,7 @@ from noiseproof.strategies.run import Run
 class _Memory(Strategy):
     """A distribution for each sample and model; every process holds the whole table and writes all rows of a step."""
 
+    capturable = True  # the table is written in place
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
@@ -57,10 +58,16 @@ class EstimatedTargets(_Memory):
         given = F.one_hot(run.data.given, run.num_classes).to(run.device, run.dtype)
         self.table = given[:, None].repeat(1, len(run.models), 1)
 
+    def phase(self, run: Run) -> tuple[bool, bool]:
+        """Whether targets follow the model by now, and whether they move in this epoch."""
+        since = run.epoch - self.start
+        return since >= 0, since >= 0 and since % self.every == 0
+
     def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
-        if run.epoch < self.start:
+        follow, move = self.phase(run)
+        if not follow:
             return batch
-        if (run.epoch - self.start) % self.every == 0:
+        if move:
             before = self.table[batch.rows]  # (b, M, K)
             after = torch.lerp(before, _predictions(outs, run), 1 - self.alpha)
             if self.delta:

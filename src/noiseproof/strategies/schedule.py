@@ -94,6 +94,10 @@ class EstimateTransition(Strategy):
             for optimizer in run.optimizers:
                 optimizer.state.clear()
 
+    def phase(self, run: Run) -> bool:
+        """Whether T is estimated: a step that was captured before holds the optimiser's memory that is gone."""
+        return run.epoch >= self.warmup
+
     def _set(self, T: Tensor) -> None:
         for loss in self._losses:
             loss.set_transition(T)

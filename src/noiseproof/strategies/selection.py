@@ -6,6 +6,7 @@ rows, the earlier one of the batch comes first.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -30,6 +31,8 @@ class Selection(Strategy):
     as well as it is known.
     """
 
+    capturable = True
+
     def __init__(self, forget: float, ramp: int = 10, start: int = 0) -> None:
         self.forget = check_number("forget", forget, "[0, 1)", 0, 1, "It is the share of rows that are left out.")
         self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
@@ -42,6 +45,10 @@ class Selection(Strategy):
     def num_kept(self, batch: Batch, run: Run) -> int:
         """How many rows of a step are trained on."""
         return max(1, int((1 - self.forgotten(run.epoch - self.start)) * batch.count))
+
+    def phase(self, run: Run) -> Hashable:
+        """The share that is left out, on which the number of rows kept depends; None before ``start``."""
+        return None if run.epoch < self.start else self.forgotten(run.epoch - self.start)
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
         return None if run.epoch < self.start else self.select(losses, outs, batch, run)
@@ -136,9 +143,15 @@ class CoTeaching(Selection):
         small = _ranked(losses, batch, run)[:kept]  # (kept, 2)
         return _mean_over(small.flip(1), batch, run, 1 / kept if self.released else 1.0)
 
+    def _is_lowered(self, run: Run) -> bool:
+        return self.beta1_from is not None and run.epoch >= self.beta1_from
+
+    def phase(self, run: Run) -> Hashable:
+        return super().phase(run), self._is_lowered(run)
+
     def gradients(self, run: Run) -> None:
         # Here and not once an epoch: checkpoints do not hold the optimiser's settings.
-        if self.beta1_from is not None and run.epoch >= self.beta1_from:
+        if self._is_lowered(run):
             for optimizer in run.optimizers:
                 for group in optimizer.param_groups:
                     group["betas"] = (self.beta1, group["betas"][1])
@@ -171,6 +184,8 @@ class SiguaBackward(Strategy):
     L = mean of ℓ where ℓ ≥ 0, of −scale·ℓ where ℓ < 0, with ℓ the loss ``backward``; plain before the epoch ``warmup``.
     """
 
+    capturable = True
+
     def __init__(self, scale: float = 0.01, warmup: int = 0) -> None:
         self.scale = check_number("scale", scale, "[0, inf)", 0)
         self.warmup = check_count("warmup", warmup, 0)
@@ -179,8 +194,11 @@ class SiguaBackward(Strategy):
         if not any(isinstance(part, Backward) for part in run.loss.modules()):
             raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
 
+    def phase(self, run: Run) -> bool:
+        return run.epoch < self.warmup
+
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        if run.epoch < self.warmup:
+        if self.phase(run):
             return None
         return torch.where(losses < 0, -self.scale, 1.0).to(losses.dtype)
 
@@ -194,6 +212,8 @@ class Prune(Strategy):
     p_y = k. Pruned rows have weight zero, which is the gradient of the constant L_q(k) that the paper gives them; they
     count in a step's mean. Where no sample reaches k, none is pruned.
     """
+
+    capturable = True
 
     def __init__(self, start: int, every: int = 10, k: float = 0.5) -> None:
         self.start = check_count("start", start, 0)
@@ -210,7 +230,14 @@ class Prune(Strategy):
             p = torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)  # (b, M)
             passed.append((rows, counts, p))
         keep = run.merge(passed) >= self.k
-        self.keep = keep | ~keep.any(0)
+        keep |= ~keep.any(0)
+        if self.keep is None:
+            self.keep = keep
+        else:  # in place: a CUDA graph knows where it lies
+            self.keep.copy_(keep)
+
+    def phase(self, run: Run) -> bool:
+        return self.keep is None
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
         return None if self.keep is None else self.keep[batch.rows].T.to(losses.dtype)

@@ -1,0 +1,77 @@
+"""A Gaussian process in place of a model that is trained (paper 000, section 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.heads.process import GaussianProcessClassifier
+from noiseproof.strategies.base import Batch, Step, Strategy, register
+from noiseproof.strategies.run import Run
+
+
+class _Solved(nn.Module):
+    """A Gaussian process as a model: its logits are the logarithms of the probabilities."""
+
+    process: GaussianProcessClassifier
+
+    def forward(self, x: Tensor) -> Output:
+        p = self.process.predict_proba(x)
+        return Output(p.clamp_min(torch.finfo(p.dtype).tiny).log())
+
+
+@register("gp")
+class GaussianProcess(Strategy):
+    """``heads.process.GaussianProcessClassifier`` on all rows as they are, flattened and normalised, not augmented.
+
+    It is solved before the first epoch, whose steps then have nothing to do and which is the only one. Every process
+    solves it for itself. A checkpoint holds the kernel's parameters, by which a resumed run solves it again.
+    """
+
+    def __init__(
+        self,
+        length_scale: float | None = None,
+        signal: float | None = None,
+        noise: float | None = None,
+        t: float = 0.01,
+        dummy: bool = True,
+        steps: int = 50,
+        max_samples: int = 5000,
+    ) -> None:
+        self.length_scale, self.signal, self.noise = length_scale, signal, noise
+        self.t, self.dummy, self.steps, self.max_samples = t, dummy, steps, max_samples
+        GaussianProcessClassifier(**self.parameters)  # refuses what it cannot take
+
+    def setup(self, run: Run) -> None:
+        if run.num_rows > self.max_samples:
+            raise ValueError(
+                f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Take a part of them, or raise "
+                "max_samples: its memory grows with their square, its time with their cube."
+            )
+        self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
+        self._y, self._num_classes = run.data.given, run.num_classes
+        self.model = _Solved()
+        run.evaluated = [self.model]
+
+    def start_epoch(self, run: Run) -> None:
+        self._solve({})
+
+    def _solve(self, kernel: dict[str, float]) -> None:
+        process = GaussianProcessClassifier(**{**self.parameters, **kernel})
+        self.model.process = process.fit(self._x, self._y, self._num_classes)
+
+    def step(self, batch: Batch, run: Run) -> Step:
+        return Step([], torch.zeros(1, len(batch.rows), device=run.device), None)
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        run.stop("a Gaussian process is solved, not trained")
+
+    def state_dict(self) -> dict[str, Any]:
+        process = self.model.process
+        return {"length_scale": process.length_scale, "signal": process.signal, "noise": process.noise}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._solve(state)
