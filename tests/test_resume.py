@@ -38,7 +38,7 @@ MORE = [
     "forward:restart=false & momentum:alpha=0.9",
     "ce & mixup:alpha=2",
     "sln & noise-f & noise-theta & momentum:alpha=0.9 & label-correction:start=1,soft=true,invert=true",
-    "gce & class-balanced:per_class=4",
+    "gce & class-balanced:per_class=10",
 ]
 
 SHORT = {"ce & early-stopping:patience=1": (3, 4), "gp": (2,)}  # they may end early: how many of STOPS they see
