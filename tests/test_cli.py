@@ -120,7 +120,8 @@ def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(arguments: tuple[str, .
 
 def test_help_shows_an_example_of_every_command() -> None:
     for command in (
-        "losses", "calibrate", "noises", "models", "methods", "train", "demo", "data list", "data fetch", "data show",
+        "losses", "calibrate", "noises", "models", "methods", "strategies", "train", "demo", "data list", "data fetch",
+        "data show",
     ):  # fmt: skip
         assert f"noiseproof {command}" in run(*command.split(), "--help").stdout.split("Examples")[1]
     assert "--install-completion" in run("--help").stdout

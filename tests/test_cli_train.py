@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 from typer.testing import Result as Answer
 
 from noiseproof.cli import app
+from noiseproof.core.registry import Registry
 from noiseproof.data import corrupt, get_dataset
 from noiseproof.noise import get_noise
-from noiseproof.strategies import Run
+from noiseproof.strategies import STRATEGIES, Run
 from noiseproof.train import METHODS, Settings, instance, prepare, train
 from noiseproof.train.checkpoint import latest, load
 from noiseproof.train.instance import averaged_predictions
@@ -594,14 +595,14 @@ def test_tensorboards_file_is_whole_when_the_process_ends(finished: tuple[Path, 
         assert list(scalars[name].values()) == pytest.approx([float(row[name]) for row in rows], rel=1e-6)
 
 
-# Help
+# Lists
 
 
-def test_methods_lists_the_registry() -> None:
-    listed = CliRunner().invoke(app, ["methods", "--json"])
-    methods = {method["name"]: method for method in strictly(listed.stdout)}
-    assert list(methods) == sorted(METHODS)
-    assert all(method["summary"].endswith(".") for method in methods.values())
-    plain = CliRunner().invoke(app, ["methods"]).stdout.splitlines()
-    assert plain[0].split() == ["name", "parameters", "what", "it", "is"]
-    assert [line.split()[0] for line in plain[1:]] == sorted(METHODS)
+@pytest.mark.parametrize("command, registry", [("methods", METHODS), ("strategies", STRATEGIES)])
+def test_a_list_is_its_registry(command: str, registry: Registry[Any]) -> None:
+    listed = strictly(CliRunner().invoke(app, [command, "--json"]).stdout)
+    assert [entry["name"] for entry in listed] == sorted(registry)
+    assert all(entry["summary"].endswith(".") for entry in listed)
+    header, *lines = CliRunner().invoke(app, [command]).stdout.splitlines()
+    assert header.split()[:2] == ["name", "parameters"]
+    assert [line.split()[0] for line in lines] == sorted(registry)

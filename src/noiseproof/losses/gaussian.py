@@ -344,9 +344,14 @@ class Het(Loss):
     def set_step(self, seed: int) -> None:
         self.step = seed
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
+        # Not as a decorator, which would load the compiler with this module.
+        average = torch.compiler.disable(self._average) if torch.compiler.is_compiling() else self._average  # type: ignore[no-untyped-call]
+        log_p: Tensor = average(out)
+        return log_p
+
+    def _average(self, out: Output) -> Tensor:
         rows, K = out.logits.shape
         scale = _field(out, "scale", (rows, K), (rows, 1))
         factors = None

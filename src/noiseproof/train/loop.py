@@ -155,6 +155,10 @@ def training(
     method = get_method(method, task, settings) if isinstance(method, str) else copy.deepcopy(method)
     folder = None if out is None else Path(out)
     run, record = _start(task, method, settings, seed, fabric, folder, samples)
+    if folder is not None and run.is_sharded and run.world_size > 1:
+        raise ValueError(
+            "Expected no folder for weights that several processes share: shards cannot be saved yet. Use DDP."
+        )
     rate, full = settings.make_schedule(), settings.batch_rows(run.num_rows)
     run.batch_size = full
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,

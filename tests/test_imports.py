@@ -1,0 +1,31 @@
+"""What training needs to be installed, and what importing costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+OPTIONAL = ("pandas", "plotly", "matplotlib", "jinja2", "optuna", "ray", "tensorboardX", "pyarrow", "PIL", "timm")
+
+TRAIN = f"""
+import sys
+sys.modules.update(dict.fromkeys({OPTIONAL!r}))  # as if they were not installed
+from noiseproof.cli import app
+app("train --epochs 2 --model mlp:hidden=[8] --method sln-mo-lc --noise symmetric:rate=0.4 --out none --json".split())
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_training_needs_none_of_the_optional_packages() -> None:
+    assert '"test_accuracy"' in run(TRAIN)
+
+
+def test_importing_the_library_loads_neither_the_compiler_nor_what_only_some_commands_need() -> None:
+    loaded = run("import sys, noiseproof; print('\\n'.join(sys.modules))").splitlines()
+    heavy = {"torch._dynamo", "lightning_fabric", "sklearn", *OPTIONAL}
+    assert heavy.isdisjoint(loaded), heavy & set(loaded)
