@@ -9,7 +9,19 @@ OPTIONAL = ("pandas", "plotly", "matplotlib", "jinja2", "optuna", "ray", "tensor
 
 TRAIN = f"""
 import sys
-sys.modules.update(dict.fromkeys({OPTIONAL!r}))  # as if they were not installed
+from importlib.machinery import ModuleSpec
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name.partition(".")[0] in {OPTIONAL!r} else None
+
+    def create_module(self, spec):
+        raise ModuleNotFoundError(f"No module named {{spec.name!r}}", name=spec.name)
+
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, Missing())
 from noiseproof.cli import app
 app("train --epochs 2 --model mlp:hidden=[8] --method sln-mo-lc --noise symmetric:rate=0.4 --out none --json".split())
 """
