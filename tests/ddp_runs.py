@@ -39,7 +39,12 @@ BUSY = {
     "sigua": "sigua:ramp=1",
     "dividemix": "dividemix:warmup=1,lambda_u=5,penalty=true",
 }
-MORE = ["ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5", "ce & mixup", "backward & sigua-bc"]
+MORE = [
+    "ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5",
+    "ce & mixup",
+    "backward & sigua-bc",
+    "gce & class-balanced:per_class=9",
+]
 RUNS = [
     *((PLAIN, BUSY.get(name, name)) for name in METHODS if name not in DRAW_FOR_THEMSELVES),
     *((PLAIN, spec) for spec in MORE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import logging
 import math
 import os
 import re
@@ -66,8 +67,8 @@ def _training(text: str, **options: Any) -> Any:
     return typer.Option(help=text, rich_help_panel="Training", **options)
 
 
-def _machine(text: str, **options: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel="Machine", **options)
+def _machine(text: str, flag: str | None = None, **options: Any) -> Any:
+    return typer.Option(*([flag] if flag else []), help=text, rich_help_panel="Machine", **options)
 
 
 def _examples(*commands: str) -> str:
@@ -476,6 +477,9 @@ def train(
     strategy: Annotated[str, _machine("auto, ddp or fsdp (experimental).")] = "auto",
     precision: Annotated[str, _machine("32, bf16 or 64.")] = "32",
     threads: Annotated[int | None, _machine("Threads of each process, by default torch's choice.", min=1)] = None,
+    compiled: Annotated[
+        bool, _machine("Train through torch.compile: a slow start, faster steps.", flag="--compile")
+    ] = False,
     workers: Annotated[int, _machine("Processes that read files.", min=0)] = 0,
     checkpoint_steps: Annotated[int | None, _machine("Save every so many steps, too.", min=1)] = None,
 ) -> None:
@@ -489,13 +493,15 @@ def train(
     from noiseproof.train.logs import describe, make_loggers
     from noiseproof.train.protocols import protocol as protocol_of
 
+    logging.basicConfig(format="noiseproof: %(message)s")
+    logging.getLogger("noiseproof").setLevel(logging.INFO)  # what stays eager on a GPU, and why
     if threads:
         torch.set_num_threads(threads)
     data = get_dataset(dataset, data_dir)
     given: dict[str, Any] = {
         "model": model, "epochs": epochs, "optimizer": optimizer, "schedule": schedule, "clip": clip,
         "batch_size": int(batch_size) if batch_size and batch_size.isdigit() else batch_size,
-        "workers": workers, "checkpoint_steps": checkpoint_steps,
+        "workers": workers, "checkpoint_steps": checkpoint_steps, "compile": compiled,
     }  # fmt: skip
     settings = dataclasses.replace(
         protocol_of(protocol, data.name) if protocol else Settings(),
@@ -503,6 +509,8 @@ def train(
     )
     folder = Path(out or Path("runs", _file_name(dataset, noise, method, f"seed{seed}"))) if out != "none" else None
     loggers = make_loggers(log or (), folder or Path())
+    if loggers and folder is None:
+        raise ValueError(f"Expected a folder to log to {', '.join(log or ())} in, got --out none.")
     fabric = _fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
     fabric.launch()
     try:

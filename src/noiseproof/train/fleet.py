@@ -77,6 +77,9 @@ def fit_many(
     """
     if at_once is not None:
         check_count("at_once", at_once, 1)
+    folders = [Path(job.out).resolve() for job in jobs if job.out is not None]
+    if twice := {str(folder) for folder in folders if folders.count(folder) > 1}:
+        raise ValueError(f"Expected a folder of its own for each run, got {', '.join(sorted(twice))} for several.")
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     fabric.launch()
     on_gpu = fabric.device.type == "cuda"

@@ -372,7 +372,7 @@ class _Keeper:
     def weigh(self) -> None:
         """Note where a step has left weights behind that are not finite, of which its own loss says nothing."""
         values = [v for model in self.run.plain_models for v in model.state_dict().values() if v.is_floating_point()]
-        bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values))).all()
+        bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
 
     def is_due(self) -> bool:

@@ -1,0 +1,341 @@
+"""An experiment is data: dataset × noise × method × settings × seed, with a key over all that changes its result."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, lru_cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.data import Dataset, Split, get_dataset
+from noiseproof.data.base import take
+from noiseproof.data.sources import PathLike, data_root
+from noiseproof.models.classifier import build_classifier
+from noiseproof.noise import get_noise
+from noiseproof.train import Method, Settings, Task, get_method, prepare
+from noiseproof.train.protocols import protocol
+
+RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
+
+
+class BadExperiment(ValueError):
+    """An experiment that cannot be run; ``field`` is what is wrong with it."""
+
+    def __init__(self, message: str, experiment: Experiment | None = None, field: str = "") -> None:
+        super().__init__(message)
+        self.experiment, self.field = experiment, field
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run to be compared with others.
+
+    Args:
+        seed: of weights, batches, augmentation and whatever the method draws.
+        settings: model, epochs, batches, optimiser.
+        validation: the share of noisy rows that is held out.
+        paper: whose way to prepare inputs is taken (``noiseproof.train.prepare``).
+        noise_seed: of the wrong labels and the rows held out; None: ``seed``, as in 000.
+        foreign: the dataset whose images open-set noise puts in.
+        rows: only so many training rows, the first; None: all. 000 trains on 50 000 of MNIST's.
+
+    >>> first = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=1)
+    >>> first.key == replace(first, noise_seed=1).key, first.key == replace(first, seed=2).key
+    (True, False)
+    """
+
+    dataset: str
+    noise: str = "none"
+    method: str = "ce"
+    seed: int = 0
+    settings: Settings = field(default_factory=Settings)
+    validation: float = 0.0
+    paper: str | None = None
+    noise_seed: int | None = None
+    foreign: str | None = None
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        with _blame(self, "seed"):
+            check_count("seed", self.seed, 0)
+        with _blame(self, "noise_seed"):
+            check_count("noise_seed", self.noise_seed or 0, 0)
+        with _blame(self, "rows"):
+            check_count("rows", 1 if self.rows is None else self.rows, 1)
+        with _blame(self, "validation"):
+            check_number("validation", self.validation, "[0, 1)", 0, 1)
+
+    @cached_property
+    def key(self) -> str:
+        """16 hexadecimal digits that differ where the result may: not with how it is computed or saved."""
+        what = {
+            **self.as_dict(),
+            "settings": self.settings.as_dict(),
+            "noise_seed": self.seed_of_noise,
+            "version": RESULT_VERSION,
+        }
+        text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def seed_of_noise(self) -> int:
+        return self.seed if self.noise_seed is None else self.noise_seed
+
+    @property
+    def task_fields(self) -> tuple[Any, ...]:
+        """What decides the task; experiments that share it can share one."""
+        return (
+            self.dataset, self.foreign, self.rows, self.noise, self.seed_of_noise, self.validation, self.paper,
+        )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, from which ``from_dict`` makes it again."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
+        """What ``as_dict`` wrote."""
+        return cls(**{**values, "settings": Settings(**values["settings"])})
+
+    def make_task(self, data_dir: PathLike | None = None, *, data: Dataset | None = None) -> Task:
+        """Load the data, unless it is given, and corrupt its labels."""
+        data = data or get_dataset(self.dataset, data_dir)
+        if self.rows is not None:
+            data = replace(data, train=_first(data.train, self.rows))
+        return prepare(
+            data,
+            self.noise,
+            seed=self.seed_of_noise,
+            validation=self.validation,
+            paper=self.paper,
+            foreign=_images(self.foreign, data_dir),
+            data_dir=data_dir,
+        )
+
+
+def _as_one(value: Any) -> Any:
+    """Numbers that are equal written alike: 1.0 is 1."""
+    if isinstance(value, dict):
+        return {key: _as_one(v) for key, v in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _first(split: Split, n: int) -> Split:
+    if n > len(split):
+        raise ValueError(f"Expected at most {len(split)} `rows`, got {n}.")
+    clean, raw = split.clean, split.raw
+    return Split(
+        take(split.x, torch.arange(n)),
+        split.y[:n],
+        None if clean is None else clean[:n],
+        None if raw is None else raw[:n],
+    )
+
+
+def _images(spec: str | None, data_dir: PathLike | None) -> Tensor | None:
+    images = get_dataset(spec, data_dir).train.x if spec else None
+    if images is not None and not isinstance(images, Tensor):
+        raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
+    return images
+
+
+# Refusals
+
+
+@contextmanager
+def _blame(experiment: Experiment, field: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise BadExperiment(str(error), experiment, field) from error
+
+
+def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> None:
+    """Refuse an experiment that cannot begin: its dataset is missing, its noise, method or model is none.
+
+    Of experiments that differ in their seeds alone one is looked at.
+    """
+    load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=data_dir))
+
+    @lru_cache(maxsize=1)
+    def make(experiment: Experiment) -> Task:
+        """The task of an experiment without method and settings."""
+        with _blame(experiment, "dataset"):
+            data = load(experiment.dataset)
+        with _blame(experiment, "noise"):
+            if get_noise(experiment.noise, data_root(data_dir)).needs == "predictions":
+                raise ValueError(
+                    f"Expected noise that needs no model, got {experiment.noise!r}, which needs the predictions of one "
+                    "trained on clean labels. Make its labels once, and take them from their file."
+                )
+        with _blame(experiment, "foreign"):
+            _images(experiment.foreign, data_dir)
+        with _blame(experiment, "rows"):
+            _first(data.train, experiment.rows or 1)
+        with _blame(experiment, "noise"):
+            return experiment.make_task(data_dir, data=data)
+
+    @lru_cache(maxsize=1024)
+    def gives(model: str, head: str, shape: tuple[int, ...], outputs: int) -> frozenset[str]:
+        built = build_classifier(model, head, input_shape=shape, num_outputs=outputs, generator=torch.Generator())
+        return built.head.gives
+
+    alike: dict[Experiment, Experiment] = {}
+    for experiment in experiments:
+        alike.setdefault(replace(experiment, seed=0, noise_seed=0), experiment)
+    for same, experiment in sorted(alike.items(), key=lambda item: repr(item[0].task_fields)):  # each task made once
+        try:
+            task = make(replace(same, method="ce", settings=Settings()))
+        except BadExperiment as error:
+            raise BadExperiment(str(error), experiment, error.field) from error
+        settings = experiment.settings
+        with _blame(experiment, "method"):
+            method = get_method(experiment.method, task, settings)
+        with _blame(experiment, "model"):
+            outputs = method.loss.num_outputs(task.train.num_classes)
+            given = gives(settings.model_for(task), method.head, task.input_shape, outputs)
+        with _blame(experiment, "method"):
+            _check_head(method, given)
+
+
+def _check_head(method: Method, gives: frozenset[str]) -> None:
+    if missing := method.loss.needs - gives - method.adds:
+        raise ValueError(f"Expected a head that gives {sorted(missing)} for `{method.loss}`, got {method.head!r}.")
+
+
+# Files
+
+OWN = [f.name for f in fields(Experiment) if f.name != "settings"]
+SETTINGS = [f.name for f in fields(Settings)]
+KEYS = [*OWN, "protocol", *SETTINGS]
+
+
+def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> list[Experiment]:
+    """Read experiments from a TOML file, or from its text, and refuse what cannot run with its file and line.
+
+    Every ``[[experiment]]`` has the fields of ``Experiment`` and ``Settings``; a list of values is a grid, and several
+    lists are their product, of which the last turns fastest. ``protocol`` takes a paper's settings for the dataset, and
+    its way to prepare inputs; what else is said goes before it.
+
+    >>> text = '''
+    ... [[experiment]]
+    ... dataset = "digits"
+    ... noise = ["none", "symmetric:rate=0.4"]
+    ... method = ["ce", "gce:q=0.7"]
+    ... model = "mlp:hidden=[16]"
+    ... seed = [0, 1, 2]
+    ... '''
+    >>> len(load_experiments(text))
+    12
+    """
+    text = str(source)
+    name = "text"
+    if not ("\n" in text or text.lstrip().startswith("[")):
+        name, text = text, Path(source).read_text("utf-8")
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+)", str(error))
+        raise BadExperiment(f"{name}:{at[1] if at else text.count(chr(10)) + 1}: Expected TOML, got: {error}.") from None
+    blocks = found.pop("experiment", None)
+    if found or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        other = next(iter(found), None)
+        line = next((n for n, row in enumerate(text.splitlines(), 1) if other and other in row), 1)
+        raise BadExperiment(f"{name}:{line}: Expected [[experiment]] blocks and nothing else, got {other or 'none'}.")
+    origins: dict[Experiment, int] = {}
+    number = 0
+    try:
+        for number, block in enumerate(blocks):
+            for experiment in _product(block):
+                origins.setdefault(experiment, number)
+        number = -1
+        check(origins, data_dir)
+    except BadExperiment as error:
+        if error.experiment is not None and number < 0:
+            number = origins[error.experiment]
+        line = _line(text, number, error.field, _value(error))
+        raise BadExperiment(f"{name}:{line}: {error}", error.experiment, error.field) from error
+    return list(origins)
+
+
+class _BadValue(BadExperiment):
+    """A value that is wrong whatever stands beside it."""
+
+    def __init__(self, message: str, field: str, value: object) -> None:
+        super().__init__(message, None, field)
+        self.value = value
+
+
+def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
+    """The experiments of a block."""
+    for key in block:
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=3)
+            hint = f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(KEYS)}."
+            raise _BadValue(f"Unknown key {key!r}. {hint}", key, None)
+    if "dataset" not in block:
+        raise _BadValue("Expected a `dataset` in each [[experiment]], got none.", "", None)
+    grid = {key: value if isinstance(value, list) else [value] for key, value in block.items()}
+    for key, values in grid.items():
+        for value in values:
+            try:
+                _check_alone(key, value)
+            except (ValueError, TypeError) as error:
+                raise _BadValue(str(error), key, value) from error
+    for values in product(*grid.values()):
+        said = dict(zip(grid, values, strict=True))
+        base, paper = Settings(), said.pop("protocol", None)
+        if paper is not None:
+            try:
+                base = protocol(paper, said["dataset"].partition(":")[0])
+            except ValueError as error:
+                raise _BadValue(str(error), "protocol", paper) from error
+            said.setdefault("paper", paper)
+        own = {key: said.pop(key) for key in OWN if key in said}
+        yield Experiment(**own, settings=replace(base, **said))
+
+
+def _check_alone(key: str, value: object) -> None:
+    if key in SETTINGS:
+        if key == "model" and not isinstance(value, str):
+            raise TypeError(f"Expected the name or spec of a model, got {type(value).__name__}.")
+        Settings(**{key: value})  # type: ignore[arg-type]
+    elif key in ("seed", "noise_seed", "rows", "validation"):
+        Experiment("", **{key: value})  # type: ignore[arg-type]
+    elif not isinstance(value, str):
+        raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")
+
+
+def _value(error: BadExperiment) -> object:
+    if isinstance(error, _BadValue):
+        return error.value
+    experiment = error.experiment
+    return getattr(experiment, error.field, None) or getattr(experiment and experiment.settings, error.field, None)
+
+
+def _line(text: str, block: int, key: str, value: object) -> int:
+    """The line of ``value`` at ``key`` in the block of that number; tomllib does not tell."""
+    lines = text.splitlines()
+    heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)]
+    if block >= len(heads):  # written as one array of tables
+        return next((n for n, line in enumerate(lines, 1) if key and key in line), 1)
+    end = heads[block + 1] if block + 1 < len(heads) else len(lines)
+    own = range(heads[block] + 1, end)
+    at = next((n for n in own if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])), heads[block])
+    if at == heads[block] or value is None:
+        return at + 1
+    rest = range(at, next((n for n in own if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end))
+    shown = json.dumps(value, ensure_ascii=False)
+    return next((n for n in rest if shown in lines[n] or repr(value) in lines[n]), at) + 1
