@@ -68,14 +68,10 @@ class Experiment:
     rows: int | None = None
 
     def __post_init__(self) -> None:
-        with _blame(self, "seed"):
-            check_count("seed", self.seed, 0)
-        with _blame(self, "noise_seed"):
-            check_count("noise_seed", self.noise_seed or 0, 0)
-        with _blame(self, "rows"):
-            check_count("rows", 1 if self.rows is None else self.rows, 1)
-        with _blame(self, "validation"):
-            check_number("validation", self.validation, "[0, 1)", 0, 1)
+        for name, least in (("seed", 0), ("noise_seed", 0), ("rows", 1)):
+            if getattr(self, name) is not None or name == "seed":
+                object.__setattr__(self, name, check_count(name, getattr(self, name), least))
+        object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)", 0, 1))
 
     @cached_property
     def key(self) -> str:
@@ -184,8 +180,10 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             _images(experiment.foreign, data_dir)
         with _blame(experiment, "rows"):
             _first(data.train, experiment.rows or 1)
-        with _blame(experiment, "noise"):
+        try:
             return experiment.make_task(data_dir, data=data)
+        except (ValueError, TypeError, OSError, ImportError) as error:
+            raise BadExperiment(str(error), experiment, _culprit(experiment, data, data_dir)) from error
 
     @lru_cache(maxsize=1024)
     def gives(model: str, head: str, shape: tuple[int, ...], outputs: int) -> frozenset[str]:
@@ -208,6 +206,17 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             given = gives(settings.model_for(task), method.head, task.input_shape, outputs)
         with _blame(experiment, "method"):
             _check_head(method, given)
+
+
+def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
+    """Without which of its fields the task of ``experiment`` could be made."""
+    plain = replace(experiment, validation=0.0, paper=None)
+    for field, simpler in (("noise", plain), ("validation", replace(plain, validation=experiment.validation))):
+        try:
+            simpler.make_task(data_dir, data=data)
+        except (ValueError, TypeError, OSError, ImportError):
+            return field
+    return "paper"
 
 
 def _check_head(method: Method, gives: frozenset[str]) -> None:
@@ -248,7 +257,9 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
-        raise BadExperiment(f"{name}:{at[1] if at else text.count(chr(10)) + 1}: Expected TOML, got: {error}.") from None
+        raise BadExperiment(
+            f"{name}:{at[1] if at else text.count(chr(10)) + 1}: Expected TOML, got: {error}."
+        ) from None
     blocks = found.pop("experiment", None)
     if found or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         other = next(iter(found), None)
@@ -337,5 +348,5 @@ def _line(text: str, block: int, key: str, value: object) -> int:
     if at == heads[block] or value is None:
         return at + 1
     rest = range(at, next((n for n in own if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end))
-    shown = json.dumps(value, ensure_ascii=False)
-    return next((n for n in rest if shown in lines[n] or repr(value) in lines[n]), at) + 1
+    written = "|".join(re.escape(text) for text in (json.dumps(value, ensure_ascii=False), repr(value)))
+    return next((n for n in rest if re.search(rf"(?<![\w.])(?:{written})(?![\w.])", lines[n])), at) + 1

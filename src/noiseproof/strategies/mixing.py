@@ -210,7 +210,7 @@ class DivideMix(Strategy):
             return rows
         parts = []
         for m in range(2):
-            is_labelled = self._labelled(m).cpu()[rows]
+            is_labelled = self._labelled(m).to(rows.device)[rows]
             labelled, rest = rows[is_labelled], rows[~is_labelled]
             self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
             order = _repeated(labelled, self._num_steps[m] * run.batch_size)
@@ -252,9 +252,8 @@ class DivideMix(Strategy):
         """The rows of the batch, augmented anew."""
         if run.augment is None or not run.augment.columns:
             return batch.x
-        share = len(batch.rows)
-        drawn = run.augment.draw(share * run.world_size, run.generator("dividemix view", run.step))
-        return run.fetch(run.data.x, batch.rows, run.augment, drawn[run.rank * share : (run.rank + 1) * share])
+        drawn = run.augment.draw(batch.count, run.generator("dividemix view", run.step))
+        return run.fetch(run.data.x, batch.rows, run.augment, run.share(drawn, batch))
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
@@ -302,4 +301,4 @@ def _mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
 
 def _repeated(rows: Tensor, n: int) -> Tensor:
     """The first ``n`` of ``rows``, begun again as often as needed."""
-    return rows[torch.arange(n) % len(rows)]
+    return rows[torch.arange(n, device=rows.device) % len(rows)]

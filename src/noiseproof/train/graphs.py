@@ -44,6 +44,7 @@ class GraphedSteps:
         self.run, self.strategies, self.step = run, strategies, step
         self.order = torch.zeros(0, dtype=torch.int64, device=run.device)
         self.cursor = torch.zeros((), dtype=torch.int64, device=run.device)
+        self.phase: Hashable = None
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.seen: dict[Hashable, int] = {}
         self.trouble: str | None = None  # why a capture failed; steps are eager from then on
@@ -52,12 +53,12 @@ class GraphedSteps:
         """Train on each part in turn, after the first ``done``; yields how many are done."""
         run = self.run
         rows = torch.cat(list(parts))
-        if self.order.shape != rows.shape:
-            self.order = torch.empty_like(rows, device=run.device)
-            self.graphs.clear()  # they read the old one
+        phase = tuple(strategy.phase(run) for strategy in self.strategies)
+        if self.order.shape != rows.shape or self.phase != phase:
+            self.graphs.clear()  # they read the old order, or do what is no longer to be done
+            self.order, self.phase = torch.empty_like(rows, device=run.device), phase
         self.order.copy_(rows)
         self.cursor.fill_(sum(map(len, parts[:done])))
-        phase = tuple(strategy.phase(run) for strategy in self.strategies)
         for position, part in enumerate(parts[done:], done + 1):
             self._advance(len(part), (len(part), phase))
             run.step += 1
