@@ -211,11 +211,11 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
 def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
     """Without which of its fields the task of ``experiment`` could be made."""
     plain = replace(experiment, validation=0.0, paper=None)
-    for field, simpler in (("noise", plain), ("validation", replace(plain, validation=experiment.validation))):
+    for name, simpler in (("noise", plain), ("validation", replace(plain, validation=experiment.validation))):
         try:
             simpler.make_task(data_dir, data=data)
         except (ValueError, TypeError, OSError, ImportError):
-            return field
+            return name
     return "paper"
 
 
@@ -305,8 +305,8 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
                 _check_alone(key, value)
             except (ValueError, TypeError) as error:
                 raise _BadValue(str(error), key, value) from error
-    for values in product(*grid.values()):
-        said = dict(zip(grid, values, strict=True))
+    for chosen in product(*grid.values()):
+        said = dict(zip(grid, chosen, strict=True))
         base, paper = Settings(), said.pop("protocol", None)
         if paper is not None:
             try:

@@ -1,8 +1,8 @@
 """One file per finished run, one lock per run under way: what several drivers, and the next sitting, agree by.
 
-    results/KEY.json            a finished or failed run
-    results/locks/KEY           held by whoever trains it now
-    results/runs/KEY/           its record, and checkpoints while it is not finished
+results/KEY.json            a finished or failed run
+results/locks/KEY           held by whoever trains it now
+results/runs/KEY/           its record, and checkpoints while it is not finished
 """
 
 from __future__ import annotations
@@ -39,38 +39,25 @@ _NAME = re.compile(r"[0-9a-f]{16}\.json")
 class Lock:
     """The right to train one experiment, which the system takes back from a process that dies, however it does.
 
-    ``held`` says whether it was to be had. The file names its holder for people.
+    ``held`` says whether it was to be had. The file stays, and names its last holder for people.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.path = folder / "locks" / key
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.held = False
-        while not self.held:
-            self._file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115  # it is open as long as it is held
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._file.close()
-                return
-            self.held = self._is_current()
-            if not self.held:  # its last holder has removed it in the meantime
-                self._file.close()
+        path = folder / "locks" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # as long as it is open it is held
+        self.held = True
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return self.release()
         self._file.truncate(0)
         self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}))
         self._file.flush()
 
-    def _is_current(self) -> bool:
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
-            return False
-
     def release(self) -> None:
-        if self.held:
-            self.path.unlink(missing_ok=True)  # first: whoever has opened it by now sees that it is not the one
-            self._file.close()
-            self.held = False
+        self._file.close()
+        self.held = False
 
 
 def holder(folder: Path, key: str) -> Json | None:
@@ -84,12 +71,6 @@ def holder(folder: Path, key: str) -> Json | None:
     except FileNotFoundError:
         pass
     return None
-
-
-def last_holders(folder: Path) -> dict[str, Json]:
-    """Who holds each lock, or held it when it died."""
-    found = ((path.name, path) for path in (folder / "locks").glob("*"))
-    return {key: _read_holder(path.read_text("utf-8")) for key, path in found if path.exists()}
 
 
 def _read_holder(text: str) -> Json:
@@ -185,10 +166,9 @@ def _plain(value: Any) -> Any:
 
 
 def _peak_memory() -> int:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
+    on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return on_gpu or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _now() -> str:

@@ -36,7 +36,7 @@ class LabelFile(NoiseModel):
     or −1 is a label not given.
 
     Args:
-        path: the file.
+        path: the file; where there is none, the one of that path under ``folder``.
         given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, which
             is what paper 001's files call it, or the only column there is.
         clean: column of the true labels, compared with the data's to make sure that the rows are in the same order;
@@ -44,12 +44,14 @@ class LabelFile(NoiseModel):
         annotators: what several labels a row become: ``vote``, the most frequent one, of which the earliest column's
             where several are; ``all``, one row for each label (``index`` says whose); ``worst``, the earliest
             column's wrong label, the true one where all are right.
+        folder: the data folder.
     """
 
     path: str | Path
     given: str | Sequence[str] | None = None
     clean: str | None = None
     annotators: Annotators | None = None
+    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.annotators is not None and self.annotators not in get_args(Annotators):
@@ -69,6 +71,8 @@ class LabelFile(NoiseModel):
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:
         """The labels of each row, (N, A), one column for each annotator."""
         path = Path(self.path)
+        if self.folder is not None and not path.exists() and (under := Path(self.folder, path)).exists():
+            path = under
         table = read_table(path)
         names, truth = self._columns(table)
         columns = {name: _column(table, name, path) for name in (*names, *([truth] if truth else []))}

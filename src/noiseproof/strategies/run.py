@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -84,6 +84,7 @@ class Run:
         alone = self.device.type == "cuda" and self.world_size == 1
         self.step_generator = torch.Generator(self.device) if alone else None
         self._in_step = False
+        self._layers_draw: bool | None = None  # not known yet
         self._block, self._step_seeds = -1, [0] * 1024
 
     @property
@@ -144,7 +145,7 @@ class Run:
     @contextmanager
     def own_randomness(self) -> Iterator[None]:
         """A step's random numbers; what layers draw (dropout) comes from this run's seed, step and process, too."""
-        with self.in_step(), self._seeded_globally() if self._has_random_layers else nullcontext():
+        with self.in_step(), nullcontext() if self._layers_draw is False else self._seeded_globally():
             yield
 
     @contextmanager
@@ -156,16 +157,15 @@ class Run:
         finally:
             self._in_step = False
 
-    @cached_property
-    def _has_random_layers(self) -> bool:
-        return any("Drop" in type(module).__name__ for model in self.plain_models for module in model.modules())
-
     @contextmanager
     def _seeded_globally(self) -> Iterator[None]:
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        """Layers can only draw from the global generators: theirs for a step, as they were afterwards."""
+        on_gpu = self.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             torch.manual_seed(self.seed_for("layers", self.step, self.rank))
             yield
+            if on_gpu:  # where all this takes longer than a small model's step: spare it where nothing was drawn
+                self._layers_draw = torch.cuda.default_generators[self.device.index or 0].get_offset() > 0
 
     def stop(self, reason: str) -> None:
         """End the training after this epoch."""

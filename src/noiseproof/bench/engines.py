@@ -1,0 +1,451 @@
+"""Engines that run experiments: in this process, in several on this machine, or on a Ray cluster.
+
+All of them are one: whoever runs takes the lock of an experiment that has no result, trains it from its last checkpoint
+if it has one, writes the result and lets go. So several workers, several drivers, and one after another that was
+killed, share the work without knowing of each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from noiseproof.bench.experiment import Experiment, check
+from noiseproof.bench.results import (
+    Json,
+    Lock,
+    make_result,
+    provenance,
+    read_result,
+    result_path,
+    write_result,
+)
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.data import get_dataset
+from noiseproof.train import Interrupted, Task
+from noiseproof.train.fleet import Job, Outcome, fit_many
+from noiseproof.train.loop import asked_to_stop
+
+ENGINES = ("local", "processes", "ray")
+POLL = 0.2  # seconds between looks at what others do
+FLEET = 256  # runs that one call of the fleet gets: their labels are all in memory
+TASKS = 4  # that are kept where runs go one after another
+MOST_DEATHS = 3  # of workers that one experiment may cost
+
+Progress = Callable[[Experiment, Json, int, int], None]  # what is finished, its result, how many are, of how many
+Fit = Callable[..., Sequence[Outcome]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How and where to run, for whoever does."""
+
+    results_dir: str
+    engine: str = "local"
+    threads: int = 1
+    accelerator: str = "auto"
+    data_dir: str | None = None
+    command: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.results_dir)
+
+
+def run_all(
+    experiments: Iterable[Experiment],
+    results_dir: str | Path,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    threads: int = 1,
+    accelerator: str = "auto",
+    data_dir: str | Path | None = None,
+    retry_failed: bool = False,
+    address: str | None = None,
+    gpus: float | None = None,
+    progress: Progress | None = None,
+    checked: bool = False,
+    fit: Fit = fit_many,
+) -> dict[str, Json]:
+    """Run what has no result in ``results_dir`` yet; the results of all ``experiments`` by key, failed ones too.
+
+    Args:
+        engine: ``local`` (in this process, side by side on a GPU), ``processes`` (``workers`` of them on this machine)
+            or ``ray``.
+        workers: processes at once, by default as many as ``threads`` leaves room for; a local Ray's processors.
+        threads: of each run. Another number may change the last digits of a result, the engine does not.
+        accelerator: auto, cpu or cuda.
+        retry_failed: begin those anew that failed.
+        address: of a Ray cluster, ``auto`` for the one that this machine belongs to; None starts one for the while. Its
+            machines need the same folders and the same noiseproof.
+        gpus: what each run has of a GPU under Ray, by default one if this machine has any.
+        progress: told of every run that is finished.
+        checked: they come from ``load_experiments``, which has refused what cannot run.
+        fit: trains jobs, for the local engine.
+
+    Raises:
+        BadExperiment: before anything trains, of one that cannot.
+        Interrupted: when asked to stop (Ctrl-C, SIGTERM); the same call goes on.
+
+    >>> import tempfile
+    >>> from noiseproof.train import Settings
+    >>> short = Settings(epochs=1, model="mlp:hidden=[8]")
+    >>> grid = [Experiment("digits", "symmetric:rate=0.4", method, 0, short) for method in ("ce", "gce")]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = run_all(grid, folder)
+    >>> [results[experiment.key]["status"] for experiment in grid]
+    ['done', 'done']
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r}.")
+    check_count("threads", threads, 1)
+    workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else check_count("workers", workers, 1)
+    if gpus is not None:
+        check_number("gpus", gpus, "[0, inf)", 0)
+    folder = Path(results_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    every = {experiment.key: experiment for experiment in experiments}
+    if retry_failed:
+        _forget_failures(every, folder)
+    todo = [experiment for key, experiment in every.items() if not result_path(folder, key).exists()]
+    first = {task: place for place, task in reversed(list(enumerate(e.task_fields for e in todo)))}
+    todo.sort(key=lambda experiment: first[experiment.task_fields])  # those of one task together: it is made once
+    if not checked:
+        check(todo, data_dir)
+    plan = Plan(
+        str(folder), engine, threads, accelerator, None if data_dir is None else str(Path(data_dir).absolute()),
+        " ".join(sys.argv),
+    )  # fmt: skip
+    done = len(every) - len(todo)
+
+    def announce(experiment: Experiment, result: Json) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(experiment, result, done, len(every))
+
+    if todo and engine == "local":
+        _run_here(todo, plan, announce, fit)
+    elif todo and engine == "processes":
+        _run_in_processes(todo, plan, announce, min(workers, len(todo)))
+    elif todo:
+        _run_on_ray(todo, plan, announce, workers, address, gpus)
+    return {key: result for key in every if (result := read_result(folder, key)) is not None}
+
+
+def _forget_failures(experiments: Iterable[str], folder: Path) -> None:
+    for key in experiments:
+        result = read_result(folder, key)
+        if result is None or result["status"] != "failed":
+            continue
+        lock = Lock(folder, key)
+        if lock.held:
+            shutil.rmtree(folder / "runs" / key, ignore_errors=True)
+            result_path(folder, key).unlink(missing_ok=True)
+        lock.release()
+
+
+# In this process
+
+Announce = Callable[[Experiment, Json], None]
+
+
+def _run_here(
+    todo: Sequence[Experiment], plan: Plan, announce: Announce, fit: Fit = fit_many, wait: bool = True
+) -> None:
+    """Train what nobody else does; then wait for what others do, and take it over from those that die."""
+    folder, fabric = plan.folder, Fabric(accelerator=plan.accelerator, devices=1)
+    fleet = fabric.device.type == "cuda" and plan.engine == "local"
+    load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
+
+    @lru_cache(maxsize=FLEET if fleet else TASKS)
+    def make(experiment: Experiment) -> Task:
+        return experiment.make_task(plan.data_dir, data=load(experiment.dataset))
+
+    made_by = provenance(plan.engine, plan.threads, plan.command)
+    waiting = {experiment.key: experiment for experiment in todo}
+    with _threads(plan.threads):
+        while waiting:
+            claims = _claim(waiting.values(), folder)
+            while batch := list(islice(claims, FLEET if fleet else 1)):
+                _train(batch, folder, make, made_by, partial(fit, fabric=fabric, at_once=None if fleet else 1))
+                _announce_finished(waiting, folder, announce, [experiment.key for experiment, _ in batch])
+            _announce_finished(waiting, folder, announce)
+            if not wait:
+                return
+            if waiting:
+                time.sleep(POLL)
+
+
+def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[tuple[Experiment, Lock]]:
+    """Those without result that nobody else is training, one after another, with their locks."""
+    for experiment in list(experiments):
+        if result_path(folder, experiment.key).exists():
+            continue
+        lock = Lock(folder, experiment.key)
+        if lock.held and not result_path(folder, experiment.key).exists():  # it may have come in between
+            yield experiment, lock
+        else:
+            lock.release()
+
+
+def _train(
+    batch: Sequence[tuple[Experiment, Lock]],
+    folder: Path,
+    make: Callable[[Experiment], Task],
+    made_by: Json,
+    fit: Fit,
+) -> None:
+    """Train experiments side by side, and write each one's result as soon as it is there."""
+    jobs, troubles = [], list[OSError]()
+    for experiment, _ in batch:
+        task = make(_only_task(experiment))
+        out = folder / "runs" / experiment.key
+        jobs.append(Job(task, experiment.method, experiment.settings, experiment.seed, out))
+
+    def finished(number: int, outcome: Outcome) -> None:
+        experiment, lock = batch[number]
+        if isinstance(outcome, OSError):  # the machine's trouble (no space left), which says nothing of the run
+            troubles.append(outcome)
+        elif not isinstance(outcome, Interrupted):
+            write_result(folder, make_result(experiment, outcome, jobs[number].task.train.rate, made_by))
+        lock.release()
+
+    try:
+        fit(jobs, resume=True, finished=finished)
+    finally:
+        for _, lock in batch:
+            lock.release()
+    if troubles:
+        raise troubles[0]
+
+
+def _only_task(experiment: Experiment) -> Experiment:
+    """The same for all experiments of one task."""
+    dataset, foreign, rows, noise, seed, validation, paper = experiment.task_fields
+    return Experiment(dataset, noise, seed=seed, validation=validation, paper=paper, foreign=foreign, rows=rows)
+
+
+def _announce_finished(
+    waiting: dict[str, Experiment], folder: Path, announce: Announce, keys: Sequence[str] | None = None
+) -> None:
+    """Take those that have a result out of ``waiting``, and tell of them."""
+    for key in list(waiting) if keys is None else keys:
+        if (result := read_result(folder, key)) is not None:
+            announce(waiting.pop(key), result)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# In several processes
+
+# The order first: a long one must not wait in the pipe, and the driver with it, until torch is there.
+START = "import sys; order = sys.stdin.readline(); from noiseproof.bench.engines import work; work(order)"
+
+
+def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
+    """Keep that many workers alive until everything has a result."""
+    text = json.dumps({"plan": asdict(plan), "experiments": [experiment.as_dict() for experiment in todo]}) + "\n"
+    waiting = {experiment.key: experiment for experiment in todo}
+    made_by = provenance(plan.engine, plan.threads, plan.command)
+    deaths: Counter[str] = Counter()
+    team: list[_Worker] = []
+    with asked_to_stop() as asked:
+        try:
+            team += [_Worker(text, plan.threads, number) for number in range(workers)]
+            while waiting and not asked:
+                for place, worker in enumerate(team):
+                    code = worker.process.poll()
+                    key = worker.last_claim()
+                    if code is None or code == 0:
+                        continue
+                    deaths[key] += 1
+                    if not key and deaths[key] == MOST_DEATHS:
+                        raise RuntimeError(f"Expected workers that work, got {MOST_DEATHS} that ended with {code}.")
+                    if deaths[key] >= MOST_DEATHS:
+                        why = f"its workers died {deaths[key]} times, the last with exit code {code}"
+                        _give_up(waiting.get(key), plan.folder, why, made_by)
+                    worker.stop()
+                    team[place] = _Worker(text, plan.threads, place)
+                _announce_finished(waiting, plan.folder, announce)
+                time.sleep(POLL / 4)
+        finally:
+            for worker in team:  # all of them before waiting for any
+                worker.leave()
+            for worker in team:
+                worker.stop()
+    if waiting:
+        raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Resume to go on.")
+
+
+class _Worker:
+    """A process that trains until nothing is left, or until it hears that its driver has gone."""
+
+    def __init__(self, text: str, threads: int, number: int) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        if torch.cuda.device_count() > 1:  # spread over the GPUs
+            own = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+            environment["CUDA_VISIBLE_DEVICES"] = own.split(",")[number % len(own.split(","))]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C is the driver's, who lets its workers save before they end
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        os.set_blocking(self.process.stdout.fileno(), False)
+        with suppress(BrokenPipeError):  # it has died already, which its exit code will tell
+            self.process.stdin.write(text.encode())
+            self.process.stdin.flush()
+        self._said = b""
+
+    def last_claim(self) -> str:
+        """The key of the run that it has begun last."""
+        assert self.process.stdout is not None
+        self._said = (self._said + (self.process.stdout.read() or b""))[-34:]
+        lines = self._said.decode().split("\n")
+        return lines[-2] if len(lines) > 1 else ""
+
+    def leave(self) -> None:
+        """Let it know that it should stop."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def stop(self) -> None:
+        """Wait for its end."""
+        assert self.process.stdout is not None
+        self.leave()
+        while self.process.poll() is None:
+            self.process.stdout.read()  # else it might wait for a reader
+            time.sleep(POLL / 4)
+        self.process.stdout.close()
+
+
+def work(text: str) -> None:
+    """What a worker does with the order that it has read; on its standard output it says what it begins."""
+    order = json.loads(text)
+    threading.Thread(target=_stop_with_driver, daemon=True).start()
+
+    def fit(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
+        for job in jobs:
+            os.write(1, f"{Path(str(job.out)).name}\n".encode())
+        return fit_many(jobs, **options)
+
+    try:
+        _run_here([Experiment.from_dict(e) for e in order["experiments"]], Plan(**order["plan"]), _nobody, fit)
+    except Interrupted:
+        sys.exit(130)
+
+
+def _nobody(experiment: Experiment, result: Json) -> None:
+    """Nobody listens: the driver sees results as they come."""
+
+
+def _stop_with_driver() -> None:
+    """The driver writes nothing more: its end of the pipe closes when it stops or dies, and then so must this."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)  # the loop saves a checkpoint
+
+
+def _give_up(experiment: Experiment | None, folder: Path, why: str, made_by: Json) -> None:
+    """Write down that an experiment failed, unless someone is at it or done with it."""
+    if experiment is None:
+        return
+    for _, lock in _claim([experiment], folder):
+        write_result(folder, make_result(experiment, RuntimeError(why), None, made_by))
+        lock.release()
+
+
+# On a Ray cluster
+
+
+def _run_on_ray(
+    todo: Sequence[Experiment],
+    plan: Plan,
+    announce: Announce,
+    workers: int,
+    address: str | None,
+    gpus: float | None,
+) -> None:
+    """One task for each experiment; Ray places them, and begins one again whose worker died."""
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise ImportError("Expected ray for this engine. Run `pip install 'noiseproof[ray]'`.") from error
+    own = not ray.is_initialized()
+    if own:
+        size = {"num_cpus": workers * plan.threads, "include_dashboard": False} if address is None else {}
+        ray.init(address=address or "local", log_to_driver=False, **size)
+    try:
+        share = float(torch.cuda.is_available()) if gpus is None else gpus
+        task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MOST_DEATHS - 1)(_work_on_ray)
+        made_by = provenance(plan.engine, plan.threads, plan.command)
+        waiting = {experiment.key: experiment for experiment in todo}
+        running = {task.remote(asdict(plan), experiment.as_dict()): experiment for experiment in todo}
+        with asked_to_stop() as asked:
+            while running and not asked:
+                ready, _ = ray.wait(list(running), timeout=POLL)
+                for ref in ready:
+                    experiment = running.pop(ref)
+                    if not _take(ray, ref, experiment, plan.folder, made_by):
+                        time.sleep(POLL)  # another driver is at it
+                        running[task.remote(asdict(plan), experiment.as_dict())] = experiment
+                _announce_finished(waiting, plan.folder, announce)
+            if running:
+                for ref in running:
+                    ray.cancel(ref)  # an interrupt, upon which a run saves a checkpoint
+                ray.wait(list(running), num_returns=len(running), timeout=30)
+                raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Resume to go on.")
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _work_on_ray(plan: Json, experiment: Json) -> Json | None:
+    """A Ray task: the result of one experiment, None if another driver is at it."""
+    one, how = Experiment.from_dict(experiment), Plan(**plan)
+    _run_here([one], how, _nobody, wait=False)
+    return read_result(how.folder, one.key)
+
+
+def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Json) -> bool:
+    """Whether a task has brought a result, which is written here if its machine has another folder."""
+    try:
+        result = ray.get(ref)
+    except ray.exceptions.RayTaskError:  # an error of the task's own, not the end of its worker
+        raise
+    except ray.exceptions.RayError as error:
+        _give_up(experiment, folder, f"its Ray task failed: {error}", made_by)
+        return read_result(folder, experiment.key) is not None
+    if result is not None and not result_path(folder, experiment.key).exists():
+        write_result(folder, result)
+    return result is not None

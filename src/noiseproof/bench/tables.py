@@ -1,0 +1,398 @@
+"""The papers' tables: what they published, the runs that repeat it, and how far ours are from theirs."""
+
+from __future__ import annotations
+
+import difflib
+import html
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from statistics import fmean, stdev
+from typing import Any, Literal, get_args
+
+from noiseproof.bench.experiment import Experiment
+from noiseproof.train.protocols import protocol
+
+Statistic = Literal["std", "sem", "mean", "best", "single"]
+Format = Literal["markdown", "latex", "html"]
+Result = Mapping[str, Any]  # as `noiseproof.bench.results` keeps it
+
+MEANING: dict[Statistic, str] = {
+    "std": "± is the standard deviation over {runs} runs.",
+    "sem": "± is the error of the mean of {runs} runs.",
+    "mean": "Published is the mean of {runs} runs without a spread, so there is no z.",
+    "best": "Both are the best of {runs} runs, so there is no z.",
+    "single": "Published is one run, so there is no z.",
+}
+MEASURED = ("test_accuracy", "test_top5", "train_accuracy")  # of a result's last epoch: shares, printed as per cent
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as a paper prints it."""
+
+    mean: float
+    spread: float | None
+    bold: bool
+    digits: int  # after the point
+
+    @classmethod
+    def parse(cls, text: str) -> Published:
+        """
+        >>> Published.parse("**98.85±0.18**")
+        Published(mean=98.85, spread=0.18, bold=True, digits=2)
+        """
+        found = re.fullmatch(r"(\*\*)?(-?\d+(?:\.(\d+))?)(?:±(\d+(?:\.\d+)?))?(\*\*)?", text)
+        if found is None or found[1] != found[5]:
+            raise ValueError(f"Expected a cell such as 98.85, 98.85±0.18 or **98.85±0.18**, got {text!r}.")
+        spread = None if found[4] is None else float(found[4])
+        return cls(float(found[2]), spread, found[1] is not None, len(found[3] or ""))
+
+    def __str__(self) -> str:
+        return _number(self.mean, self.spread, self.digits)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One published number and the experiment that repeats it."""
+
+    block: str  # of rows, often those of a dataset; may be empty
+    row: str
+    column: str
+    published: Published
+    what: Mapping[str, Any]  # fields of its experiments, but for seed and settings
+    settings: Mapping[str, Any]  # that differ from the paper's protocol
+    metric: str = MEASURED[0]
+    minus: Cell | None = None  # whose number is taken off
+    unavailable: str = ""  # why it cannot run
+
+    def experiment(self, seed: int) -> Experiment:
+        """The run of this cell with ``seed``."""
+        if self.unavailable:
+            raise ValueError(f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}.")
+        settings = replace(protocol(self.what["paper"], self.what["dataset"]), **self.settings)
+        return Experiment(**self.what, seed=seed, settings=settings)
+
+    @property
+    def names(self) -> set[str]:
+        """What it can be selected by."""
+        named = (self.block, self.row, self.column, self.what["dataset"], self.what["method"])
+        return {name.casefold() for name in named if name}
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of a paper, or some cells of it."""
+
+    id: str
+    paper: str
+    number: str
+    title: str
+    statistic: Statistic  # what the paper reports of its runs
+    runs: int
+    cells: tuple[Cell, ...]
+    note: str = ""
+
+    def only(self, *words: str) -> Table:
+        """The cells that go by one name of each word: a block, row, column, dataset or method; commas mean or.
+
+        >>> len(load_table("ln-table1").only("mnist", "LN,GCE").cells)
+        14
+        """
+        wanted = [{name.strip().casefold() for name in word.split(",")} for word in words]
+        known = set[str]().union(*(cell.names for cell in self.cells))
+        for name in sorted(set[str]().union(*wanted) - known):
+            raise ValueError(f"Unknown name {name!r} in {self.id}. {_hint(name, known)}")
+        return replace(self, cells=tuple(cell for cell in self.cells if all(cell.names & names for names in wanted)))
+
+    def experiments(self, seeds: Iterable[int] | None = None) -> list[Experiment]:
+        """Every run that the table needs, once; by default as many seeds as the paper has runs."""
+        chosen = range(self.runs) if seeds is None else list(seeds)
+        can = [cell for cell in self.cells if not cell.unavailable]
+        return list(dict.fromkeys(cell.experiment(seed) for seed in chosen for cell in can))
+
+
+# Files
+
+
+def list_tables() -> list[str]:
+    """The ids of all tables.
+
+    >>> list_tables()[:5]
+    ['ln-table1', 'ln-table2', 'ln-table3', 'ln-table4', 'sln-table1']
+    """
+    return list(_tables())
+
+
+def load_table(id: str) -> Table:
+    """A paper's table.
+
+    >>> table = load_table("ln-table1")
+    >>> table.paper, table.number, len(table.cells), str(table.cells[0].published)
+    ('000', 'Table 1', 189, '99.27 ± 0.07')
+    >>> table.cells[1].experiment(seed=3).noise
+    'symmetric-all:rate=0.2,count=total'
+    """
+    tables = _tables()
+    if id not in tables:
+        raise ValueError(f"Unknown table {id!r}. {_hint(id, tables)}")
+    return tables[id]
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
+
+
+@cache
+def _tables() -> dict[str, Table]:
+    folder = files(__package__) / "papers"
+    found: dict[str, Table] = {}
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".toml"):
+            content = tomllib.loads(file.read_text("utf-8"))
+            found |= {table["id"]: _table(content["paper"], table) for table in content["table"]}
+    return found
+
+
+def _table(paper: str, said: Mapping[str, Any]) -> Table:
+    head = {name: said[name] for name in ("id", "number", "title", "statistic", "runs")}
+    cells = tuple(cell for block in said["block"] for cell in _cells(paper, said, block))
+    return Table(**head, paper=paper, cells=cells, note=said.get("note", ""))
+
+
+def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[Cell]:
+    columns = table["columns"]
+    each = {name: _of_columns(value, len(columns)) for name, value in block.items() if name != "rows"}
+    for row, method, *texts in block["rows"]:
+        made: dict[str, Cell] = {}  # by column
+        for j, (column, text) in enumerate(zip(columns, texts, strict=True)):
+            if not text:  # not published, or lost from the text that we have
+                continue
+            said = {name: values[j] for name, values in each.items()}
+            metric = said.get("metric", MEASURED[0])
+            absent = "" if metric in MEASURED else f"a result has no {metric}"
+            made[column] = Cell(
+                block=said.get("name", ""),
+                row=row,
+                column=column,
+                published=Published.parse(text),
+                what={
+                    "dataset": said["dataset"],
+                    "noise": said["noise"],
+                    "method": method.replace("{kind}", said.get("kind", "")),
+                    "validation": table.get("validation", 0.0),
+                    "paper": paper,
+                    "noise_seed": None if table.get("noise_follows_seed") else 0,
+                    "foreign": said.get("foreign") or None,
+                    "rows": said.get("images"),
+                },
+                settings=said.get("settings", {}),
+                metric=metric,
+                minus=made[said["minus"]] if said.get("minus") else None,
+                unavailable=said.get("unavailable") or absent,
+            )
+        yield from made.values()
+
+
+def _of_columns(value: Any, n: int) -> Sequence[Any]:
+    """A list has a value for each column; anything else is every column's."""
+    if not isinstance(value, list):
+        return [value] * n
+    if len(value) != n:
+        raise ValueError(f"Expected {n} values, one for each column, got {len(value)}: {value}.")
+    return value
+
+
+# Ours beside theirs
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A cell and what our runs say of it."""
+
+    cell: Cell
+    values: tuple[float, ...] = ()  # one for each seed that has run
+    ours: float | None = None
+    spread: float | None = None  # None of a single seed, or of the best of several
+    z: float | None = None
+    wanted: int = 0  # seeds
+    failed: int = 0
+    seconds: float | None = None  # of a run, on average
+
+
+def compare(table: Table, results: Mapping[str, Result], seeds: Iterable[int] | None = None) -> list[Comparison]:
+    """What ``results``, by the experiments' keys, say of each cell, by the paper's own statistic.
+
+    Differences are judged by z = (ours − published)/√(s²/n + s_p²/n_p), each part of which is a squared error of a mean
+    (a paper that prints it prints √(s_p²/n_p)). One seed is reported and not judged.
+    """
+    chosen = range(table.runs) if seeds is None else list(seeds)
+    return [_compare(cell, table, results, chosen) for cell in table.cells]
+
+
+def _compare(cell: Cell, table: Table, results: Mapping[str, Result], seeds: Sequence[int]) -> Comparison:
+    if cell.unavailable:
+        return Comparison(cell)
+    keys = [cell.experiment(seed).key for seed in seeds]
+    found = [results[key] for key in keys if key in results]
+    done = [result for result in found if result["status"] == "done"]
+    one = Comparison(cell, wanted=len(seeds), failed=len(found) - len(done))
+    measured = [result["last"].get(cell.metric) for result in done]
+    values = tuple(100 * value for value in measured if value is not None)
+    base = _compare(cell.minus, table, results, seeds).ours if cell.minus else 0.0
+    if not values or base is None:
+        return one
+    ours, spread = _summary(values, table.statistic)
+    return replace(
+        one,
+        values=values,
+        ours=ours - base,
+        spread=spread,
+        z=None if cell.minus else z_score(values, cell.published, table.statistic, table.runs),
+        seconds=fmean(result["seconds"] for result in done),
+    )
+
+
+def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, float | None]:
+    if statistic == "best":
+        return max(values), None
+    deviation = stdev(values) if len(values) > 1 else None
+    return fmean(values), deviation if statistic != "sem" or deviation is None else deviation / math.sqrt(len(values))
+
+
+def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
+    """How many standard errors our mean is above the published one; None where a spread is missing.
+
+    >>> z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4)  # 1/√(2/2 + 4/4)
+    0.7071067811865475
+    """
+    if len(values) < 2 or published.spread is None or statistic not in ("std", "sem"):
+        return None
+    theirs = published.spread**2 / (runs if statistic == "std" else 1)
+    error = math.sqrt(stdev(values) ** 2 / len(values) + theirs)
+    difference = fmean(values) - published.mean
+    return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+
+
+# How it is shown
+
+Rows = list[tuple[str, ...]]
+
+
+def lines(compared: Sequence[Comparison]) -> tuple[tuple[str, ...], Rows]:
+    """Column heads, and a line for each cell; without a column for blocks where they have no names."""
+    columns = ("", "method", "setting", "ours", "published", "z", "seeds", "min a run")
+    rows = [_line(one) for one in compared]
+    first = 0 if any(row[0] for row in rows) else 1
+    return columns[first:], [row[first:] for row in rows]
+
+
+def _line(one: Comparison) -> tuple[str, ...]:
+    cell = one.cell
+    head = (cell.block, cell.row, cell.column)
+    if cell.unavailable:
+        return (*head, "cannot run", str(cell.published), "", "", "")
+    ours = "not run" if one.ours is None else _number(one.ours, one.spread, cell.published.digits)
+    return (
+        *head,
+        ours + f", {one.failed} failed" * (one.failed > 0),
+        str(cell.published),
+        "" if one.z is None else f"{one.z:+.2f}",
+        f"{len(one.values)}/{one.wanted}",
+        "" if one.seconds is None else f"{one.seconds / 60:.1f}",
+    )
+
+
+def _number(value: float, spread: float | None, digits: int) -> str:
+    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+
+
+def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:
+    """What a reader must know: how many cells have run, why others cannot, what ± is, where the paper is silent."""
+    why = Counter(one.cell.unavailable for one in compared if one.cell.unavailable)
+    ran = sum(one.ours is not None for one in compared)
+    said = [f"{len(compared)} cells: {ran} ran, {len(compared) - ran - why.total()} not run, {why.total()} cannot run."]
+    said += [f"Cannot run ({count}): {reason}." for reason, count in why.items()]
+    return [*said, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
+
+
+def render(table: Table, compared: Sequence[Comparison], format: Format) -> str:
+    """The comparison as Markdown, LaTeX or HTML; what the paper has in bold is bold.
+
+    >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
+    >>> print(render(table, compare(table, {}), "markdown").split("\\n\\n")[1])
+    | method | setting | ours | published | z | seeds | min a run |
+    | :-- | :-- | --: | --: | --: | --: | --: |
+    | MAE scale | 50 classes | cannot run | **66.72** |  |  |  |
+    """
+    if format not in get_args(Format):
+        raise ValueError(f"Expected one of {', '.join(get_args(Format))} as format, got {format!r}.")
+    columns, rows = lines(compared)
+    escape, bold, assemble = _FORMATS[format]
+    at, shown = columns.index("published"), [[escape(text) for text in row] for row in rows]
+    for one, row in zip(compared, shown, strict=True):
+        row[at] = bold(row[at]) if one.cell.published.bold else row[at]
+    title = escape(f"{table.paper}, {table.number}: {table.title}")
+    sides = ["left" if column in ("", "method", "setting") else "right" for column in columns]
+    return assemble(title, list(map(escape, columns)), sides, shown, [escape(note) for note in notes(table, compared)])
+
+
+Assemble = Callable[[str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str]
+
+
+def _escape_markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<>])", r"\\\1", text)
+
+
+def _markdown(
+    title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
+    marks = [":--" if side == "left" else "--:" for side in sides]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in (columns, marks, *rows))
+    return "\n\n".join([f"### {title}", table, *notes]) + "\n"
+
+
+_LATEX = str.maketrans({
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "α": r"$\alpha$",
+    "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
+})  # fmt: skip
+
+
+def _latex(
+    title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
+    body = [" & ".join(row) + r" \\" for row in (columns, *rows)]
+    return "\n".join([
+        r"\begin{table}", rf"\caption{{{title}}}", rf"\begin{{tabular}}{{{''.join(side[0] for side in sides)}}}",
+        r"\hline", body[0], r"\hline", *body[1:], r"\hline", r"\end{tabular}", r"\par\footnotesize", *notes,
+        r"\end{table}", "",
+    ])  # fmt: skip
+
+
+def _html(
+    title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(
+            f'<{tag} style="text-align: {side}">{cell}</{tag}>' for cell, side in zip(cells, sides, strict=True)
+        ) + "</tr>"  # fmt: skip
+
+    return "\n".join([
+        "<table>", f"<caption>{title}</caption>", "<thead>", line(columns, "th"), "</thead>", "<tbody>",
+        *(line(row, "td") for row in rows), "</tbody>", "</table>", *(f"<p>{note}</p>" for note in notes), "",
+    ])  # fmt: skip
+
+
+_FORMATS: dict[Format, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {
+    "markdown": (_escape_markdown, "**{}**".format, _markdown),
+    "latex": (lambda text: text.translate(_LATEX), r"\textbf{{{}}}".format, _latex),
+    "html": (html.escape, "<b>{}</b>".format, _html),
+}

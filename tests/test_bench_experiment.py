@@ -1,0 +1,187 @@
+"""Experiments as data: keys, grids, and refusals with the line in the file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
+from noiseproof.bench.experiment import RESULT_VERSION
+from noiseproof.data import Split, get_dataset
+from noiseproof.train import Settings, prepare
+from noiseproof.train.protocols import protocol
+
+SMALL = Settings(model="mlp:hidden=[8]", epochs=2)
+ONE = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=3, settings=SMALL, validation=0.1)
+
+
+def test_the_key_is_the_digest_of_the_canonical_json() -> None:
+    what = {
+        "dataset": "digits", "noise": "symmetric:rate=0.4", "method": "gce:q=0.7", "seed": 3, "noise_seed": 3,
+        "validation": 0.1, "paper": None, "foreign": None, "rows": None, "version": RESULT_VERSION,
+        "settings": {"model": "mlp:hidden=[8]", "epochs": 2, "batch_size": 128, "clip": None, "drop_last": False,
+                     "optimizer": "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4", "schedule": "cosine",
+                     "compile": False},
+    }  # fmt: skip
+    text = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    assert ONE.key == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+CHANGES: dict[str, Any] = {
+    "dataset": "two-moons", "noise": "none", "method": "ce", "seed": 4, "settings": replace(SMALL, epochs=3),
+    "validation": 0.2, "paper": "000", "noise_seed": 0, "foreign": "cifar100", "rows": 100,
+}  # fmt: skip
+
+
+def test_every_field_is_in_the_key() -> None:
+    assert CHANGES.keys() == {f.name for f in fields(Experiment)}
+    keys = {ONE.key, *(replace(ONE, **{name: value}).key for name, value in CHANGES.items())}
+    assert len(keys) == 1 + len(CHANGES)
+
+
+@pytest.mark.parametrize("name", Settings().as_dict())
+def test_every_setting_that_matters_is_in_the_key(name: str) -> None:
+    others: dict[str, Any] = {
+        "model": "lenet5", "epochs": 3, "batch_size": "full", "optimizer": "adam:lr=0.1", "schedule": "constant",
+        "clip": 1, "drop_last": True, "compile": True,
+    }  # fmt: skip
+    assert replace(ONE, settings=replace(SMALL, **{name: others[name]})).key != ONE.key
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        replace(ONE, noise_seed=3),
+        replace(ONE, seed=3.0),  # type: ignore[arg-type]
+        replace(ONE, settings=replace(SMALL, workers=4, checkpoint_steps=7, checkpoint_seconds=1)),
+        replace(ONE, settings=replace(SMALL, epochs=2.0)),  # type: ignore[arg-type]
+    ],
+)
+def test_what_changes_no_result_changes_no_key(same: Experiment) -> None:
+    assert same.key == ONE.key
+
+
+def test_an_experiment_survives_json() -> None:
+    assert Experiment.from_dict(json.loads(json.dumps(ONE.as_dict()))) == ONE
+
+
+def test_the_task_has_the_noise_of_its_own_seed_and_the_first_rows() -> None:
+    data = get_dataset("digits")
+    task = replace(ONE, noise_seed=7, rows=500).make_task()
+    x, y = data.train.x[:500], data.train.y[:500]  # type: ignore[index]
+    first = replace(data, train=Split(x, y, y))
+    expected = prepare(first, "symmetric:rate=0.4", seed=7, validation=0.1)
+    assert len(task.train) == 450 and task.validation is not None and expected.validation is not None
+    assert torch.equal(task.train.given, expected.train.given)
+    assert torch.equal(task.validation.index, expected.validation.index)
+    assert not torch.equal(task.train.given, replace(ONE, rows=500).make_task().train.given)
+
+
+# Files
+
+GRID = """# a comment
+[[experiment]]
+dataset = "digits"
+noise = ["none", "symmetric:rate=0.4"]
+method = [
+    "ce",
+    "gce:q=0.7",  # the paper's
+]
+model = "mlp:hidden=[8]"
+epochs = 2
+seed = [0, 1]
+
+[[experiment]]
+dataset = "digits"
+noise_seed = 0
+validation = 0.1
+workers = 2
+"""
+
+
+def test_a_block_is_the_product_of_its_lists() -> None:
+    found = load_experiments(GRID)
+    expected = [
+        Experiment("digits", noise, method, seed, SMALL)
+        for noise in ("none", "symmetric:rate=0.4")
+        for method in ("ce", "gce:q=0.7")
+        for seed in (0, 1)
+    ]
+    assert found[:-1] == expected
+    assert found[-1] == Experiment("digits", noise_seed=0, validation=0.1, settings=Settings(workers=2))
+
+
+def test_a_file_is_read_and_repetitions_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(GRID + GRID.partition("\n")[2])
+    assert load_experiments(path) == load_experiments(str(path)) == load_experiments(GRID)
+
+
+def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
+    (found,) = load_experiments('[[experiment]]\ndataset = "circles"\nprotocol = "000"\nepochs = 5\n')
+    assert found.settings == replace(protocol("000", "circles"), epochs=5)
+    assert found.paper == "000"
+
+
+@pytest.mark.parametrize(
+    "old, new, line, message",
+    [
+        ('"gce:q=0.7"', '"gce:q=1.3"', 7, "Expected `q` in (0, 1], got 1.3"),
+        ('"gce:q=0.7"', '"gcee"', 7, "Unknown method 'gcee'. Did you mean 'gce'"),
+        ('"gce:q=0.7"', '"gce & mixupp"', 7, "Unknown strategy 'mixupp'"),
+        ('"gce:q=0.7"', "7", 7, "Expected `method` to be a word or a spec, got 7"),
+        ('"ce"', '"ce:w=1"', 6, "parameters of the method 'ce'"),
+        ("rate=0.4", "rate=1.4", 4, "got 1.4"),
+        ('"none"', '"nothing"', 4, "Unknown noise model 'nothing'"),
+        ('"none"', '"chen:rate=0.4"', 4, "which needs the predictions"),
+        ('"none"', '"asymmetric-superclass:rate=0.4"', 4, "100"),
+        ("mlp:hidden=[8]", "mlq", 9, "Unknown model 'mlq'"),
+        ("mlp:hidden=[8]", "mlp:hidden=[8],in_features=3", 9, "Expected in_features=64 for inputs of shape (1, 8, 8)"),
+        ("epochs = 2", "epochs = 0", 10, "Expected `epochs` to be an integer of at least 1, got 0"),
+        ("epochs = 2", "epochs = [1, -2]", 10, "got -2"),
+        ("epochs = 2", 'optimizer = "sgd:lr=-1"', 10, "got -1"),
+        ("epochs = 2", "epoch = 2", 10, "Unknown key 'epoch'. Did you mean 'epochs'"),
+        ("epochs = 2", 'protocol = "004"', 10, "got 'digits' of paper '004'"),
+        ("epochs = 2", "rows = 10000", 10, "Expected at most 1437 `rows`, got 10000"),
+        ("epochs = 2", "validation = 1e-6", 10, "Expected rows in both parts"),
+        ("[0, 1]", '[0, "one"]', 11, "Expected `seed` to be an integer of at least 0, got 'one'"),
+        ("[0, 1]", "[\n  0,\n  -1]", 13, "got -1"),
+        ("noise_seed = 0", "noise_seed = -1", 15, "noise_seed"),
+        ("validation = 0.1", "validation = 1.0", 16, "Expected `validation` in [0, 1), got 1.0"),
+        ('dataset = "digits"\nnoise_seed', "noise_seed", 13, "Expected a `dataset`"),
+        ('dataset = "digits"\nnoise_seed', 'dataset = "digit"\nnoise_seed', 14, "Unknown dataset 'digit'"),
+        ('dataset = "digits"\nnoise_seed', 'dataset = "mnist"\nnoise_seed', 14, "Expected the files of mnist"),
+        ("noise_seed = 0", 'foreign = "mnist"', 15, "Expected the files of mnist"),
+        ("workers = 2", "workers = 2\n[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
+        ("workers = 2", "workers = ", 17, "Expected TOML"),
+    ],
+)
+def test_a_refusal_names_file_line_and_remedy(old: str, new: str, line: int, message: str, tmp_path: Path) -> None:
+    assert old in GRID
+    path = tmp_path / "sweep.toml"
+    path.write_text(GRID.replace(old, new, 1))
+    with pytest.raises(BadExperiment) as refused:
+        load_experiments(path, data_dir=tmp_path)
+    assert str(refused.value).startswith(f"{path}:{line}: ")
+    assert message in str(refused.value)
+
+
+def test_no_blocks_are_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("")
+    with pytest.raises(BadExperiment, match="empty.toml:1: Expected .*experiment.* got none"):
+        load_experiments(tmp_path / "empty.toml")
+
+
+def test_experiments_made_in_python_are_refused_by_field() -> None:
+    with pytest.raises(BadExperiment, match="Unknown method") as refused:
+        check([ONE, replace(ONE, method="never")])
+    assert (refused.value.field, refused.value.experiment) == ("method", replace(ONE, method="never"))
+    with pytest.raises(BadExperiment, match="head that gives") as refused:
+        check([replace(ONE, method="nal:lam=1 + ce")])
+    assert refused.value.field == "method"
