@@ -777,3 +777,75 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _text(value: Any, digits: str = ".6g") -> str:
     return f"{value:{digits}}" if isinstance(value, float) else str(value)
+
+
+bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks.")]
+ResultsDir = Annotated[str, typer.Option("--results", help="Folder of the results, one file a run.")]
+
+
+@bench_app.command(
+    "run",
+    epilog=_examples(
+        "bench run sweep.toml",
+        "bench run sweep.toml --engine processes --workers 8",
+        "bench run sweep.toml --engine ray --address auto --gpus 0.25",
+    ),
+)
+@_refusals()
+def bench_run(
+    spec: Spec,
+    results: ResultsDir = "results",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Begin those anew that failed.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    workers: Annotated[int | None, _machine("Processes at once, by default as many as have room.", min=1)] = None,
+    threads: Annotated[int, _machine("Threads of each run; another number may change its last digits.", min=1)] = 1,
+    accelerator: Annotated[str, _machine("auto, cpu or cuda.")] = "auto",
+    address: Annotated[str | None, _machine("Of a Ray cluster, or auto; by default one is started.")] = None,
+    gpus: Annotated[float | None, _machine("What a run has of a GPU under Ray.", min=0)] = None,
+) -> None:
+    """Run every experiment of a file that has no result yet; what was interrupted goes on where it stopped."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else runs side by side share eight queues
+    from noiseproof.bench import load_experiments, run_all
+    from noiseproof.train import Interrupted
+
+    def tell(experiment: Any, result: Mapping[str, Any], done: int, total: int) -> None:
+        what = f"{experiment.dataset}, {experiment.noise}, {experiment.method}, seed {experiment.seed}"
+        found = result["error"] or f"{_headline(result['last'])}, {_duration(result['seconds'])}"
+        typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
+
+    experiments = load_experiments(spec, data_dir=data_dir)
+    try:
+        found = run_all(
+            experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
+            data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=tell, checked=True,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        _say(f"{stopped} The same command goes on.")
+        raise typer.Exit(130) from None
+    if as_json:
+        return _show_json(list(found.values()))
+    failed = sum(result["status"] == "failed" for result in found.values())
+    return typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+
+
+@bench_app.command("status", epilog=_examples("bench status sweep.toml", "bench status sweep.toml --json"))
+@_refusals()
+def bench_status(
+    spec: Spec, results: ResultsDir = "results", data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Say which experiments of a file are done, failed, running, interrupted, or still to do."""
+    from collections import Counter
+
+    from noiseproof.bench import load_experiments, status
+
+    found = status(load_experiments(spec, data_dir=data_dir), results)
+    if as_json:
+        return _show_json([{"key": e.key, "status": state, **e.as_dict()} for e, state in found.items()])
+    rows = [(e.key, state, e.dataset, e.noise, e.method, str(e.seed)) for e, state in found.items()]
+    _show(("key", "status", "dataset", "noise", "method", "seed"), rows)
+    return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(found.values()).items()))
