@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from torch import Tensor
 
+    from noiseproof.bench import Experiment
     from noiseproof.core.registry import Registry
     from noiseproof.data import Dataset
     from noiseproof.noise import NoisyLabels
@@ -782,14 +783,20 @@ def _text(value: Any, digits: str = ".6g") -> str:
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 
-Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks.")]
+Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]
 ResultsDir = Annotated[str, typer.Option("--results", help="Folder of the results, one file a run.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Cells of a table that go by this name (dataset, method, …); again: and; a comma: or."),
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of a table's cells, by default as the paper has.")]
 
 
 @bench_app.command(
     "run",
     epilog=_examples(
         "bench run sweep.toml",
+        "bench run ln-table1 --only mnist",
         "bench run sweep.toml --engine processes --workers 8",
         "bench run sweep.toml --engine ray --address auto --gpus 0.25",
     ),
@@ -798,6 +805,8 @@ ResultsDir = Annotated[str, typer.Option("--results", help="Folder of the result
 def bench_run(
     spec: Spec,
     results: ResultsDir = "results",
+    only: Only = None,
+    seeds: Seeds = None,
     engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Begin those anew that failed.")] = False,
     data_dir: DataDir = None,
@@ -808,9 +817,9 @@ def bench_run(
     address: Annotated[str | None, _machine("Of a Ray cluster, or auto; by default one is started.")] = None,
     gpus: Annotated[float | None, _machine("What a run has of a GPU under Ray.", min=0)] = None,
 ) -> None:
-    """Run every experiment of a file that has no result yet; what was interrupted goes on where it stopped."""
+    """Run what has no result yet of a file or a table; what was interrupted goes on where it stopped."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else runs side by side share eight queues
-    from noiseproof.bench import load_experiments, run_all
+    from noiseproof.bench import run_all
     from noiseproof.train import Interrupted
 
     def tell(experiment: Any, result: Mapping[str, Any], done: int, total: int) -> None:
@@ -818,7 +827,7 @@ def bench_run(
         found = result["error"] or f"{_headline(result['last'])}, {_duration(result['seconds'])}"
         typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
 
-    experiments = load_experiments(spec, data_dir=data_dir)
+    experiments = _experiments(spec, only, seeds, data_dir)
     try:
         found = run_all(
             experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
@@ -836,16 +845,76 @@ def bench_run(
 @bench_app.command("status", epilog=_examples("bench status sweep.toml", "bench status sweep.toml --json"))
 @_refusals()
 def bench_status(
-    spec: Spec, results: ResultsDir = "results", data_dir: DataDir = None, as_json: AsJson = False
+    spec: Spec,
+    results: ResultsDir = "results",
+    only: Only = None,
+    seeds: Seeds = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say which experiments of a file are done, failed, running, interrupted, or still to do."""
+    """Say which experiments of a file or a table are done, failed, running, interrupted, or still to do."""
     from collections import Counter
 
-    from noiseproof.bench import load_experiments, status
+    from noiseproof.bench import status
 
-    found = status(load_experiments(spec, data_dir=data_dir), results)
+    found = status(_experiments(spec, only, seeds, data_dir), results)
     if as_json:
         return _show_json([{"key": e.key, "status": state, **e.as_dict()} for e, state in found.items()])
     rows = [(e.key, state, e.dataset, e.noise, e.method, str(e.seed)) for e, state in found.items()]
     _show(("key", "status", "dataset", "noise", "method", "seed"), rows)
     return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(found.values()).items()))
+
+
+def _experiments(spec: str, only: Sequence[str] | None, seeds: int | None, data_dir: str | None) -> list[Experiment]:
+    """The experiments of a file, or those that a table of the papers needs."""
+    from noiseproof.bench import check, load_experiments
+    from noiseproof.bench.tables import list_tables, load_table
+
+    if spec not in list_tables():
+        if only or seeds:
+            raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
+        return load_experiments(spec, data_dir=data_dir)
+    experiments = load_table(spec).only(*only or ()).experiments(range(seeds) if seeds else None)
+    check(experiments, data_dir)
+    return experiments
+
+
+@bench_app.command(
+    "table",
+    epilog=_examples(
+        "bench table",
+        "bench table ln-table1 --only mnist",
+        "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
+    ),
+)
+@_refusals()
+def bench_table(
+    id: Annotated[str | None, typer.Argument(help="A table of the papers; without one they are listed.")] = None,
+    results: ResultsDir = "results",
+    only: Only = None,
+    seeds: Seeds = None,
+    format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Show a table of the papers, ours beside what they published; `bench run ID` makes the runs.
+
+    z is the difference of the means in standard errors; what the paper has in bold is between asterisks.
+    """
+    from noiseproof.bench import read_results
+    from noiseproof.bench.tables import compare, heading, lines, list_tables, load_table, notes, render
+
+    if id is None:
+        tables = [load_table(name) for name in list_tables()]
+        listed = [(t.id, t.paper, t.number, t.title, str(len(t.cells)), str(len(t.experiments()))) for t in tables]
+        head = ("id", "paper", "table", "what it shows", "cells", "runs")
+        return _show_json([dict(zip(head, row, strict=True)) for row in listed]) if as_json else _show(head, listed)
+    table = load_table(id).only(*only or ())
+    compared = compare(table, read_results(results), range(seeds) if seeds else None)
+    if as_json:
+        return _show_json([one.as_dict() for one in compared])
+    if format != "text":
+        return typer.echo(render(table, compared, format), nl=False)  # type: ignore[arg-type]  # it refuses others
+    columns, rows = lines(compared, bold="*{}*".format)
+    typer.echo(heading(table))
+    _show(columns, rows)
+    return typer.echo("\n".join(notes(table, compared)))

@@ -226,6 +226,16 @@ class Comparison:
     failed: int = 0
     seconds: float | None = None  # of a run, on average
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for programs."""
+        cell, published = self.cell, self.cell.published
+        return {
+            "block": cell.block, "row": cell.row, "column": cell.column, **cell.what, "metric": cell.metric,
+            "published": published.mean, "published_spread": published.spread, "bold": published.bold,
+            "ours": self.ours, "spread": self.spread, "z": self.z, "values": self.values, "seeds": len(self.values),
+            "failed": self.failed, "seconds": self.seconds, "unavailable": cell.unavailable or None,
+        }  # fmt: skip
+
 
 def compare(table: Table, results: Mapping[str, Result], seeds: Iterable[int] | None = None) -> list[Comparison]:
     """What ``results``, by the experiments' keys, say of each cell, by the paper's own statistic.
@@ -283,15 +293,23 @@ def z_score(values: Sequence[float], published: Published, statistic: Statistic,
 
 # How it is shown
 
+COLUMNS = ("", "method", "setting", "ours", "published", "z", "seeds", "min a run")
+PUBLISHED = COLUMNS.index("published")
 Rows = list[tuple[str, ...]]
 
 
-def lines(compared: Sequence[Comparison]) -> tuple[tuple[str, ...], Rows]:
-    """Column heads, and a line for each cell; without a column for blocks where they have no names."""
-    columns = ("", "method", "setting", "ours", "published", "z", "seeds", "min a run")
-    rows = [_line(one) for one in compared]
+def lines(
+    compared: Sequence[Comparison], escape: Callable[[str], str] = str, bold: Callable[[str], str] = str
+) -> tuple[tuple[str, ...], Rows]:
+    """Column heads, and a line for each cell; without a column for blocks where they have no names.
+
+    ``bold`` is done to what the paper has in bold, after ``escape``, which is done to every text.
+    """
+    rows = [[escape(text) for text in _line(one)] for one in compared]
+    for one, row in zip(compared, rows, strict=True):
+        row[PUBLISHED] = bold(row[PUBLISHED]) if one.cell.published.bold else row[PUBLISHED]
     first = 0 if any(row[0] for row in rows) else 1
-    return columns[first:], [row[first:] for row in rows]
+    return COLUMNS[first:], [tuple(row[first:]) for row in rows]
 
 
 def _line(one: Comparison) -> tuple[str, ...]:
@@ -314,6 +332,11 @@ def _number(value: float, spread: float | None, digits: int) -> str:
     return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
 
+def heading(table: Table) -> str:
+    """Which table of which paper."""
+    return f"{table.paper}, {table.number}: {table.title}"
+
+
 def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:
     """What a reader must know: how many cells have run, why others cannot, what ± is, where the paper is silent."""
     why = Counter(one.cell.unavailable for one in compared if one.cell.unavailable)
@@ -334,14 +357,11 @@ def render(table: Table, compared: Sequence[Comparison], format: Format) -> str:
     """
     if format not in get_args(Format):
         raise ValueError(f"Expected one of {', '.join(get_args(Format))} as format, got {format!r}.")
-    columns, rows = lines(compared)
     escape, bold, assemble = _FORMATS[format]
-    at, shown = columns.index("published"), [[escape(text) for text in row] for row in rows]
-    for one, row in zip(compared, shown, strict=True):
-        row[at] = bold(row[at]) if one.cell.published.bold else row[at]
-    title = escape(f"{table.paper}, {table.number}: {table.title}")
-    sides = ["left" if column in ("", "method", "setting") else "right" for column in columns]
-    return assemble(title, list(map(escape, columns)), sides, shown, [escape(note) for note in notes(table, compared)])
+    columns, rows = lines(compared, escape, bold)
+    title, said = escape(heading(table)), [escape(note) for note in notes(table, compared)]
+    sides = ["left" if column in COLUMNS[:3] else "right" for column in columns]
+    return assemble(title, columns, sides, rows, said)
 
 
 Assemble = Callable[[str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str]

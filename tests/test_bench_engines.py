@@ -1,0 +1,397 @@
+"""Engines: the same results from all of them, and nothing lost or made twice, whoever is killed and when."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
+from noiseproof.bench.engines import MOST_DEATHS
+from noiseproof.bench.results import Lock, holder, result_path
+from noiseproof.train import Settings, train
+from noiseproof.train.fleet import fit_many
+
+# A checkpoint after every step makes runs of a second or so, and lets one that is killed go on from where it was.
+SPEC = """
+[[experiment]]
+dataset = "digits"
+noise = "symmetric:rate=0.4"
+method = ["ce", "sln:sigma=0.5"]
+seed = [0, 1]
+model = "mlp:hidden=[8]"
+epochs = 15
+validation = 0.1
+checkpoint_steps = 1
+"""
+SWEEP = load_experiments(SPEC)
+SHORT = Settings(model="mlp:hidden=[8]", epochs=1)
+ONE = Experiment("digits", "symmetric:rate=0.4", "ce", settings=SHORT)
+MEASURED = ("seconds", "peak_memory", "provenance")  # not the same twice
+
+
+def without_times(results: dict[str, Any]) -> dict[str, Any]:
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: strip(v) for key, v in value.items() if key not in MEASURED}
+        return value
+
+    return {key: strip(result) for key, result in sorted(results.items())}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The sweep without any trouble."""
+    return without_times(run_all(SWEEP, tmp_path_factory.mktemp("expected")))
+
+
+# What is written
+
+
+def test_a_result_says_what_train_says(tmp_path: Path) -> None:
+    two = replace(ONE, seed=3, validation=0.1, settings=replace(SHORT, epochs=3))
+    (result,) = run_all([two], tmp_path).values()
+    task = two.make_task()
+    direct = train(task, "ce", two.settings, seed=3)
+    for name in ("last", "best", "oracle"):
+        row = dict(getattr(direct, name))
+        assert {**result[name], "seconds": 0} == {**row, "seconds": 0}
+    assert result["rate"] == task.train.rate
+    assert result["epochs"] == 3 and result["status"] == "done" and result["error"] is None
+    assert Experiment.from_dict(result["experiment"]) == two
+    assert result["seconds"] > 0 and result["peak_memory"] > 10**6
+    made_by = result["provenance"]
+    assert made_by["versions"]["torch"] == torch.__version__ and made_by["threads"] == 1
+    assert made_by["engine"] == "local" and made_by["cores"] == os.cpu_count()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    if commit.returncode == 0:
+        assert made_by["commit"].removesuffix("-dirty") == commit.stdout.strip()
+
+
+def test_results_are_plain_json_without_nan(tmp_path: Path) -> None:
+    """Without a wrong label there is no accuracy on wrong labels."""
+    (key,) = run_all([replace(ONE, noise="none")], tmp_path)
+    text = result_path(tmp_path, key).read_text("utf-8")
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert found["last"]["false_label_accuracy"] is None
+
+
+def test_threads_are_pinned_and_given_back(tmp_path: Path) -> None:
+    seen = []
+
+    def fit(jobs: Any, **options: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return fit_many(jobs, **options)
+
+    before = torch.get_num_threads()
+    run_all([ONE], tmp_path, threads=2, fit=fit)
+    assert (seen, torch.get_num_threads()) == ([2], before)
+
+
+def test_checkpoints_go_and_the_record_stays(tmp_path: Path) -> None:
+    run_all([ONE], tmp_path)
+    assert sorted(path.name for path in (tmp_path / "runs" / ONE.key).iterdir()) == ["record.csv", "run.json"]
+
+
+def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:
+    three = [replace(ONE, seed=seed) for seed in range(3)]
+    run_all(three[:1], tmp_path)
+    told: list[Any] = []
+    run_all(three, tmp_path, progress=lambda e, result, done, total: told.append((e, result["key"], done, total)))
+    assert told == [(three[1], three[1].key, 2, 3), (three[2], three[2].key, 3, 3)]
+
+
+# What is done, failed, or cannot be
+
+
+def fails(*args: Any, **options: Any) -> Any:
+    raise AssertionError("This was to be done already.")
+
+
+def test_what_is_done_is_never_redone(tmp_path: Path) -> None:
+    before = run_all([ONE], tmp_path)
+    assert run_all([ONE, ONE], tmp_path, fit=fails) == before
+
+
+def test_a_failed_run_is_written_down_and_retried_only_when_asked(tmp_path: Path) -> None:
+    wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
+    results = run_all([wild, ONE], tmp_path)
+    assert results[ONE.key]["status"] == "done"
+    failed = results[wild.key]
+    assert failed["status"] == "failed" and failed["last"] is None
+    assert failed["error"].startswith("Diverged: Loss or weights are not finite at step ")
+    assert run_all([wild, ONE], tmp_path, fit=fails) == results
+    calls = []
+
+    def fit(jobs: Any, **options: Any) -> Any:
+        calls.extend(job.settings for job in jobs)
+        return fit_many(jobs, **options)
+
+    again = run_all([wild, ONE], tmp_path, retry_failed=True, fit=fit)
+    assert calls == [wild.settings]
+    assert again[wild.key]["error"] == failed["error"] and again[ONE.key] == results[ONE.key]
+
+
+def test_trouble_of_the_machine_is_no_result(tmp_path: Path) -> None:
+    def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
+        finished(0, OSError("No space left on device"))
+
+    with pytest.raises(OSError, match="No space left"):
+        run_all([ONE], tmp_path, fit=fit)
+    assert read_results(tmp_path) == {} and status([ONE], tmp_path) == {ONE: "to do"}
+
+
+def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
+    with pytest.raises(BadExperiment, match="Unknown method 'nothing'"):
+        run_all([ONE, replace(ONE, method="nothing")], tmp_path, fit=fails)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"engine": "cluster"}, "Expected an engine of local, processes, ray, got 'cluster'"),
+        ({"threads": 0}, "Expected `threads` to be an integer of at least 1, got 0"),
+        ({"workers": 0}, "Expected `workers` to be an integer of at least 1, got 0"),
+        ({"gpus": -1}, "Expected `gpus` in [0, inf), got -1"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as refused:
+        run_all([ONE], tmp_path, **options)
+    assert message in str(refused.value)
+
+
+# Locks
+
+
+def test_a_lock_is_held_once_and_names_its_holder(tmp_path: Path) -> None:
+    lock = Lock(tmp_path, "k")
+    assert lock.held and not Lock(tmp_path, "k").held and Lock(tmp_path, "other").held
+    found = holder(tmp_path, "k")
+    assert found is not None and found["pid"] == os.getpid()
+    lock.release()
+    assert holder(tmp_path, "k") is None and holder(tmp_path, "never") is None
+    assert Lock(tmp_path, "k").held
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
+    script = (
+        f"from noiseproof.bench.results import *; l = Lock(Path({str(tmp_path)!r}), 'k'); print(l.held, flush=True)"
+    )
+    with python("-c", script + "; time.sleep(60)", stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"True\n"
+        assert not Lock(tmp_path, "k").held
+        found = holder(tmp_path, "k")
+        assert found is not None and found["pid"] == process.pid
+        process.kill()
+        process.wait()
+        assert Lock(tmp_path, "k").held
+
+
+def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(tmp_path: Path) -> None:
+    two = [ONE, replace(ONE, seed=1)]
+    lock = Lock(tmp_path, ONE.key)
+    assert status(two, tmp_path) == {two[0]: "running", two[1]: "to do"}
+    order: list[int] = []
+    timer = threading.Timer(1.0, lock.release)
+
+    def tell(experiment: Experiment, *others: object) -> None:
+        if not order:
+            timer.start()  # the other driver ends only now
+        order.append(experiment.seed)
+
+    run_all(two, tmp_path, progress=tell)
+    timer.join()
+    assert order == [1, 0]
+
+
+# Several processes, and their deaths
+
+
+def python(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, *arguments], env=environment, **options)
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts ``noiseproof bench run`` on the sweep."""
+    (tmp_path / "sweep.toml").write_text(SPEC)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(engine: str, *options: str) -> subprocess.Popen[bytes]:
+        command = ("-m", "noiseproof", "bench", "run", str(tmp_path / "sweep.toml"), "--engine", engine, *options)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(python(*command, "--results", str(tmp_path / "results"), **quiet))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, "It never came."
+        time.sleep(0.01)
+
+
+def results_in(folder: Path) -> dict[str, str]:
+    return {e.key: result_path(folder, e.key).read_text() for e in SWEEP if result_path(folder, e.key).exists()}
+
+
+def is_mid_sweep(folder: Path) -> bool:
+    """One is finished, and another one is in its third epoch or later."""
+    begun = [folder / "runs" / e.key / "record.csv" for e in SWEEP if not result_path(folder, e.key).exists()]
+    return bool(results_in(folder)) and any(path.exists() and path.read_text().count("\n") > 3 for path in begun)
+
+
+def first_seconds(folder: Path, key: str) -> list[str]:
+    """What the first epochs took: not the same when they are trained again."""
+    path = folder / "runs" / key / "record.csv"
+    return [row["seconds"] for row in csv.DictReader(path.read_text().splitlines())][:2] if path.exists() else []
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
+    engine: str, drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    folder = tmp_path / "results"
+    driver = drive(engine, *(["--workers", "2"] if engine == "processes" else []))
+    wait_for(lambda: is_mid_sweep(folder))
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    wait_for(lambda: all(holder(folder, e.key) is None for e in SWEEP))  # workers notice, and save
+    finished = results_in(folder)
+    begun = {e.key: times for e in SWEEP if len(times := first_seconds(folder, e.key)) == 2}
+    assert 1 <= len(finished) < len(SWEEP)
+    states = status(SWEEP, folder)
+    assert all(states[e] == ("done" if e.key in finished else "interrupted") for e in SWEEP if e.key in begun)
+
+    assert drive(engine).wait() == 0
+    after = results_in(folder)
+    assert {key: after[key] for key in finished} == finished  # not touched
+    assert {key: first_seconds(folder, key) for key in begun} == begun  # gone on with, not begun again
+    assert without_times(read_results(folder)) == expected
+
+
+def test_two_drivers_share_one_folder(
+    drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    drivers = [drive("local"), drive("local")]
+    assert [driver.wait() for driver in drivers] == [0, 0]
+    assert without_times(read_results(tmp_path / "results")) == expected
+    makers = {json.loads((tmp_path / "results" / "locks" / e.key).read_text())["pid"] for e in SWEEP}
+    assert makers <= {driver.pid for driver in drivers}
+
+
+def test_a_workers_death_costs_nothing(tmp_path: Path, expected: dict[str, Any]) -> None:
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        wait_for(lambda: is_mid_sweep(tmp_path))
+        holders = [found for e in SWEEP if (found := holder(tmp_path, e.key))]
+        killed.append(holders[0]["pid"])
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    results = run_all(SWEEP, tmp_path, engine="processes", workers=2)
+    killer.join()
+    assert killed and killed[0] != os.getpid()
+    assert without_times(results) == expected
+
+
+def test_an_experiment_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that takes more memory than there is."""
+    sick = tmp_path / "sick"
+    sick.mkdir()
+    (sick / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "def watch(event, args):\n"
+        f"    if event == 'os.mkdir' and str(args[0]).endswith({ONE.key!r}):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.addaudithook(watch)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(sick), os.environ.get("PYTHONPATH", "")]))
+    well = replace(ONE, seed=1)
+    results = run_all([ONE, well], tmp_path / "results", engine="processes", workers=1)
+    assert results[well.key]["status"] == "done"
+    assert results[ONE.key]["status"] == "failed"
+    assert f"its workers died {MOST_DEATHS} times, the last with exit code -9" in results[ONE.key]["error"]
+
+
+def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RuntimeError, match="Expected workers that work"):
+        run_all([ONE], tmp_path, engine="processes", workers=1)
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_asked_to_stop_it_saves_and_goes_on_later(
+    engine: str, drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "results"
+    driver = drive(engine)
+    wait_for(lambda: is_mid_sweep(folder))
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait() == 130
+    assert all(holder(folder, e.key) is None for e in SWEEP)
+    states = list(status(SWEEP, folder).values())
+    assert "done" in states and "interrupted" in states
+
+
+# Ray
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """One for all tests, on one processor: two workers with their torch are enough for the machine."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    ray = importlib.import_module("ray")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_ray_gives_the_same_results_though_a_worker_is_killed(
+    ray: Any, tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        wait_for(lambda: is_mid_sweep(tmp_path))
+        holders = [found for e in SWEEP if (found := holder(tmp_path, e.key))]
+        killed.append(holders[0]["pid"])
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    told: list[str] = []
+    results = run_all(SWEEP, tmp_path, engine="ray", workers=2, gpus=0, progress=lambda e, *others: told.append(e.key))
+    killer.join()
+    assert killed and killed[0] != os.getpid()
+    assert without_times(results) == expected
+    assert sorted(told) == sorted(expected)
+
+
+def test_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"pip install 'noiseproof\[ray\]'"):
+        run_all([ONE], tmp_path, engine="ray")
