@@ -13,15 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
-from noiseproof.bench.engines import MOST_DEATHS
+from noiseproof.bench.engines import MOST_DEATHS, _claim, _train
 from noiseproof.bench.results import Lock, holder, result_path
+from noiseproof.cli import app
 from noiseproof.train import Settings, train
 from noiseproof.train.fleet import fit_many
 
@@ -218,6 +221,50 @@ def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(tmp_pat
     assert order == [1, 0]
 
 
+def test_runs_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
+    """As the fleet on a GPU has them: all locks first, then all runs at once."""
+    three = [replace(ONE, seed=seed, method=method) for seed, method in ((0, "ce"), (0, "sln"), (1, "ce"))]
+    expected = run_all(three, tmp_path / "one by one")
+    folder = tmp_path / "together"
+    batch = list(_claim(three, folder))
+    assert [lock.held for _, lock in batch] == [True] * 3 and list(_claim(three, folder)) == []
+    told: list[str] = []
+    fit = partial(fit_many, at_once=3)
+    _train(batch, folder, Experiment.make_task, {}, lambda e, result: told.append(result["key"]), fit)
+    assert sorted(told) == sorted(expected) and not any(lock.held for _, lock in batch)
+    assert without_times(read_results(folder)) == without_times(expected)
+
+
+def test_a_broken_result_is_named(tmp_path: Path) -> None:
+    result_path(tmp_path, ONE.key).write_text("{")
+    with pytest.raises(ValueError, match=f"Expected a result in .*{ONE.key}.json, got no JSON"):
+        run_all([ONE], tmp_path)
+
+
+# The command line
+
+
+def test_the_command_line_refuses_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(SPEC.replace("sln:sigma=0.5", "sln:sigma=-1"))
+    ran = CliRunner().invoke(app, ["bench", "run", str(path), "--results", str(tmp_path / "results")])
+    assert ran.exit_code == 2 and f"{path}:5: Expected `sigma`" in ran.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_command_line_runs_and_says_what_is_there(tmp_path: Path) -> None:
+    path, folder = tmp_path / "sweep.toml", str(tmp_path / "results")
+    path.write_text('[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nseed = [0, 1]\n')
+    run_all(load_experiments(path)[:1], folder)
+    ran = CliRunner().invoke(app, ["bench", "status", str(path), "--results", folder, "--json"])
+    assert [row["status"] for row in json.loads(ran.stdout)] == ["done", "to do"]
+    ran = CliRunner().invoke(app, ["bench", "run", str(path), "--results", folder])
+    assert ran.exit_code == 0 and ran.stdout == f"2 runs done, 0 failed, in {folder}\n"
+    assert "2/2 " in ran.stderr and "seed 1: loss " in ran.stderr and "seed 0" not in ran.stderr
+    ran = CliRunner().invoke(app, ["bench", "status", str(path), "--results", folder])
+    assert ran.stdout.endswith("2 done\n")
+
+
 # Several processes, and their deaths
 
 
@@ -267,12 +314,18 @@ def first_seconds(folder: Path, key: str) -> list[str]:
     return [row["seconds"] for row in csv.DictReader(path.read_text().splitlines())][:2] if path.exists() else []
 
 
-@pytest.mark.parametrize("engine", ["local", "processes"])
+@pytest.mark.parametrize("engine", ["local", "processes", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
-    engine: str, drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, expected: dict[str, Any]
+    engine: str,
+    drive: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+    expected: dict[str, Any],
+    request: pytest.FixtureRequest,
 ) -> None:
-    folder = tmp_path / "results"
-    driver = drive(engine, *(["--workers", "2"] if engine == "processes" else []))
+    folder, options = tmp_path / "results", ["--workers", "2"]
+    if engine == "ray":
+        options = ["--address", request.getfixturevalue("ray").get_runtime_context().gcs_address, "--gpus", "0"]
+    driver = drive(engine, *options)
     wait_for(lambda: is_mid_sweep(folder))
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
@@ -283,7 +336,7 @@ def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
     states = status(SWEEP, folder)
     assert all(states[e] == ("done" if e.key in finished else "interrupted") for e in SWEEP if e.key in begun)
 
-    assert drive(engine).wait() == 0
+    assert drive(engine, *options).wait() == 0
     after = results_in(folder)
     assert {key: after[key] for key in finished} == finished  # not touched
     assert {key: first_seconds(folder, key) for key in begun} == begun  # gone on with, not begun again
@@ -317,6 +370,7 @@ def test_a_workers_death_costs_nothing(tmp_path: Path, expected: dict[str, Any])
     assert without_times(results) == expected
 
 
+@pytest.mark.slow
 def test_an_experiment_that_kills_its_workers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that takes more memory than there is."""
     sick = tmp_path / "sick"
@@ -342,7 +396,7 @@ def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pyt
         run_all([ONE], tmp_path, engine="processes", workers=1)
 
 
-@pytest.mark.parametrize("engine", ["local", "processes"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.slow)])
 def test_asked_to_stop_it_saves_and_goes_on_later(
     engine: str, drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -361,7 +415,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    """One for all tests, on one processor: two workers with their torch are enough for the machine."""
+    """One for all tests."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("ray is not installed")
     ray = importlib.import_module("ray")

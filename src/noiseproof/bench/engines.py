@@ -183,12 +183,16 @@ def _run_here(
 
     made_by = provenance(plan.engine, plan.threads, plan.command)
     waiting = {experiment.key: experiment for experiment in todo}
+
+    def tell(experiment: Experiment, result: Json) -> None:
+        del waiting[experiment.key]
+        announce(experiment, result)
+
     with _threads(plan.threads):
         while waiting:
             claims = _claim(waiting.values(), folder)
             while batch := list(islice(claims, FLEET if fleet else 1)):
-                _train(batch, folder, make, made_by, partial(fit, fabric=fabric, at_once=None if fleet else 1))
-                _announce_finished(waiting, folder, announce, [experiment.key for experiment, _ in batch])
+                _train(batch, folder, make, made_by, tell, partial(fit, fabric=fabric, at_once=None if fleet else 1))
             _announce_finished(waiting, folder, announce)
             if not wait:
                 return
@@ -213,9 +217,10 @@ def _train(
     folder: Path,
     make: Callable[[Experiment], Task],
     made_by: Json,
+    announce: Announce,
     fit: Fit,
 ) -> None:
-    """Train experiments side by side, and write each one's result as soon as it is there."""
+    """Train experiments side by side; write each one's result, and tell of it, as soon as it is there."""
     jobs, troubles = [], list[OSError]()
     for experiment, _ in batch:
         task = make(_only_task(experiment))
@@ -227,7 +232,9 @@ def _train(
         if isinstance(outcome, OSError):  # the machine's trouble (no space left), which says nothing of the run
             troubles.append(outcome)
         elif not isinstance(outcome, Interrupted):
-            write_result(folder, make_result(experiment, outcome, jobs[number].task.train.rate, made_by))
+            result = make_result(experiment, outcome, jobs[number].task.train.rate, made_by)
+            write_result(folder, result)
+            announce(experiment, result)
         lock.release()
 
     try:
@@ -245,11 +252,9 @@ def _only_task(experiment: Experiment) -> Experiment:
     return Experiment(dataset, noise, seed=seed, validation=validation, paper=paper, foreign=foreign, rows=rows)
 
 
-def _announce_finished(
-    waiting: dict[str, Experiment], folder: Path, announce: Announce, keys: Sequence[str] | None = None
-) -> None:
-    """Take those that have a result out of ``waiting``, and tell of them."""
-    for key in list(waiting) if keys is None else keys:
+def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: Announce) -> None:
+    """Take those that others have brought a result of out of ``waiting``, and tell of them."""
+    for key in list(waiting):
         if (result := read_result(folder, key)) is not None:
             announce(waiting.pop(key), result)
 

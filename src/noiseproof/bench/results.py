@@ -87,11 +87,14 @@ def result_path(folder: Path, key: str) -> Path:
 
 def read_result(folder: Path, key: str) -> Json | None:
     """The result of an experiment, None while there is none."""
+    path = result_path(folder, key)
     try:
-        found: Json = json.loads(result_path(folder, key).read_text("utf-8"))
-        return found
+        found: Json = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:  # not written by ``write_result``, which leaves no half files
+        raise ValueError(f"Expected a result in {path}, got no JSON: {error}. Remove it to run it again.") from None
+    return found
 
 
 def read_results(folder: str | Path) -> dict[str, Json]:
@@ -124,7 +127,8 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
         found |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
         found |= {"last": None, "best": None, "oracle": None, "seconds": None}
     found |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
-    return _plain(found)  # type: ignore[no-any-return]
+    plain: Json = _plain(found)
+    return plain
 
 
 def provenance(engine: str, threads: int, command: str | None = None) -> Json:
