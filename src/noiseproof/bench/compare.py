@@ -1,0 +1,157 @@
+"""Which method is best on data of one's own: every method, the same rows and seeds, the last epoch, ranked."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from lightning_fabric import Fabric
+
+from noiseproof.bench.engines import run_all
+from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.ranking import Place, rank, recommend
+from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.registry import format_call
+from noiseproof.data import get_dataset
+from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.sources import PathLike
+from noiseproof.data.tables import Table, read_table
+from noiseproof.train import Diverged, Settings
+from noiseproof.train.estimate import estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# One of each idea, none of which has to know the noise: plain, smoothed labels, a bounded loss, a sum of two, noise on
+# labels with averaged weights, a memory of early predictions, a likelihood with a head of its own.
+METHODS = ("ce", "ls", "gce", "nce+agce", "sln-mo", "elr", "ln")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The methods, best first; what a reader must know; and one sentence on what to use."""
+
+    places: list[Place]
+    notes: list[str]
+    recommendation: str
+
+
+def compare(
+    dataset: str,
+    methods: Sequence[str] = METHODS,
+    *,
+    results_dir: PathLike,
+    noise: str = "none",
+    seeds: int = 5,
+    settings: Settings | None = None,
+    validation: float = 0.1,
+    data_dir: PathLike | None = None,
+    accelerator: str = "auto",
+    **engine: Any,
+) -> Ranking:
+    """Train every method with every seed, and rank their accuracies on the test rows after the last epoch.
+
+    A seed draws weights, batches, noise and the ``validation`` rows alike for all methods, so that they can be compared
+    in pairs. What has a result in ``results_dir`` is not run again; ``engine`` are more options of ``run_all``.
+
+    Raises:
+        BadExperiment: before anything trains, of a method or noise that is none.
+    """
+    methods, settings = list(dict.fromkeys(methods)), settings or Settings()
+    check_count("seeds", seeds, 1)
+    if not methods:
+        raise ValueError("Expected methods to compare, got none.")
+    data = get_dataset(dataset, data_dir)
+    if data.test is None:
+        raise ValueError(f"Expected a dataset with a test part, got {dataset!r}. Hold rows out with own_table.")
+    every = {
+        method: [Experiment(dataset, noise, method, seed, settings, validation) for seed in range(seeds)]
+        for method in methods
+    }
+    results = run_all(
+        [runs[seed] for seed in range(seeds) for runs in every.values()],  # all methods of one seed: one task
+        Path(results_dir), data_dir=data_dir, accelerator=accelerator, **engine,
+    )  # fmt: skip
+    found = {method: [results[run.key] for run in runs] for method, runs in every.items()}
+    accuracies = {
+        method: [math.nan if one["last"] is None else one["last"]["test_accuracy"] for one in ones]
+        for method, ones in found.items()
+    }
+    fabric = Fabric(accelerator=accelerator, devices=1)
+    places = []
+    for place in rank(accuracies):
+        seconds = [one["seconds"] for one in found[place.method] if one["seconds"] is not None]
+        memory = None
+        with suppress(Diverged):  # what a process had at its peak is that of all the runs it made until then
+            task = every[place.method][0].make_task(data_dir, data=data)
+            memory = estimate(task, place.method, settings, fabric=fabric).total_memory
+        places.append(replace(place, seconds=fmean(seconds) if seconds else None, memory=memory))
+    return Ranking(places, _notes(places, len(data.test), seeds), recommend(places))
+
+
+def _notes(places: Sequence[Place], rows: int, seeds: int) -> list[str]:
+    """What the interval leaves out: that other test rows would have given other accuracies."""
+    best = places[0].mean or 0.0
+    error = 1.96 * math.sqrt(best * (1 - best) / rows)
+    said = [
+        f"± and p are over {seeds} seeds on the same {rows} test rows; other rows as many would move an accuracy of "
+        f"{best:.3f} by ± {error:.3f}, that of all methods much alike."
+    ]
+    failed = [f"{place.failed} of {place.method}" for place in places if place.failed]
+    return said + [f"Runs failed: {', '.join(failed)}."] * bool(failed)
+
+
+def own_table(
+    table: Table, label: str, folder: PathLike, *, test: Table | None = None, share: float = 0.2, seed: int = 0,
+    **options: Any,
+) -> tuple[str, list[str]]:  # fmt: skip
+    """The spec of a dataset with a test part made of a table, and what there is to know about it.
+
+    Without ``test`` a ``share`` of each class's rows is held out. Both parts are written to ``folder``, under a name
+    that follows from what they hold: experiments on other rows are other experiments. ``options`` are those of the
+    dataset ``table``, or with ``text`` of that.
+    """
+    kind, text = ("text" if "text" in options else "table"), options.get("text")
+    notes = list(get_dataset(kind, table=table, label=label, **options).notes)  # refuses by its owner's row numbers
+    train = read_table(table, label, text)
+    if test is None:
+        check_number("share", share, "(0, 1)", 0, 1)
+        mixed = train.iloc[shuffled(len(train), own_generator(seed)).numpy()]
+        classes = mixed.groupby(mixed[label].astype(str))[label]
+        size = classes.transform("size")
+        chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # no class is left without a row
+        train, held = mixed[~chosen].sort_index(), mixed[chosen].sort_index()
+        if held.empty:
+            raise ValueError(f"Expected rows enough to hold {share:.0%} of each class out, got {len(mixed)}.")
+        notes.append(
+            f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong, too: accuracy is "
+            "how often labels as given are met. Rows whose labels were checked, as a test table, would say more."
+        )
+    else:
+        held = read_table(test, label, text)
+    ending = "parquet" if str(table).endswith((".parquet", ".pq")) else "csv"
+    parts = {"table": _bytes(train, ending), "test": _bytes(held, ending)}
+    place = Path(folder).absolute() / "data" / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
+    paths = {name: str(_write(place / f"{name}.{ending}", content)) for name, content in parts.items()}
+    return format_call(kind, {**paths, "label": label, **options}), notes
+
+
+def _bytes(frame: pd.DataFrame, ending: str) -> bytes:
+    return frame.to_parquet(index=False) if ending == "parquet" else frame.to_csv(index=False).encode()
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all, whoever else writes the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
+        part.write(content)
+    os.replace(part.name, path)
+    return path

@@ -1,0 +1,110 @@
+"""Which accuracies are better, and which only luckier: a ranking over seeds, and what to make of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+LEVEL = 0.05  # a difference that chance alone makes more often than that counts as none
+
+
+@dataclass(frozen=True)
+class Place:
+    """A method in a ranking; what its runs cannot say is None."""
+
+    method: str
+    mean: float | None = None  # accuracy over the seeds that did not fail
+    margin: float | None = None  # half of the 95 % confidence interval of the mean
+    p: float | None = None  # of its distance to the best, by Holm's rule for several tests; None of the best itself
+    seeds: int = 0
+    failed: int = 0
+    seconds: float | None = None  # of a run, on average
+    memory: int | None = None  # bytes that its tensors take
+
+
+def rank(accuracies: Mapping[str, Sequence[float]]) -> list[Place]:
+    """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the best one.
+
+    ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run failed. Methods that
+    failed at times come after those that never did. Of n differences d over seeds the test looks at t = d̄·√n/s with
+    n − 1 degrees of freedom (of five seeds Wilcoxon's could at best say p = 1/16). Holm's rule makes the p of several
+    tests as large as they would be if each were the only one; that the best was found by the same runs it ignores.
+
+    >>> best, other = rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]})
+    >>> best.method, round(best.mean, 3), round(best.margin, 4), round(other.p, 4)
+    ('gce', 0.91, 0.0248, 0.0033)
+    """
+    lengths = sorted({len(values) for values in accuracies.values()})
+    if len(lengths) != 1 or not lengths[0]:
+        raise ValueError(f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds.")
+    places = []
+    for method, values in accuracies.items():
+        found = [value for value in values if not math.isnan(value)]
+        mean = fmean(found) if found else None
+        places.append(Place(method, mean, _margin(found), None, len(found), len(values) - len(found)))
+    places.sort(key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean))
+    best, *others = places
+    against = [(_paired_p(accuracies[best.method], accuracies[other.method]), other.method) for other in others]
+    adjusted = _holm({method: p for p, method in against if p is not None})
+    return [best, *(replace(other, p=adjusted.get(other.method)) for other in others)]
+
+
+def _margin(values: Sequence[float]) -> float | None:
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # scikit-learn brings it
+
+    n = len(values)
+    return float(stdtrit(n - 1, 0.975)) * stdev(values) / math.sqrt(n) if n > 1 else None
+
+
+def _paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Two-sided p of the mean difference over the seeds that both have; None of fewer than two."""
+    from scipy.special import stdtr
+
+    d = [a - b for a, b in zip(first, second, strict=True) if not math.isnan(a - b)]
+    if len(d) < 2:
+        return None
+    mean, error = fmean(d), stdev(d) / math.sqrt(len(d))
+    if error == 0:
+        return 0.0 if mean else 1.0
+    return 2 * float(stdtr(len(d) - 1, -abs(mean) / error))
+
+
+def _holm(tests: Mapping[str, float]) -> dict[str, float]:
+    """p of several tests, the smallest times their number, the next times one less, none below the one before."""
+    adjusted, least = {}, 0.0
+    for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
+        adjusted[name] = least = max(least, min(1.0, p * (len(tests) - number)))
+    return adjusted
+
+
+def recommend(places: Sequence[Place]) -> str:
+    """One sentence on what to use, which calls a tie a tie.
+
+    >>> recommend(rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]}))
+    'Use gce: with 0.910 it is ahead of all others, and by more than chance explains (p ≤ 0.004 over 3 seeds).'
+    >>> recommend(rank({"ce": [0.90, 0.93, 0.90], "gce": [0.90, 0.91, 0.93]}))
+    'No clear winner: gce is ahead with 0.913, but 3 seeds cannot tell it from ce.'
+    """
+    best, *others = places
+    if best.mean is None:
+        return "Nothing to recommend: every run failed."
+    if not others:
+        return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
+    ahead = f"{best.method} is ahead with {best.mean:.3f}" + f", though {best.failed} runs failed" * (best.failed > 0)
+    tested = [place for place in others if place.p is not None]
+    if not tested:
+        return f"Nothing is settled: {ahead}, but without two seeds of two methods nobody can tell better from luckier."
+    rivals = [place for place in tested if place.p is not None and place.p >= LEVEL]
+    if rivals:
+        cheapest = min((best, *rivals), key=lambda place: math.inf if place.seconds is None else place.seconds)
+        cheap = "" if cheapest.seconds is None else f"; of these {cheapest.method} is the quickest"
+        names = ", ".join(place.method for place in rivals)
+        return f"No clear winner: {ahead}, but {best.seeds} seeds cannot tell it from {names}{cheap}."
+    p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
+    but = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
+    return (
+        f"Use {best.method}{but}: with {best.mean:.3f} it is ahead of all others, and by more than chance explains "
+        f"(p ≤ {p:.3f} over {best.seeds} seeds)."
+    )
