@@ -822,16 +822,11 @@ def bench_run(
     from noiseproof.bench import run_all
     from noiseproof.train import Interrupted
 
-    def tell(experiment: Any, result: Mapping[str, Any], done: int, total: int) -> None:
-        what = f"{experiment.dataset}, {experiment.noise}, {experiment.method}, seed {experiment.seed}"
-        found = result["error"] or f"{_headline(result['last'])}, {_duration(result['seconds'])}"
-        typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
-
     experiments = _experiments(spec, only, seeds, data_dir)
     try:
         found = run_all(
             experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
-            data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=tell, checked=True,
+            data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=_tell, checked=True,
         )  # fmt: skip
     except Interrupted as stopped:
         _say(f"{stopped} The same command goes on.")
@@ -840,6 +835,12 @@ def bench_run(
         return _show_json(list(found.values()))
     failed = sum(result["status"] == "failed" for result in found.values())
     return typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+
+
+def _tell(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
+    what = f"{experiment.dataset}, {experiment.noise}, {experiment.method}, seed {experiment.seed}"
+    found = result["error"] or f"{_headline(result['last'])}, {_duration(result['seconds'])}"
+    typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
 
 
 @bench_app.command("status", epilog=_examples("bench status sweep.toml", "bench status sweep.toml --json"))
@@ -918,3 +919,87 @@ def bench_table(
     typer.echo(heading(table))
     _show(columns, rows)
     return typer.echo("\n".join(notes(table, compared)))
+
+
+@bench_app.command(
+    "compare",
+    epilog=_examples(
+        "bench compare --data my.csv --label kind",
+        "bench compare --data my.csv --label kind --test checked.csv --methods ce,gce:q=0.5,sln-mo --seeds 10",
+        "bench compare --data mails.csv --text body --label kind --epochs 20",
+        "bench compare --data digits --noise symmetric:rate=0.4 --json",
+    ),
+)
+@_refusals()
+def bench_compare(
+    data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],
+    label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of texts, where the input is one.")] = None,
+    test: Annotated[str | None, typer.Option(help="A file to test on, else a fifth of the rows is held out.")] = None,
+    missing: Annotated[str, typer.Option(help="refuse or impute missing values of a table.")] = "refuse",
+    noise: Annotated[str, typer.Option(help="Noise to put on the training labels, which may have their own.")] = "none",
+    methods: Annotated[str | None, typer.Option(help="Methods between commas, by default seven of all kinds.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
+    results: ResultsDir = "results",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    model: Annotated[str, _training("A backbone of `noiseproof models`.")] = "auto",
+    epochs: Annotated[int, _training("Passes over the data.", min=1)] = 100,
+    workers: Annotated[int | None, _machine("Processes at once, by default as many as have room.", min=1)] = None,
+    accelerator: Annotated[str, _machine("auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Rank methods on your own data: accuracy after the last epoch, what chance makes of it, time and memory.
+
+    A tenth of the training rows is held out as noisy validation set, as in the papers. Run again, it goes on.
+    """
+    from noiseproof.bench.compare import METHODS, compare, own_table
+    from noiseproof.train import Interrupted, Settings
+
+    notes: list[str] = []
+    dataset = data
+    if label is not None:
+        options = {"text": text} if text is not None else {"missing": missing}
+        dataset, notes = own_table(data, label, results, test=test, **options)
+    elif test or text:
+        raise ValueError("Expected --label, the column of the labels, beside --test and --text, got none.")
+    try:
+        found = compare(
+            dataset, _method_list(methods) if methods else METHODS, results_dir=results, noise=noise, seeds=seeds,
+            settings=Settings(model=model, epochs=epochs), data_dir=data_dir, accelerator=accelerator, engine=engine,
+            workers=workers, progress=_tell,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        _say(f"{stopped} The same command goes on.")
+        raise typer.Exit(130) from None
+    notes += found.notes
+    if as_json:
+        places = [dataclasses.asdict(place) for place in found.places]
+        return _show_json({"ranking": places, "notes": notes, "recommendation": found.recommendation})
+    rows = [
+        (
+            place.method,
+            "failed" if place.mean is None else f"{place.mean:.4f}",
+            "" if place.margin is None else f"± {place.margin:.4f}",
+            "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}",
+            f"{place.seeds}/{place.seeds + place.failed}",
+            "" if place.seconds is None else f"{place.seconds:.1f}",
+            "" if place.memory is None else f"{place.memory / 1e6:.1f}",
+        )
+        for place in found.places
+    ]
+    _show(("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"), rows)
+    return typer.echo("\n".join([*notes, found.recommendation]))
+
+
+def _method_list(text: str) -> list[str]:
+    """Specs between commas; one before ``key=value`` belongs to the spec."""
+    from noiseproof.core.registry import split_outside_brackets
+
+    specs: list[str] = []
+    for part in split_outside_brackets(text, ","):
+        if specs and re.match(r"\s*\w+\s*=", part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part.strip())
+    return specs

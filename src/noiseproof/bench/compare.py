@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from lightning_fabric import Fabric
 
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.ranking import Place, rank, recommend
+from noiseproof.bench.ranking import Place, Ranking, rank, recommend
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.registry import format_call
 from noiseproof.data import get_dataset
@@ -35,15 +34,6 @@ if TYPE_CHECKING:
 METHODS = ("ce", "ls", "gce", "nce+agce", "sln-mo", "elr", "ln")
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """The methods, best first; what a reader must know; and one sentence on what to use."""
-
-    places: list[Place]
-    notes: list[str]
-    recommendation: str
-
-
 def compare(
     dataset: str,
     methods: Sequence[str] = METHODS,
@@ -53,7 +43,7 @@ def compare(
     seeds: int = 5,
     settings: Settings | None = None,
     validation: float = 0.1,
-    data_dir: PathLike | None = None,
+    data_dir: str | Path | None = None,
     accelerator: str = "auto",
     **engine: Any,
 ) -> Ranking:
@@ -121,7 +111,7 @@ def own_table(
     """
     kind, text = ("text" if "text" in options else "table"), options.get("text")
     notes = list(get_dataset(kind, table=table, label=label, **options).notes)  # refuses by its owner's row numbers
-    train = read_table(table, label, text)
+    train = read_table(table, label, text).reset_index(drop=True)
     if test is None:
         check_number("share", share, "(0, 1)", 0, 1)
         mixed = train.iloc[shuffled(len(train), own_generator(seed)).numpy()]
@@ -151,7 +141,6 @@ def _bytes(frame: pd.DataFrame, ending: str) -> bytes:
 def _write(path: Path, content: bytes) -> Path:
     """Write a file whole or not at all, whoever else writes the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-        part.write(content)
-    os.replace(part.name, path)
-    return path
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    return part.replace(path)

@@ -24,6 +24,15 @@ class Place:
     memory: int | None = None  # bytes that its tensors take
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """The methods, best first; what a reader must know; and one sentence on what to use."""
+
+    places: list[Place]
+    notes: list[str]
+    recommendation: str
+
+
 def rank(accuracies: Mapping[str, Sequence[float]]) -> list[Place]:
     """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the best one.
 
