@@ -959,7 +959,7 @@ def bench_compare(
     notes: list[str] = []
     dataset = data
     if label is not None:
-        options = {"text": text} if text is not None else {"missing": missing}
+        options: dict[str, Any] = {"text": text} if text is not None else {"missing": missing}
         dataset, notes = own_table(data, label, results, test=test, **options)
     elif test or text:
         raise ValueError("Expected --label, the column of the labels, beside --test and --text, got none.")
@@ -967,7 +967,7 @@ def bench_compare(
         found = compare(
             dataset, _method_list(methods) if methods else METHODS, results_dir=results, noise=noise, seeds=seeds,
             settings=Settings(model=model, epochs=epochs), data_dir=data_dir, accelerator=accelerator, engine=engine,
-            workers=workers, progress=_tell,
+            workers=workers, progress=lambda run, *rest: _tell(dataclasses.replace(run, dataset=data), *rest),
         )  # fmt: skip
     except Interrupted as stopped:
         _say(f"{stopped} The same command goes on.")
@@ -1003,3 +1003,56 @@ def _method_list(text: str) -> list[str]:
         else:
             specs.append(part.strip())
     return specs
+
+
+@bench_app.command(
+    "search",
+    epilog=_examples(
+        "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
+        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
+        "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
+    ),
+)
+@_refusals()
+def bench_search(
+    grid: Annotated[str, typer.Argument(help="A method with lists of values, whose product is searched.")],
+    dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
+    noise: Annotated[str, typer.Option(help="Noise to put on the training labels.")] = "none",
+    validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
+    full: Annotated[bool, typer.Option("--full", help="Train what was chosen on all rows, as 001 does.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen; the search has the first seed.")] = 5,
+    results: ResultsDir = "results",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    protocol: Annotated[str | None, _training("As this paper (000 … 004) trains on this dataset.")] = None,
+    model: Annotated[str | None, _training("A backbone of `noiseproof models`.")] = None,
+    epochs: Annotated[int | None, _training("Passes over the data.", min=1)] = None,
+    workers: Annotated[int | None, _machine("Processes at once, by default as many as have room.", min=1)] = None,
+    accelerator: Annotated[str, _machine("auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
+    from noiseproof.bench import Experiment
+    from noiseproof.bench.search import search
+    from noiseproof.train import Interrupted, Settings
+    from noiseproof.train.protocols import protocol as protocol_of
+
+    said: dict[str, Any] = {"model": model, "epochs": epochs}
+    settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
+    settings = dataclasses.replace(settings, **{name: value for name, value in said.items() if value is not None})
+    try:
+        found = search(
+            Experiment(dataset, noise, grid, settings=settings, validation=validation, paper=protocol), results,
+            seeds=seeds, full=full, engine=engine, workers=workers, accelerator=accelerator, data_dir=data_dir,
+            progress=_tell,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        _say(f"{stopped} The same command goes on.")
+        raise typer.Exit(130) from None
+    if as_json:
+        return _show_json({**dataclasses.asdict(found), "mean": found.mean, "std": found.std})
+    points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
+    _show(("method", "noisy validation"), [(m, "failed" if a is None else f"{a:.4f}") for m, a in points])
+    spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
+    failed = f", {found.failed} runs failed" * (found.failed > 0)
+    return typer.echo(f"{found.method}: test {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}")

@@ -92,8 +92,8 @@ def _notes(places: Sequence[Place], rows: int, seeds: int) -> list[str]:
     best = places[0].mean or 0.0
     error = 1.96 * math.sqrt(best * (1 - best) / rows)
     said = [
-        f"± and p are over {seeds} seeds on the same {rows} test rows; other rows as many would move an accuracy of "
-        f"{best:.3f} by ± {error:.3f}, that of all methods much alike."
+        f"± and p are of chance in training: {seeds} seeds, the same {rows} test rows. As many other rows would move "
+        f"an accuracy of {best:.3f} by about ± {error:.3f}."
     ]
     failed = [f"{place.failed} of {place.method}" for place in places if place.failed]
     return said + [f"Runs failed: {', '.join(failed)}."] * bool(failed)

@@ -101,19 +101,24 @@ def recommend(places: Sequence[Place]) -> str:
         return "Nothing to recommend: every run failed."
     if not others:
         return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
-    ahead = f"{best.method} is ahead with {best.mean:.3f}" + f", though {best.failed} runs failed" * (best.failed > 0)
-    tested = [place for place in others if place.p is not None]
+    higher = [place for place in others if place.mean is not None and place.mean > best.mean]
+    those = " of those that never failed" * bool(higher)  # a method that fails at times is none to rely on
+    but = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
+    ahead = f"{best.method}{but} is ahead with {best.mean:.3f}{those}"
+    tested = [place for place in others if place.p is not None and place not in higher]
     if not tested:
         return f"Nothing is settled: {ahead}, but without two seeds of two methods nobody can tell better from luckier."
     rivals = [place for place in tested if place.p is not None and place.p >= LEVEL]
     if rivals:
-        cheapest = min((best, *rivals), key=lambda place: math.inf if place.seconds is None else place.seconds)
-        cheap = "" if cheapest.seconds is None else f"; of these {cheapest.method} is the quickest"
+        tied = [place for place in (best, *rivals) if place.seconds is not None]
+        limit = 1.1 * min((place.seconds or 0.0 for place in tied), default=0.0)  # clocks are no better than that
+        quick = [place.method for place in tied if (place.seconds or 0.0) <= limit]
+        cheap = f"; the quickest of these: {', '.join(quick)}" * (0 < len(quick) < len(tied))
         names = ", ".join(place.method for place in rivals)
         return f"No clear winner: {ahead}, but {best.seeds} seeds cannot tell it from {names}{cheap}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
-    but = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
+    those = those or " of all others"
     return (
-        f"Use {best.method}{but}: with {best.mean:.3f} it is ahead of all others, and by more than chance explains "
+        f"Use {best.method}{but}: with {best.mean:.3f} it is ahead{those}, and by more than chance explains "
         f"(p ≤ {p:.3f} over {best.seeds} seeds)."
     )

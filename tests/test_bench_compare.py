@@ -1,0 +1,294 @@
+"""Comparisons: ranks against scipy and by hand, parts that lose no row, recommendations that call a tie a tie."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner
+
+from noiseproof.bench import BadExperiment, Experiment, read_results
+from noiseproof.bench.compare import METHODS, compare, own_table
+from noiseproof.bench.ranking import Place, _holm, rank, recommend
+from noiseproof.cli import _method_list, app
+from noiseproof.data import get_dataset
+from noiseproof.train import Settings, get_method
+
+nan = math.nan
+SHORT = Settings(model="mlp:hidden=[8]", epochs=2)
+RUNS = {
+    "a": [0.90, 0.92, 0.91, 0.93, 0.89],
+    "b": [0.89, 0.92, 0.90, 0.92, 0.89],
+    "c": [0.70, 0.72, 0.75, 0.71, 0.69],
+    "d": [0.91, 0.90, 0.91, 0.90, 0.91],
+}
+
+
+def digits_csv(folder: Path) -> Path:
+    data = load_digits()
+    frame = pd.DataFrame(data.data[:300], columns=[f"pixel {i}" for i in range(64)]).assign(kind=data.target[:300])
+    frame.to_csv(folder / "digits.csv", index=False)
+    return folder / "digits.csv"
+
+
+# Ranks
+
+
+def test_means_intervals_and_tests_are_scipys() -> None:
+    places = rank(RUNS)
+    assert [place.method for place in places] == ["a", "d", "b", "c"]
+    for place in places:
+        low, high = stats.t.interval(0.95, 4, np.mean(RUNS[place.method]), stats.sem(RUNS[place.method]))
+        assert place.mean == pytest.approx(np.mean(RUNS[place.method]), rel=1e-14)
+        assert place.margin == pytest.approx((high - low) / 2, rel=1e-10)
+        assert (place.seeds, place.failed) == (5, 0)
+    p = {method: stats.ttest_rel(RUNS["a"], RUNS[method]).pvalue for method in "bcd"}
+    assert p["c"] < p["b"] < p["d"]  # Holm: times 3, 2, 1
+    found = {place.method: place.p for place in places}
+    assert found["a"] is None
+    assert found["c"] == pytest.approx(3 * p["c"], rel=1e-9)
+    assert found["b"] == pytest.approx(2 * p["b"], rel=1e-9)
+    assert found["d"] == pytest.approx(max(2 * p["b"], p["d"]), rel=1e-9)
+
+
+def test_two_seeds_by_hand() -> None:
+    """One degree of freedom is Cauchy's: t = 12.7062 at 97.5 %, p = 1 − 2·arctan(t)/π."""
+    best, other = rank({"a": [0.8, 0.9], "b": [0.6, 0.8]})
+    assert best.margin == pytest.approx(math.tan(math.pi * 0.475) * 0.05)
+    t = 0.15 / 0.05
+    assert other.p == pytest.approx(1 - 2 * math.atan(t) / math.pi)
+
+
+def test_of_many_methods_that_are_alike_hardly_one_is_called_worse() -> None:
+    generator = np.random.default_rng(0)
+    places = rank({str(i): generator.normal(0.8, 0.01, 5).tolist() for i in range(20)})
+    assert all(place.p is not None and 0 <= place.p <= 1 for place in places[1:])
+    assert sum(place.p < 0.05 for place in places[1:] if place.p is not None) <= 1
+
+
+def test_holm_by_hand() -> None:
+    """Times 4, 3, 2 and 1; the last, 0.04, may not be below the one before it."""
+    assert _holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}) == pytest.approx(
+        {"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06}
+    )
+    assert _holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def test_differences_without_spread() -> None:
+    same, constant = rank({"a": [0.5, 0.75], "b": [0.5, 0.75]}), rank({"a": [0.5, 0.75], "b": [0.25, 0.5]})
+    assert same[1].p == 1.0 and constant[1].p == 0.0
+    assert [place.margin for place in rank({"a": [0.5] * 3})] == [0.0]
+
+
+def test_failed_runs_have_no_part_and_their_method_comes_after_the_others() -> None:
+    places = rank({"wild": [0.99, nan, 0.97], "a": [0.90, 0.91, 0.93], "gone": [nan] * 3, "b": [0.8, 0.8, 0.85]})
+    assert [place.method for place in places] == ["a", "b", "wild", "gone"]
+    wild, gone = places[2:]
+    assert (wild.mean, wild.seeds, wild.failed) == (pytest.approx(0.98), 2, 1)
+    pair = stats.ttest_rel([0.90, 0.93], [0.99, 0.97]).pvalue
+    b = stats.ttest_rel([0.90, 0.91, 0.93], [0.8, 0.8, 0.85]).pvalue
+    assert b < pair and wild.p == pytest.approx(pair)
+    assert (gone.mean, gone.margin, gone.p, gone.seeds, gone.failed) == (None, None, None, 0, 3)
+
+
+def test_one_seed_has_a_mean_and_nothing_else() -> None:
+    best, other = rank({"a": [0.8], "b": [0.9]})
+    assert best == Place("b", 0.9, seeds=1) and other == Place("a", 0.8, seeds=1)
+
+
+@pytest.mark.parametrize("accuracies", [{}, {"a": []}, {"a": [0.1], "b": [0.1, 0.2]}])
+def test_ranks_of_nothing_are_refused(accuracies: dict[str, list[float]]) -> None:
+    with pytest.raises(ValueError, match="Expected one accuracy for each method and seed"):
+        rank(accuracies)
+
+
+# Recommendations
+
+
+@pytest.mark.parametrize(
+    "accuracies, said",
+    [
+        (RUNS, "No clear winner: a is ahead with 0.910, but 5 seeds cannot tell it from d, b."),
+        ({key: RUNS[key] for key in "ac"}, "Use a: with 0.910 it is ahead of all others, and by more than chance"),
+        ({"a": [0.8], "b": [0.9]}, "Nothing is settled: b is ahead with 0.900, but without two seeds"),
+        ({"a": [0.8, 0.9]}, "Nothing to recommend: only a was run, with 0.850."),
+        ({"a": [nan, nan], "b": [nan, nan]}, "Nothing to recommend: every run failed."),
+        ({"a": [0.8, 0.9], "b": [nan, nan]}, "Nothing is settled: a is ahead with 0.850, but without two seeds"),
+        (
+            {"a": [0.8, 0.9, 0.85], "b": [0.2, 0.3, 0.26], "c": [0.98, 0.99, nan]},
+            "Use a: with 0.850 it is ahead of those that never failed, and by more than chance explains (p ≤ 0.0",
+        ),
+        ({"a": [0.8, 0.9, nan], "b": [0.2, 0.3, nan]}, "Use a (though 1 of its runs failed): with 0.850"),
+    ],
+)
+def test_recommendations(accuracies: dict[str, list[float]], said: str) -> None:
+    found = recommend(rank(accuracies))
+    assert found.startswith(said) and found.count(". ") == 0
+
+
+def test_a_tie_names_the_quickest_where_clocks_can_tell() -> None:
+    places = rank({key: RUNS[key] for key in "abd"})
+
+    def said(*seconds: float) -> str:
+        return recommend([replace(place, seconds=s) for place, s in zip(places, seconds, strict=True)])
+
+    assert said(3.0, 1.0, 1.05).endswith("cannot tell it from d, b; the quickest of these: d, b.")
+    assert said(1.0, 1.02, 1.05).endswith("cannot tell it from d, b.")
+
+
+# The parts of a table
+
+
+def test_every_row_is_in_one_part_and_every_class_in_both(tmp_path: Path) -> None:
+    source = digits_csv(tmp_path)
+    spec, notes = own_table(source, "kind", tmp_path)
+    data, whole = get_dataset(spec), pd.read_csv(source)
+    assert data.test is not None and len(data.train) + len(data.test) == 300
+    (folder,) = (tmp_path / "data").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["table.csv", "test.csv"]
+    parts = pd.concat([pd.read_csv(folder / "table.csv"), pd.read_csv(folder / "test.csv")])
+    columns = list(whole.columns)
+    pd.testing.assert_frame_equal(
+        parts.sort_values(columns, ignore_index=True), whole.sort_values(columns, ignore_index=True)
+    )
+    expected = {str(kind): round(0.2 * n) for kind, n in whole["kind"].value_counts().items()}
+    held = pd.read_csv(folder / "test.csv", dtype={"kind": str})["kind"].value_counts()
+    assert held.to_dict() == expected
+    assert notes[-1].startswith(f"{sum(expected.values())} of 300 rows were held out") and "may be wrong" in notes[-1]
+
+
+def test_the_same_rows_are_the_same_experiment_and_others_are_others(tmp_path: Path) -> None:
+    source = digits_csv(tmp_path)
+    first, _ = own_table(source, "kind", tmp_path)
+    assert own_table(source, "kind", tmp_path) == (first, own_table(source, "kind", tmp_path)[1])
+    assert own_table(source, "kind", tmp_path, seed=1)[0] != first
+    changed = pd.read_csv(source)
+    changed.loc[0, "kind"] = (changed.loc[0, "kind"] + 1) % 10
+    changed.to_csv(source, index=False)
+    assert own_table(source, "kind", tmp_path)[0] != first
+
+
+def test_a_test_table_is_taken_whole_and_nothing_said_of_its_labels(tmp_path: Path) -> None:
+    source = digits_csv(tmp_path)
+    pd.read_csv(source)[:40].to_csv(tmp_path / "checked.csv", index=False)
+    spec, notes = own_table(source, "kind", tmp_path, test=tmp_path / "checked.csv")
+    data = get_dataset(spec)
+    assert data.test is not None and (len(data.train), len(data.test)) == (300, 40)
+    assert not any("held out" in note for note in notes)
+
+
+def test_tables_of_every_kind(tmp_path: Path) -> None:
+    """Odd names, rare classes, missing values, an index that repeats, parquet, texts."""
+    words = ["good and fine", "bad or worse", "so so"] * 20
+    frame = pd.DataFrame({"a,b": [1.5, None] * 30, "words": words, "it is": ["yes", "no", "NA"] * 20}, index=[7] * 60)
+    frame.loc[7, "it is"] = [*["yes", "no", "NA"] * 19, "yes", "no", "rare"]
+    frame.to_parquet(tmp_path / "t.parquet")
+    spec, _ = own_table(tmp_path / "t.parquet", "it is", tmp_path / "odd, folder", missing="impute")
+    data = get_dataset(spec)
+    assert data.test is not None and (len(data.train), len(data.test)) == (48, 12)
+    assert data.classes == ("NA", "no", "rare", "yes") and 2 in data.train.y and 2 not in data.test.y
+    most = get_dataset(own_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0])
+    assert sorted(most.train.y.tolist()) == [0, 1, 2, 3]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    texts = get_dataset(own_table(tmp_path / "t.csv", "it is", tmp_path, text="words")[0])
+    assert texts.test is not None and len(texts.test) == 12 and texts.train.raw is not None
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"label": "kinds"}, "Expected a column 'kinds' .*Did you mean 'kind'?"),
+        ({"share": 1.0}, "Expected `share` in (0, 1), got 1.0"),
+        ({"share": 0.001}, "Expected rows enough to hold 0% of each class out, got 300"),
+    ],
+)
+def test_tables_that_cannot_be_compared_on(options: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", "\\(").replace(")", "\\)").replace("?", "\\?")):
+        own_table(digits_csv(tmp_path), **{"label": "kind", "folder": tmp_path, **options})  # type: ignore[arg-type]
+    assert not (tmp_path / "data").exists()
+
+
+# Runs
+
+
+def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
+    found = compare("digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT)
+    results = read_results(tmp_path)
+    accuracies: dict[str, list[float]] = {}
+    for method in ("ce", "gce"):
+        runs = [Experiment("digits", "symmetric:rate=0.4", method, seed, SHORT, 0.1) for seed in range(3)]
+        accuracies[method] = [results[run.key]["last"]["test_accuracy"] for run in runs]
+    assert len(results) == 6
+    bare = [replace(place, seconds=None, memory=None) for place in found.places]
+    assert bare == rank(accuracies)
+    assert all(place.seconds and place.memory for place in found.places)
+    assert found.recommendation == recommend(found.places) and "the same 360 test rows" in found.notes[0]
+
+
+def test_a_method_that_diverges_is_last_and_told(tmp_path: Path) -> None:
+    wild = replace(SHORT, optimizer="sgd:lr=1e30")
+    found = compare("digits", ["ce"], results_dir=tmp_path, seeds=2, settings=wild)
+    assert found.places[0].failed == 2 and found.places[0].memory is None
+    assert found.notes[-1] == "Runs failed: 2 of ce." and found.recommendation.endswith("every run failed.")
+
+
+def test_every_default_method_fits_two_classes_and_many() -> None:
+    for spec in ("two-moons:n=60", "digits"):
+        task = Experiment(spec, validation=0.1).make_task()
+        assert [get_method(method, task, SHORT).loss is not None for method in METHODS] == [True] * len(METHODS)
+
+
+@pytest.mark.parametrize(
+    "dataset, methods, options, message",
+    [
+        ("digits", ["ce", "nothing"], {}, "Unknown method 'nothing'"),
+        ("digits", [], {}, "Expected methods to compare, got none"),
+        ("digits", ["ce"], {"seeds": 0}, "Expected `seeds` to be an integer of at least 1, got 0"),
+    ],
+)
+def test_refusals_before_anything_trains(
+    dataset: str, methods: list[str], options: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ValueError, BadExperiment), match=message):
+        compare(dataset, methods, results_dir=tmp_path, settings=SHORT, **options)  # type: ignore[arg-type]
+    assert read_results(tmp_path) == {}
+
+
+def test_data_without_a_test_part_is_refused(tmp_path: Path) -> None:
+    source = digits_csv(tmp_path)
+    with pytest.raises(ValueError, match="Expected a dataset with a test part"):
+        compare(f"table:table={source},label=kind", ["ce"], results_dir=tmp_path)
+
+
+# The command line
+
+
+def test_lists_of_methods_keep_their_parameters() -> None:
+    text = "ce, agce:a=0.6, q=0.6,nce+agce,cr:loss=(phuber:tau=10,x=1),gce & momentum:alpha=0.9"
+    assert _method_list(text) == [
+        "ce", "agce:a=0.6, q=0.6", "nce+agce", "cr:loss=(phuber:tau=10,x=1)", "gce & momentum:alpha=0.9",
+    ]  # fmt: skip
+
+
+def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
+    command = ["bench", "compare", "--data", str(digits_csv(tmp_path)), "--label", "kind", "--methods", "ce,gce:q=0.5"]
+    command += ["--seeds", "2", "--epochs", "2", "--model", "mlp:hidden=[8]", "--results", str(tmp_path / "results")]
+    ran = CliRunner().invoke(app, command)
+    assert ran.exit_code == 0, ran.output
+    head, *rows = ran.stdout.splitlines()
+    assert head.split("  ")[0] == "method" and {row.split()[0] for row in rows[:2]} == {"ce", "gce:q=0.5"}
+    assert "may be wrong, too" in rows[2] and rows[-1].startswith(("Use ", "No clear winner"))
+    assert ran.stderr.count("/4 ") == 4
+    again = CliRunner().invoke(app, [*command, "--json"])
+    found = json.loads(again.stdout)
+    assert "/4 " not in again.stderr and found["recommendation"] == rows[-1]
+    assert [place["seeds"] for place in found["ranking"]] == [2, 2]
+    refused = CliRunner().invoke(app, ["bench", "compare", "--data", "digits", "--test", "x.csv"])
+    assert refused.exit_code == 2 and "Expected --label" in refused.stderr
