@@ -25,6 +25,7 @@ from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
 SPARE = 0.8  # of the memory that is free: passes over test sets take some, and fragments
+MOST = 16  # more gain little (gpu.json: 16 WRNs take as long as twice 8), and all would be finished late
 SETTLED = 12  # steps after which a run has its graphs and its memory
 
 log = logging.getLogger("noiseproof")
@@ -61,7 +62,7 @@ def fit_many(
     Args:
         fabric: the device and precision of all; by default a GPU where there is one.
         at_once: how many train side by side; by default as many as the GPU's memory holds by the measure of the first,
-            one on a CPU.
+            16 at most, and one on a CPU.
         resume: go on from the last checkpoint of each job that has a folder.
         finished: told the number of a job and its outcome as soon as it is there.
 
@@ -124,7 +125,7 @@ def _how_many(device: torch.device, before: int) -> int:
     """Runs as large as the first that the GPU's memory holds."""
     used = max(1, torch.cuda.memory_reserved(device) - before)
     free = torch.cuda.mem_get_info(device)[0] + used
-    return max(1, int(SPARE * free / used))
+    return max(1, min(MOST, int(SPARE * free / used)))
 
 
 def _on(task: Task, device: torch.device, shared: dict[int, Tensor]) -> Task:
