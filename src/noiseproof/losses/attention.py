@@ -12,7 +12,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_number
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, countable, register
+from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 from noiseproof.losses.engine import readable
 
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
@@ -51,7 +51,7 @@ class NoiseAttention(Loss):
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits = out.logits
-        attention = _field(out, "attention", logits.shape[:1], "Use a head that gives it: `attention`.")
+        attention = field_of(out, "attention", logits.shape[:1], remedy="Use a head that gives it: `attention`.")
         hard = target.dim() == 1
         label = countable(target, self.ignore_index) if hard else target
         if hard and self.floor == 0:
@@ -109,7 +109,7 @@ class EarlyLearning(Loss):
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = F.log_softmax(out.logits, 1)
         remedy = "A strategy keeps it: Output(logits, memory=…), zeros at first."
-        memory = _field(out, "memory", log_p.shape, remedy).detach()
+        memory = field_of(out, "memory", log_p.shape, remedy=remedy).detach()
         if readable(memory) and bool(((memory < 0) | (memory > 1)).any()):
             low, high = (float(end) for end in memory.aminmax())
             raise ValueError(f"Expected a `memory` of probabilities, got entries from {low:.4g} to {high:.4g}.")
@@ -122,12 +122,3 @@ class EarlyLearning(Loss):
             nll = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
             return torch.add(nll, apart, alpha=self.lam)
         return self._over_classes(self.lam * apart[:, None] - log_p, target)
-
-
-def _field(out: Output, name: str, shape: torch.Size, remedy: str) -> Tensor:
-    """A field of ``out`` beside its logits, refused where it is missing or would broadcast."""
-    field: Tensor | None = getattr(out, name)
-    if field is None or field.shape != shape:
-        got = "none" if field is None else f"shape {tuple(field.shape)}"
-        raise ValueError(f"Expected an output with `{name}` of shape {tuple(shape)}, got {got}. {remedy}")
-    return field

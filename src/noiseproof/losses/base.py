@@ -387,6 +387,16 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     return inner
 
 
+def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> Tensor:
+    """A field of ``out`` beside its logits, refused where it is missing or would broadcast."""
+    field: Tensor | None = getattr(out, name)
+    if field is None or field.shape not in shapes:
+        expected = " or ".join(str(tuple(shape)) for shape in shapes)
+        got = "none" if field is None else f"shape {tuple(field.shape)}"
+        raise ValueError(f"Expected an output with `{name}` of shape {expected}, got {got}. {remedy}")
+    return field
+
+
 def set_weight(loss: Loss, weight: Tensor | None) -> None:
     """A buffer where there is a weight; else a plain None, since a module finds its buffers slowly."""
     loss.__dict__.pop("weight", None)

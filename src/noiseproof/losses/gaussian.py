@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, countable, register
+from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 from noiseproof.losses.engine import eager, readable
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 
@@ -25,16 +25,7 @@ NEEDS = {"full": {"root"}, "diagonal": {"scale"}, "isotropic": {"scale"}, "ident
 CHUNK = 2**21  # noisy logits of Het in memory at once
 
 
-def _field(out: Output, name: str, *shapes: tuple[int, ...]) -> Tensor:
-    """A field of ``out``, refused where it is missing or would broadcast."""
-    field: Tensor | None = getattr(out, name)
-    if field is None or field.shape not in shapes:
-        got = "none" if field is None else f"shape {tuple(field.shape)}"
-        raise ValueError(
-            f"Expected an output with `{name}` of shape {' or '.join(map(str, shapes))}, got {got}. "
-            f"Use a head that gives it, or a loss with another `covariance`."
-        )
-    return field
+_field = partial(field_of, remedy="Use a head that gives it, or a loss with another `covariance`.")
 
 
 class _RankOne(torch.autograd.Function):

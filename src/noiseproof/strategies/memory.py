@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, evaluating
 
 
 class _Memory(Strategy):
@@ -151,19 +150,6 @@ class ExchangedMemory(TargetMemory):
         weighed = target * torch.stack([out.memory for out in outs if out.memory is not None])  # (M, b, K)
         total = weighed.sum(2, keepdim=True)
         return batch.with_target(torch.where(total > 0, weighed / total, target))
-
-
-@contextmanager
-def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Models in evaluation mode, for a while."""
-    was_training = [model.training for model in models]
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for model, training in zip(models, was_training, strict=True):
-            model.train(training)
 
 
 def _predictions(outs: Sequence[Output], run: Run) -> Tensor:

@@ -16,8 +16,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import shuffled
 from noiseproof.strategies.base import Batch, Step, Strategy, register
-from noiseproof.strategies.memory import evaluating
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, evaluating
 
 
 def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tensor]:

@@ -36,6 +36,19 @@ def _compiled() -> Callable[..., Tensor]:
     return torch.compile(_transformed, dynamic=False)
 
 
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Models in evaluation mode, for a while."""
+    was_training = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, training in zip(models, was_training, strict=True):
+            model.train(training)
+
+
 class Run:
     """The state of a run. Nothing in it knows a clean label.
 
@@ -60,6 +73,8 @@ class Run:
         self.fabric = fabric
         self.data = data
         self.loss = loss
+        parts = [part for part in loss.modules() if isinstance(part, Loss)]
+        self.loss_draws = any(type(part).set_step is not Loss.set_step for part in parts)  # and wants a seed a step
         self.plain_models: list[nn.Module] = []  # what the optimisers change, without DDP around it
         self.models: list[nn.Module] = []  # the same, to train: ``forward(model, x)``
         self.evaluated: list[nn.Module] = []  # what predicts; a momentum model takes the place of the trained one
@@ -313,20 +328,13 @@ class Run:
         share = -(-len(x) // self.world_size)
         places = torch.arange(self.rank * share, (self.rank + 1) * share)
         order = places % len(x)  # equally many for all processes: what is added at the end does not count
-        modules = [*models, self.loss]  # a loss that draws its scores draws the same ones for every such pass
-        was_training = [module.training for module in modules]
-        for module in modules:
-            module.eval()
-        try:
-            parts = torch.split(order, SWEEP)
-            counted = torch.split((places < len(x)).to(self.device), SWEEP)
+        parts = torch.split(order, SWEEP)
+        counted = torch.split((places < len(x)).to(self.device), SWEEP)
+        with evaluating([*models, self.loss]):  # a loss that draws its scores draws the same ones for every such pass
             for rows, counts, raw in zip(parts, counted, read_batches(x, parts, self.workers), strict=True):
                 rows = rows.to(self.device)
                 ready = self.prepare(raw, transform, None if params is None else params[rows])
                 yield rows, counts, [self.forward(model, ready) for model in models]
-        finally:
-            for module, training in zip(modules, was_training, strict=True):
-                module.train(training)
 
     def log_probs(self, outs: Sequence[Output]) -> Tensor:
         """Logarithms of the predicted distribution (b, K), averaged over models where there are several."""

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,9 +19,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.data import Inputs
-from noiseproof.train.loop import Interrupted, Progress, Result, asked_to_stop, own_stream, training
-from noiseproof.train.methods import Method
-from noiseproof.train.settings import Settings
+from noiseproof.train.loop import Interrupted, Result, asked_to_stop, own_stream, training
+from noiseproof.train.loop import Job as Job
 from noiseproof.train.task import Task
 
 SPARE = 0.8  # of the memory that is free: passes over test sets take some, and fragments
@@ -29,19 +28,6 @@ MOST = 16  # more gain little (gpu.json: 16 WRNs take as long as twice 8), and a
 SETTLED = 12  # steps after which a run has its graphs and its memory
 
 log = logging.getLogger("noiseproof")
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One run of a fleet."""
-
-    task: Task
-    method: Method | str = "ce"
-    settings: Settings | None = None
-    seed: int = 0
-    out: str | Path | None = None
-    samples: bool = False
-    progress: Progress | None = None
 
 
 Outcome = Result | Exception
@@ -70,7 +56,7 @@ def fit_many(
         Interrupted: when asked to stop (Ctrl-C, SIGTERM); every run with a folder has saved a checkpoint.
 
     >>> from noiseproof.data import get_dataset
-    >>> from noiseproof.train import prepare
+    >>> from noiseproof.train import Settings, prepare
     >>> task, short = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=1, model="mlp:hidden=[8]")
     >>> outcomes = fit_many([Job(task, method, short, seed=seed) for method in ("ce", "gce") for seed in (0, 1)])
     >>> [outcome.last["epoch"] for outcome in outcomes]
@@ -93,10 +79,8 @@ def fit_many(
         while flying or (waiting and not asked):
             while waiting and len(flying) < limit and not asked:
                 number, job = waiting.popleft()
-                steps = training(
-                    _on(job.task, fabric.device, shared), job.method, job.settings, seed=job.seed, fabric=fabric,
-                    out=job.out, resume=resume, samples=job.samples, progress=job.progress, asked=asked,
-                )  # fmt: skip
+                job = replace(job, task=_on(job.task, fabric.device, shared))
+                steps = training(job, fabric, resume=resume, asked=asked)
                 flying.append((number, (steps, own_stream(fabric))))
             for _ in range(len(flying)):
                 number, (steps, stream) = flying.popleft()

@@ -51,6 +51,19 @@ class Interrupted(RuntimeError):
 
 
 @dataclass(frozen=True, eq=False)
+class Job:
+    """One run to be made; ``train`` says what its parts are."""
+
+    task: Task
+    method: Method | str = "ce"
+    settings: Settings | None = None
+    seed: int = 0
+    out: str | Path | None = None
+    samples: bool = False
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Result:
     """A finished run. The last epoch, the best by noisy validation and the oracle's are three different things."""
 
@@ -111,10 +124,8 @@ def train(
     """
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     with asked_to_stop() as asked:
-        steps = training(
-            task, method, settings, seed=seed, fabric=fabric, out=out, resume=resume, samples=samples,
-            progress=progress, max_steps=max_steps, asked=asked,
-        )  # fmt: skip
+        job = Job(task, method, settings, seed, out, samples, progress)
+        steps = training(job, fabric, resume=resume, max_steps=max_steps, asked=asked)
         stream = own_stream(fabric)
         while True:
             try:
@@ -134,27 +145,16 @@ def own_stream(fabric: Fabric) -> AbstractContextManager[object]:
 
 
 def training(
-    task: Task,
-    method: Method | str = "ce",
-    settings: Settings | None = None,
-    *,
-    seed: int = 0,
-    fabric: Fabric | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    samples: bool = False,
-    progress: Progress | None = None,
-    max_steps: int | None = None,
-    asked: Sequence[int] = (),
+    job: Job, fabric: Fabric, *, resume: bool = False, max_steps: int | None = None, asked: Sequence[int] = ()
 ) -> Generator[None, None, Result]:
     """``train`` one step at a time, so that several runs can go side by side; ``asked`` becomes true to stop it."""
-    settings = settings or Settings()
-    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    task, method, seed, progress = job.task, job.method, job.seed, job.progress
+    settings = job.settings or Settings()
     fabric.launch()
     # Strategies remember things: a method that is used twice starts afresh.
     method = get_method(method, task, settings) if isinstance(method, str) else copy.deepcopy(method)
-    folder = None if out is None else Path(out)
-    run, record = _start(task, method, settings, seed, fabric, folder, samples)
+    folder = None if job.out is None else Path(job.out)
+    run, record = _start(task, method, settings, seed, fabric, folder, job.samples)
     if folder is not None and run.is_sharded and run.world_size > 1:
         raise ValueError(
             "Expected no folder for weights that several processes share: shards cannot be saved yet. Use DDP."
@@ -285,7 +285,8 @@ def _train_step(batch: Batch, run: Run, method: Method, settings: Settings) -> S
     for optimizer in run.optimizers:
         optimizer.zero_grad()
     run.count = batch.count
-    run.loss.set_step(run.seed_for("loss", run.step, run.rank))
+    if run.loss_draws:
+        run.loss.set_step(run.seed_for("loss", run.step, run.rank))
     step = next((done for s in strategies if (done := s.step(batch, run)) is not None), None)
     if step is None:
         step = forward_backward(batch, run, strategies)
