@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from noiseproof.bench import BadExperiment, Experiment, read_results
 from noiseproof.bench.compare import METHODS, compare, own_table
 from noiseproof.bench.ranking import Place, _holm, rank, recommend
-from noiseproof.cli import _method_list, app
+from noiseproof.cli import app
+from noiseproof.cli.bench import _method_list
 from noiseproof.data import get_dataset
 from noiseproof.train import Settings, get_method
 

@@ -1,0 +1,305 @@
+"""`noiseproof bench`: experiments, the papers' tables, comparisons and searches."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noiseproof.cli.main import app
+from noiseproof.cli.show import (
+    AsJson,
+    DataDir,
+    duration,
+    examples,
+    headline,
+    on_machine,
+    on_training,
+    refusals,
+    say,
+    show,
+    show_json,
+)
+
+if TYPE_CHECKING:
+    from noiseproof.bench import Experiment
+
+bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]
+ResultsDir = Annotated[str, typer.Option("--results", help="Folder of the results, one file a run.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Cells of a table that go by this name (dataset, method, …); again: and; a comma: or."),
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of a table's cells, by default as the paper has.")]
+
+
+@bench_app.command(
+    "run",
+    epilog=examples(
+        "bench run sweep.toml",
+        "bench run ln-table1 --only mnist",
+        "bench run sweep.toml --engine processes --workers 8",
+        "bench run sweep.toml --engine ray --address auto --gpus 0.25",
+    ),
+)
+@refusals()
+def bench_run(
+    spec: Spec,
+    results: ResultsDir = "results",
+    only: Only = None,
+    seeds: Seeds = None,
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Begin those anew that failed.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
+    threads: Annotated[int, on_machine("Threads of each run; another number may change its last digits.", min=1)] = 1,
+    accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
+    address: Annotated[str | None, on_machine("Of a Ray cluster, or auto; by default one is started.")] = None,
+    gpus: Annotated[float | None, on_machine("What a run has of a GPU under Ray.", min=0)] = None,
+) -> None:
+    """Run what has no result yet of a file or a table; what was interrupted goes on where it stopped."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else runs side by side share eight queues
+    from noiseproof.bench import run_all
+    from noiseproof.train import Interrupted
+
+    experiments = _experiments(spec, only, seeds, data_dir)
+    try:
+        found = run_all(
+            experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
+            data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=_tell, checked=True,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        say(f"{stopped} The same command goes on.")
+        raise typer.Exit(130) from None
+    if as_json:
+        return show_json(list(found.values()))
+    failed = sum(result["status"] == "failed" for result in found.values())
+    return typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+
+
+def _tell(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
+    what = f"{experiment.dataset}, {experiment.noise}, {experiment.method}, seed {experiment.seed}"
+    found = result["error"] or f"{headline(result['last'])}, {duration(result['seconds'])}"
+    typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
+
+
+@bench_app.command("status", epilog=examples("bench status sweep.toml", "bench status sweep.toml --json"))
+@refusals()
+def bench_status(
+    spec: Spec,
+    results: ResultsDir = "results",
+    only: Only = None,
+    seeds: Seeds = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which experiments of a file or a table are done, failed, running, interrupted, or still to do."""
+    from collections import Counter
+
+    from noiseproof.bench import status
+
+    found = status(_experiments(spec, only, seeds, data_dir), results)
+    if as_json:
+        return show_json([{"key": e.key, "status": state, **e.as_dict()} for e, state in found.items()])
+    rows = [(e.key, state, e.dataset, e.noise, e.method, str(e.seed)) for e, state in found.items()]
+    show(("key", "status", "dataset", "noise", "method", "seed"), rows)
+    return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(found.values()).items()))
+
+
+def _experiments(spec: str, only: Sequence[str] | None, seeds: int | None, data_dir: str | None) -> list[Experiment]:
+    """The experiments of a file, or those that a table of the papers needs."""
+    from noiseproof.bench import check, load_experiments
+    from noiseproof.bench.tables import list_tables, load_table
+
+    if spec not in list_tables():
+        if only or seeds:
+            raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
+        return load_experiments(spec, data_dir=data_dir)
+    experiments = load_table(spec).only(*only or ()).experiments(range(seeds) if seeds else None)
+    check(experiments, data_dir)
+    return experiments
+
+
+@bench_app.command(
+    "table",
+    epilog=examples(
+        "bench table",
+        "bench table ln-table1 --only mnist",
+        "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
+    ),
+)
+@refusals()
+def bench_table(
+    id: Annotated[str | None, typer.Argument(help="A table of the papers; without one they are listed.")] = None,
+    results: ResultsDir = "results",
+    only: Only = None,
+    seeds: Seeds = None,
+    format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Show a table of the papers, ours beside what they published; `bench run ID` makes the runs.
+
+    z is the difference of the means in standard errors; what the paper has in bold is between asterisks.
+    """
+    from noiseproof.bench import read_results
+    from noiseproof.bench.tables import compare, heading, lines, list_tables, load_table, notes, render
+
+    if id is None:
+        tables = [load_table(name) for name in list_tables()]
+        listed = [(t.id, t.paper, t.number, t.title, str(len(t.cells)), str(len(t.experiments()))) for t in tables]
+        head = ("id", "paper", "table", "what it shows", "cells", "runs")
+        return show_json([dict(zip(head, row, strict=True)) for row in listed]) if as_json else show(head, listed)
+    table = load_table(id).only(*only or ())
+    compared = compare(table, read_results(results), range(seeds) if seeds else None)
+    if as_json:
+        return show_json([one.as_dict() for one in compared])
+    if format != "text":
+        return typer.echo(render(table, compared, format), nl=False)  # type: ignore[arg-type]  # it refuses others
+    columns, rows = lines(compared, bold="*{}*".format)
+    typer.echo(heading(table))
+    show(columns, rows)
+    return typer.echo("\n".join(notes(table, compared)))
+
+
+@bench_app.command(
+    "compare",
+    epilog=examples(
+        "bench compare --data my.csv --label kind",
+        "bench compare --data my.csv --label kind --test checked.csv --methods ce,gce:q=0.5,sln-mo --seeds 10",
+        "bench compare --data mails.csv --text body --label kind --epochs 20",
+        "bench compare --data digits --noise symmetric:rate=0.4 --json",
+    ),
+)
+@refusals()
+def bench_compare(
+    data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],
+    label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of texts, where the input is one.")] = None,
+    test: Annotated[str | None, typer.Option(help="A file to test on, else a fifth of the rows is held out.")] = None,
+    missing: Annotated[str, typer.Option(help="refuse or impute missing values of a table.")] = "refuse",
+    noise: Annotated[str, typer.Option(help="Noise to put on the training labels, which may have their own.")] = "none",
+    methods: Annotated[str | None, typer.Option(help="Methods between commas, by default seven of all kinds.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
+    results: ResultsDir = "results",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    model: Annotated[str, on_training("A backbone of `noiseproof models`.")] = "auto",
+    epochs: Annotated[int, on_training("Passes over the data.", min=1)] = 100,
+    workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
+    accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Rank methods on your own data: accuracy after the last epoch, what chance makes of it, time and memory.
+
+    A tenth of the training rows is held out as noisy validation set, as in the papers. Run again, it goes on.
+    """
+    from noiseproof.bench.compare import METHODS, compare, own_table
+    from noiseproof.train import Interrupted, Settings
+
+    notes: list[str] = []
+    dataset = data
+    if label is not None:
+        options: dict[str, Any] = {"text": text} if text is not None else {"missing": missing}
+        dataset, notes = own_table(data, label, results, test=test, **options)
+    elif test or text:
+        raise ValueError("Expected --label, the column of the labels, beside --test and --text, got none.")
+    try:
+        found = compare(
+            dataset, _method_list(methods) if methods else METHODS, results_dir=results, noise=noise, seeds=seeds,
+            settings=Settings(model=model, epochs=epochs), data_dir=data_dir, accelerator=accelerator, engine=engine,
+            workers=workers, progress=lambda run, *rest: _tell(dataclasses.replace(run, dataset=data), *rest),
+        )  # fmt: skip
+    except Interrupted as stopped:
+        say(f"{stopped} The same command goes on.")
+        raise typer.Exit(130) from None
+    notes += found.notes
+    if as_json:
+        places = [dataclasses.asdict(place) for place in found.places]
+        return show_json({"ranking": places, "notes": notes, "recommendation": found.recommendation})
+    rows = [
+        (
+            place.method,
+            "failed" if place.mean is None else f"{place.mean:.4f}",
+            "" if place.margin is None else f"± {place.margin:.4f}",
+            "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}",
+            f"{place.seeds}/{place.seeds + place.failed}",
+            "" if place.seconds is None else f"{place.seconds:.1f}",
+            "" if place.memory is None else f"{place.memory / 1e6:.1f}",
+        )
+        for place in found.places
+    ]
+    show(("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"), rows)
+    return typer.echo("\n".join([*notes, found.recommendation]))
+
+
+def _method_list(text: str) -> list[str]:
+    """Specs between commas; one before ``key=value`` belongs to the spec."""
+    from noiseproof.core.registry import split_outside_brackets
+
+    specs: list[str] = []
+    for part in split_outside_brackets(text, ","):
+        if specs and re.match(r"\s*\w+\s*=", part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part.strip())
+    return specs
+
+
+@bench_app.command(
+    "search",
+    epilog=examples(
+        "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
+        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
+        "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
+    ),
+)
+@refusals()
+def bench_search(
+    grid: Annotated[str, typer.Argument(help="A method with lists of values, whose product is searched.")],
+    dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
+    noise: Annotated[str, typer.Option(help="Noise to put on the training labels.")] = "none",
+    validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
+    full: Annotated[bool, typer.Option("--full", help="Train what was chosen on all rows, as 001 does.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen; the search has the first seed.")] = 5,
+    results: ResultsDir = "results",
+    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+    protocol: Annotated[str | None, on_training("As this paper (000 … 004) trains on this dataset.")] = None,
+    model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
+    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
+    workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
+    accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
+    from noiseproof.bench import Experiment
+    from noiseproof.bench.search import search
+    from noiseproof.train import Interrupted, Settings
+    from noiseproof.train.protocols import protocol as protocol_of
+
+    said: dict[str, Any] = {"model": model, "epochs": epochs}
+    settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
+    settings = dataclasses.replace(settings, **{name: value for name, value in said.items() if value is not None})
+    try:
+        found = search(
+            Experiment(dataset, noise, grid, settings=settings, validation=validation, paper=protocol), results,
+            seeds=seeds, full=full, engine=engine, workers=workers, accelerator=accelerator, data_dir=data_dir,
+            progress=_tell,
+        )  # fmt: skip
+    except Interrupted as stopped:
+        say(f"{stopped} The same command goes on.")
+        raise typer.Exit(130) from None
+    if as_json:
+        return show_json({**dataclasses.asdict(found), "mean": found.mean, "std": found.std})
+    points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
+    show(("method", "noisy validation"), [(m, "failed" if a is None else f"{a:.4f}") for m, a in points])
+    spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
+    failed = f", {found.failed} runs failed" * (found.failed > 0)
+    return typer.echo(f"{found.method}: test {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}")

@@ -1,0 +1,163 @@
+"""Commands that list what there is by name: losses, noises, models, methods, strategies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from noiseproof.cli.main import app
+from noiseproof.cli.show import (
+    AsJson,
+    describe,
+    examples,
+    list_registered,
+    pairs,
+    plain,
+    refusals,
+    show,
+    show_json,
+    signature,
+)
+
+
+@app.command(epilog=examples("losses", "losses --presets", "losses --json | jq '.[].name'"))
+@refusals()
+def losses(
+    presets: Annotated[bool, typer.Option("--presets", help="List the papers' own settings instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List every loss with its parameters, formula, paper and equation.
+
+    p is the probability of the label. `NAME:key=value,…` sets parameters, `2*a + b` adds losses, `NAME@PAPER` is a
+    paper's own setting.
+    """
+    from noiseproof.losses import LOSSES, describe
+    from noiseproof.losses.presets import PRESETS
+
+    if presets:
+        if as_json:
+            return show_json([{"preset": f"{a}@{b}", "holds_for": holds, "loss": c} for a, b, holds, c in PRESETS])
+        rows = [(f"{loss}@{paper}", pairs(holds), spec) for loss, paper, holds, spec in PRESETS]
+        return show(("preset", "holds for", "loss"), rows)
+    described = [describe(name) for name in sorted(LOSSES)]
+    if as_json:
+        return show_json(described)
+    cells = [[loss["name"], pairs(loss["parameters"]), loss["formula"], loss["source"]] for loss in described]
+    return show(("name", "parameters", "formula", "source"), cells)
+
+
+@app.command(
+    epilog=examples(
+        "calibrate gce --classes 1000",
+        "calibrate agce:a=0.6,q=0.6 --classes 1000 --free a,q",
+        "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 1000 --free agce.q --json",
+    )
+)
+@refusals()
+def calibrate(
+    loss: Annotated[str, typer.Argument(help="The loss as it works for --like classes: gce, agce:a=0.6,q=0.6, …")],
+    classes: Annotated[int, typer.Option(help="The number of classes to calibrate for.")],
+    like: Annotated[int, typer.Option(help="The number of classes that the loss is known to work for.")] = 100,
+    free: Annotated[
+        str | None, typer.Option(help="The parameter to solve for (q), or a pair to get the curve of (a,q).")
+    ] = None,
+    sigma: Annotated[float, typer.Option(help="Standard deviation of the untrained network's logits.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compute a loss's parameters for another number of classes, without training.
+
+    They give an untrained network the same average error as before (paper 002, section 3.3).
+    """
+    from noiseproof.losses import get_loss
+    from noiseproof.losses.calibrate import calibrate, expected_margin, logit_bias
+
+    before = get_loss(loss)
+    names: Any = tuple(name.strip() for name in free.split(",")) if free else None
+    found = calibrate(before, classes, like, free=names[0] if names and len(names) == 1 else names, sigma=sigma)
+    bias, margin = logit_bias(classes, sigma=sigma), expected_margin(classes, sigma=sigma)
+    if as_json:
+        return show_json({
+            "loss": found.loss and str(found.loss), "params": found.params, "curve": found.curve, "classes": classes,
+            "like": {"loss": str(before), "classes": like}, "sigma": sigma, "average_error": found.error,
+            "logit_bias": bias, "expected_margin": margin,
+        })  # fmt: skip
+    rows = [
+        *((k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes") for k, v in found.params.items()),
+        ("average error", plain(found.error), f"⟨δ_k⟩(0), the same as {before} at {like} classes (002 Eq. 3)"),
+        ("logit bias", plain(bias), "ε for any loss: the label's mean probability is 0.15 (002 Eq. 4)"),
+        ("expected margin", plain(margin), "E[Δ_y] before training, exact (004 Eq. 4)"),
+    ]
+    show((f"at {classes} classes", "value", "meaning"), rows)
+    if found.curve:
+        typer.echo()
+        show(list(found.curve[0]), [[plain(value) for value in point.values()] for point in found.curve])
+    return None
+
+
+@app.command(epilog=examples("noises", "noises --json | jq '.[].name'"))
+@refusals()
+def noises(as_json: AsJson = False) -> None:
+    """List every noise model with its parameters.
+
+    `NAME:key=value,…` sets parameters; `noiseproof data show digits --noise symmetric:rate=0.4` shows what comes of it.
+    """
+    from noiseproof.noise import NOISES
+
+    list_registered(NOISES, as_json)
+
+
+@app.command(epilog=examples("models", "models --classes 100 --json"))
+@refusals()
+def models(
+    classes: Annotated[int, typer.Option(min=2, help="Classes of the linear head that the weights include.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """List every backbone with its number of weights, its features and its parameters."""
+    import torch
+
+    from noiseproof.models import MODELS
+
+    described = [describe(MODELS, name) for name in sorted(MODELS)]
+    for model in described:
+        model |= {"classes": classes, "weights": None, "features": None}
+        if not model["required"]:
+            with torch.device("meta"):  # shapes alone: nothing is allocated or drawn
+                backbone = MODELS.create(model["name"])
+            model["features"] = backbone.num_features
+            model["weights"] = sum(p.numel() for p in backbone.parameters()) + (backbone.num_features + 1) * classes
+    if as_json:
+        return show_json(described)
+    rows = [
+        (
+            model["name"],
+            f"{model['weights']:,}" if model["weights"] else "",
+            str(model["features"] or ""),
+            signature(model),
+            model["summary"],
+        )
+        for model in described
+    ]
+    return show(("name", f"weights, {classes} classes", "features", "parameters", "what it is"), rows)
+
+
+@app.command(epilog=examples("methods", "methods --json | jq '.[].name'"))
+@refusals()
+def methods(as_json: AsJson = False) -> None:
+    """List every named method: what it is made of, and its parameters.
+
+    Any loss or sum of losses is a method too; `METHOD@PAPER` has a paper's hyperparameters for the data at hand, and
+    `METHOD & STRATEGY` adds a strategy.
+    """
+    from noiseproof.train import METHODS
+
+    list_registered(METHODS, as_json)
+
+
+@app.command(epilog=examples("strategies", "strategies --json | jq '.[].name'"))
+@refusals()
+def strategies(as_json: AsJson = False) -> None:
+    """List every strategy, which `METHOD & STRATEGY:key=value` adds to a method, with its parameters."""
+    from noiseproof.strategies import STRATEGIES
+
+    list_registered(STRATEGIES, as_json)

@@ -1,0 +1,242 @@
+"""`noiseproof data`: list, download and look at datasets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from noiseproof.cli.main import app
+from noiseproof.cli.show import AsJson, DataDir, describe, examples, plain, refusals, show, show_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from noiseproof.noise import NoisyLabels
+
+data_app = typer.Typer(help="List, download and look at datasets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes than that fill no screen usefully; --json has them all
+
+
+@data_app.command("list", epilog=examples("data list", "data list --data-dir /srv/data --json"))
+@refusals()
+def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List every dataset: what it is, whether its files are here, where they are looked for, how to get them."""
+    from noiseproof.data import DATASETS
+    from noiseproof.data.fetch import ASK, DOWNLOADS
+    from noiseproof.data.sources import PLACES, data_root
+
+    described = []
+    for name in DATASETS:
+        data = describe(DATASETS, name)
+        data["parameters"].pop("data_dir", None)
+        found = None if data["required"] else _found(name, data_dir)
+        get = f"noiseproof data fetch {name}" if name in DOWNLOADS else ASK.get(name, "")
+        if data["required"]:
+            get = f"your own: {name}:{','.join(f'{key}=…' for key in data['required'])}"
+        described.append(
+            {**data, "here": found is not None, "found": found, "places": PLACES.get(name, ()), "get": get}
+        )
+    if as_json:
+        return show_json({"data_dir": data_root(data_dir), "datasets": described})
+    rows = []
+    for data in described:
+        here = "" if data["required"] else "yes" if data["here"] else "no"
+        places = "; and ".join(" or ".join(group) for group in data["places"])
+        where = ", ".join(data["found"] or ()) or places or "needs no files" * (not data["required"])
+        rows.append((data["name"], here, data["summary"], where, data["get"]))
+    typer.echo(f"data folder: {data_root(data_dir)}")
+    return show(("name", "here", "what it is", "found in, or looked for in", "how to get it"), rows)
+
+
+def _found(name: str, data_dir: str | None) -> list[str] | None:
+    """Where the files of a dataset are, none if it needs none; None if some are missing or a download broke off."""
+    from noiseproof.data.sources import PLACES, find
+
+    try:
+        found = [find(name, data_dir, group) for group in range(len(PLACES.get(name, ())))]
+    except FileNotFoundError:
+        return None
+    for files in (list(path.iterdir()) for path in found if path.is_dir()):
+        if not files or any(file.suffix == ".part" for file in files):
+            return None
+    return [str(path) for path in found]
+
+
+@data_app.command("fetch", epilog=examples("data fetch mnist", "data fetch cifar10n --data-dir /srv/data"))
+@refusals()
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A dataset of `noiseproof data list`.")],
+    data_dir: DataDir = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="Address of a folder with the official files, for machines behind a wall.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a dataset from its official source, check it and unpack it; go on where an earlier try stopped."""
+    from noiseproof.data.fetch import DOWNLOADS, fetch
+    from noiseproof.data.sources import data_root
+
+    parts = [data_root(data_dir) / f"{item.path}.part" for item in DOWNLOADS.get(name, ())]
+    for part in filter(lambda part: part.exists(), parts):
+        typer.echo(f"noiseproof: going on with {part} after {part.stat().st_size / 1e6:.1f} MB", err=True)
+    try:
+        with _progress() as progress:
+            files = fetch(name, data_dir, progress=progress, base_url=mirror)
+    except KeyboardInterrupt:
+        kept = " and ".join(str(part) for part in parts if part.exists())
+        typer.echo(
+            "noiseproof: interrupted. " + (f"What came so far is kept in {kept}. " if kept else "")
+            + "Run the same command again to go on from there.",
+            err=True,
+        )  # fmt: skip
+        raise typer.Exit(130) from None
+    if as_json:
+        return show_json({"name": name, "files": files})
+    for file in files:
+        typer.echo(str(file))
+    return None
+
+
+@data_app.command(
+    "show",
+    epilog=examples(
+        "data show digits --noise symmetric:rate=0.4",
+        "data show cifar10 --noise asymmetric-cifar10:rate=0.4 --seed 1 --json",
+        "data show cifar10 --noise open-set:rate=0.4 --foreign cifar100",
+        "data show table:table=mine.csv,label=kind",
+    ),
+)
+@refusals()
+def data_show(
+    spec: Annotated[str, typer.Argument(help="The dataset: digits, cifar10n:labels=worst, folder:path=photos, …")],
+    data_dir: DataDir = None,
+    noise: Annotated[
+        str | None, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")
+    ] = None,
+    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show a dataset: sizes, shapes, classes, what is odd about it; with noise, what really became of the labels."""
+    from noiseproof.data import corrupt, get_dataset
+    from noiseproof.data.sources import data_root
+    from noiseproof.noise import NoisyLabels, get_noise
+
+    data = get_dataset(spec, data_dir)
+    model = get_noise(noise or "none", data_root(data_dir))
+    given = corrupt(data, model, generator=seed, foreign=foreign_images(foreign, data_dir))
+    labels = None
+    if given.clean is not None and (noise or given.rate):  # or the labels came with noise of their own
+        labels = NoisyLabels(
+            given.given, given.clean, data.num_classes, noise or data.name, model.nominal if noise else None
+        )
+    parts: list[dict[str, Any]] = [
+        {"part": part, "rows": len(split), "shape": list(split.x[0].shape), "dtype": str(split.x[0].dtype)[6:]}
+        for part in ("train", "validation", "test", "trusted")
+        if (split := getattr(data, part)) is not None
+    ]
+    classes = _classes(data.classes, given.given, labels)
+    if as_json:
+        summary = labels and {
+            "noise": labels.noise, "seed": seed, "rate": labels.rate, "nominal": labels.nominal,
+            "flipped": int(labels.is_flipped.sum()), "transition": labels.transition().tolist(),
+        }  # fmt: skip
+        return show_json({"name": data.name, "parts": parts, "classes": classes, "notes": data.notes, "noise": summary})
+    rows = [(p["part"], str(p["rows"]), " × ".join(map(str, p["shape"])), p["dtype"]) for p in parts]
+    show((data.name, "rows", "shape", "dtype"), rows)
+    for note in data.notes:
+        typer.echo(f"note: {note}")
+    if labels is not None:
+        typer.echo(f"\n{labels}")
+    typer.echo()
+    counted = sorted(row["rows"] for row in classes if row["class"] in data.classes)
+    if len(classes) > FEW_CLASSES:
+        rates = [row["rate"] for row in classes if row.get("rate") is not None]
+        typer.echo(f"{data.num_classes} classes of {counted[0]} to {counted[-1]} training rows; --json lists them")
+        if rates:
+            typer.echo(f"share of wrong labels by class: {min(rates):.3f} to {max(rates):.3f}")
+        return None
+    columns = list(classes[0])
+    show(columns, [["" if row[c] is None else plain(row[c], ".3f") for c in columns] for row in classes])
+    if labels is not None and data.num_classes <= TINY_MATRIX:
+        typer.echo("\ntransition: share of each true class (row) given each label (column)")
+        matrix = labels.transition().tolist()
+        show(
+            ("", *data.classes), [(c, *(f"{t:.3f}" for t in row)) for c, row in zip(data.classes, matrix, strict=True)]
+        )
+    return None
+
+
+def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> list[dict[str, Any]]:
+    """One row a class: the training rows that bear it, or, where the truth is known, those that are it and go wrong."""
+    import torch
+
+    counts = torch.bincount(given, minlength=len(names)).tolist()
+    if labels is None:
+        return [{"class": name, "rows": count} for name, count in zip(names, counts, strict=True)]
+    rows: list[dict[str, Any]] = []
+    for k, name in [*enumerate(names), (-1, "(no class)")]:
+        own = labels.given[labels.clean == k]
+        if k < 0 and not len(own):  # images of no class come from open-set noise alone
+            continue
+        wrong = own[own != k]
+        most = int(torch.bincount(wrong).argmax()) if len(wrong) else None
+        rows.append({
+            "class": name, "rows": len(own), "wrong": len(wrong),
+            "rate": len(wrong) / len(own) if len(own) else None,
+            "mostly given as": None if most is None else names[most],
+        })  # fmt: skip
+    return rows
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Says how far a download is: a bar on a terminal, a line for every tenth in a pipe or a log."""
+    if sys.stderr.isatty():
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+            tasks: dict[str, Any] = {}
+
+            def move(file: str, done: int, total: int | None) -> None:
+                if file not in tasks:
+                    tasks[file] = bars.add_task(file)
+                bars.update(tasks[file], completed=done, total=total)
+
+            yield move
+        return
+    said: dict[str, int] = {}
+
+    def say(file: str, done: int, total: int | None) -> None:
+        tenth = 10 * done // total if total else done // 10**7
+        if said.get(file) != tenth:
+            said[file] = tenth
+            typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
+
+    yield say
+
+
+def foreign_images(spec: str | None, data_dir: str | None) -> Tensor | None:
+    """The images of another dataset, for open-set noise."""
+    import torch
+
+    from noiseproof.data import get_dataset
+
+    images = get_dataset(spec, data_dir).train.x if spec else None
+    if images is not None and not isinstance(images, torch.Tensor):
+        raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
+    return images

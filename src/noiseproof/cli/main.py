@@ -1,0 +1,35 @@
+"""The command itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from noiseproof import __version__
+
+app = typer.Typer(
+    help="Train classifiers on labels that can't be trusted, and find out which labels are wrong.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"noiseproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a pipe that knows no Δ gets a ?, not a traceback

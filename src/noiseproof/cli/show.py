@@ -1,0 +1,172 @@
+"""What all commands share: options, examples, refusals, tables and progress."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from noiseproof.core.registry import Registry
+    from noiseproof.train.loop import Progress
+
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
+]
+PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
+
+
+def on_training(text: str, **options: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Training", **options)
+
+
+def on_machine(text: str, flag: str | None = None, **options: Any) -> Any:
+    return typer.Option(*([flag] if flag else []), help=text, rich_help_panel="Machine", **options)
+
+
+def examples(*commands: str) -> str:
+    return "Examples:\n\n" + "\n".join(f"- `noiseproof {command}`" for command in commands)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What the library refuses ends in one line on stderr and exit code 2."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader went away, which is no refusal
+        raise
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        say(error)
+        raise typer.Exit(2) from None
+
+
+def say(what: object) -> None:
+    """One line on stderr, however many processes say it."""
+    if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
+        typer.echo(f"noiseproof: {' '.join(str(what).split())}", err=True)
+
+
+def list_registered(registry: Registry[Any], as_json: bool) -> None:
+    described = [describe(registry, name) for name in sorted(registry)]
+    if as_json:
+        return show_json(described)
+    rows = [(thing["name"], signature(thing), thing["summary"]) for thing in described]
+    return show(("name", "parameters", "what it does"), rows)
+
+
+def make_fabric(precision: str, **machine: Any) -> Fabric:
+    """Lightning Fabric for these devices."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    if precision not in PRECISIONS:
+        raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
+    try:
+        return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a word like any other
+    except (RuntimeError, MisconfigurationException) as error:  # devices that this machine does not have
+        raise ValueError(str(error)) from error
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def training_progress(epochs: int, shown: bool) -> Iterator[Progress | None]:
+    """Says how far a training is: a bar with the time that is left on a terminal, else a line now and then."""
+    if not shown:
+        yield None
+        return
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[metrics]}"), console=Console(stderr=True)) as bars:
+            bar = bars.add_task("", total=epochs, epoch=f"0/{epochs}", metrics="")
+
+            def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+                bars.update(bar, completed=epoch + step / steps, epoch=f"{epoch + 1}/{epochs}")
+                if row is not None:
+                    bars.update(bar, metrics=headline(row))
+
+            yield move
+        return
+    began, said, first = time.monotonic(), -math.inf, -1
+
+    def say(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+        nonlocal said, first
+        first, now = epoch if first < 0 else first, time.monotonic()
+        if row is not None and (now - said > 2 or epoch + 1 == epochs):
+            said = now
+            left = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
+            typer.echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(left)} left", err=True)
+
+    yield say
+
+
+def headline(row: Mapping[str, float]) -> str:
+    names = {"train_loss": "loss", "validation_accuracy": "noisy validation", "test_accuracy": "test"}
+    return ", ".join(f"{text} {row[name]:.3f}" for name, text in names.items() if name in row)
+
+
+def describe(registry: Registry[Any], name: str) -> dict[str, Any]:
+    """Name, first sentence and parameters of a registered thing; those without a default are ``required``."""
+    factory = registry[name]
+    text = inspect.getdoc(getattr(factory, "func", factory)) or ""  # func: of a partial, whose own text is Python's
+    parameters = registry.parameters(name)
+    return {
+        "name": name,
+        "summary": " ".join(text.partition("\n\n")[0].split()).replace("``", ""),
+        "parameters": {key: value for key, value in parameters.items() if value is not inspect.Parameter.empty},
+        "required": [key for key, value in parameters.items() if value is inspect.Parameter.empty],
+    }
+
+
+def signature(described: Mapping[str, Any]) -> str:
+    from noiseproof.core.registry import format_value
+
+    defaults = (f"{key}={format_value(value)}" for key, value in described["parameters"].items())
+    return ", ".join([*described["required"], *defaults])
+
+
+def show_json(value: Any) -> None:
+    text = json.dumps(value, default=str)
+    typer.echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # NaN is no JSON
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal, aligned plain columns in a pipe."""
+    if sys.stdout.isatty():
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(key if value is None else f"{key}={plain(value)}" for key, value in values.items())
+
+
+def plain(value: Any, digits: str = ".6g") -> str:
+    return f"{value:{digits}}" if isinstance(value, float) else str(value)

@@ -1,0 +1,240 @@
+"""`noiseproof train` and `noiseproof demo`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import re
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from noiseproof.cli.data import foreign_images
+from noiseproof.cli.main import app
+from noiseproof.cli.show import (
+    AsJson,
+    DataDir,
+    duration,
+    examples,
+    make_fabric,
+    on_machine,
+    on_training,
+    refusals,
+    say,
+    show,
+    show_json,
+    training_progress,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_fabric import Fabric
+    from torch import Tensor
+
+    from noiseproof.data import Dataset
+    from noiseproof.train import Settings, Task
+
+SHOWN = (
+    "epoch", "test_accuracy", "test_accuracy_ensemble", "test_top5", "validation_accuracy", "train_accuracy",
+    "train_accuracy_clean", "false_label_accuracy",
+)  # fmt: skip
+
+
+@app.command(
+    epilog=examples(
+        "train --noise symmetric:rate=0.4 --method gce",
+        "train --dataset cifar10 --noise asymmetric-cifar10:rate=0.4 --method sln-mo-lc@001 --protocol 001",
+        "train --dataset table:table=mine.csv,label=kind --method gce:q=0.7",
+        "train --dataset cifar100 --method ce --devices 8 --nodes 4 --precision bf16",
+        "train --dataset cifar10 --method ln --dry-run",
+    )
+)
+@refusals()
+def train(
+    dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
+    noise: Annotated[str, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")] = "none",
+    method: Annotated[str, typer.Option(help="A method of `noiseproof methods`, or any loss.")] = "ce",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of noise, held-out rows, weights, batches and method.")] = 0,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of record and checkpoints, by default one in runs/; none: no files.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on where an earlier run in that folder stopped.")] = True,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Record margin, weight and prediction of every sample.")
+    ] = False,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also log to csv, tensorboard, mlflow or wandb; may be given again.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
+    protocol: Annotated[str | None, on_training("As this paper (000 … 004) trains on this dataset.")] = None,
+    model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
+    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
+    batch_size: Annotated[str | None, on_training("Rows of a step, or full.")] = None,
+    optimizer: Annotated[str | None, on_training("sgd:lr=0.05,momentum=0.9, adam:lr=1e-3, …")] = None,
+    schedule: Annotated[str | None, on_training("constant, step:at=[0.5,0.75], exponential, cosine, linear.")] = None,
+    clip: Annotated[float | None, on_training("Largest gradient norm.")] = None,
+    validation: Annotated[float, on_training("Share of the noisy rows to hold out.", min=0)] = 0.1,
+    accelerator: Annotated[str, on_machine("auto, cpu, cuda or mps.")] = "auto",
+    devices: Annotated[int, on_machine("Processes on each machine.", min=1)] = 1,
+    nodes: Annotated[int, on_machine("Machines.", min=1)] = 1,
+    strategy: Annotated[str, on_machine("auto, ddp or fsdp (experimental).")] = "auto",
+    precision: Annotated[str, on_machine("32, bf16 or 64.")] = "32",
+    threads: Annotated[int | None, on_machine("Threads of each process, by default torch's choice.", min=1)] = None,
+    compiled: Annotated[
+        bool, on_machine("Train through torch.compile: a slow start, faster steps.", flag="--compile")
+    ] = False,
+    workers: Annotated[int, on_machine("Processes that read files.", min=0)] = 0,
+    checkpoint_steps: Annotated[int | None, on_machine("Save every so many steps, too.", min=1)] = None,
+) -> None:
+    """Train a classifier on noisy labels by any method; a run that was stopped goes on when it is started again."""
+    from pathlib import Path
+
+    import torch
+
+    from noiseproof.data import get_dataset
+    from noiseproof.train import Diverged, Interrupted, Settings, prepare, train
+    from noiseproof.train.logs import describe, make_loggers
+    from noiseproof.train.protocols import protocol as protocol_of
+
+    logging.basicConfig(format="noiseproof: %(message)s")
+    logging.getLogger("noiseproof").setLevel(logging.INFO)  # what stays eager on a GPU, and why
+    if threads:
+        torch.set_num_threads(threads)
+    data = get_dataset(dataset, data_dir)
+    given: dict[str, Any] = {
+        "model": model, "epochs": epochs, "optimizer": optimizer, "schedule": schedule, "clip": clip,
+        "batch_size": int(batch_size) if batch_size and batch_size.isdigit() else batch_size,
+        "workers": workers, "checkpoint_steps": checkpoint_steps, "compile": compiled,
+    }  # fmt: skip
+    settings = dataclasses.replace(
+        protocol_of(protocol, data.name) if protocol else Settings(),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    folder = Path(out or Path("runs", _file_name(dataset, noise, method, f"seed{seed}"))) if out != "none" else None
+    loggers = make_loggers(log or (), folder or Path())
+    if loggers and folder is None:
+        raise ValueError(f"Expected a folder to log to {', '.join(log or ())} in, got --out none.")
+    fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    fabric.launch()
+    try:
+        predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
+        task = prepare(
+            data, noise, seed=seed, validation=validation, paper=protocol, features=predictions,
+            foreign=foreign_images(foreign, data_dir), data_dir=data_dir,
+        )  # fmt: skip
+        if dry_run:
+            return _show_estimate(task, method, settings, fabric, as_json)
+        fabric.loggers.extend(loggers)  # only now: what went before is not the run
+        describe(loggers, {"dataset": dataset, "noise": noise, "method": method, "seed": seed, **settings.as_dict()})
+        with training_progress(settings.epochs, fabric.is_global_zero) as progress:
+            result = train(
+                task, method, settings, seed=seed, fabric=fabric, out=folder, resume=resume, samples=samples,
+                progress=progress,
+            )  # fmt: skip
+    except Interrupted as stopped:
+        say(f"{stopped}" + (f" The same command goes on from {folder}." if folder and not dry_run else ""))
+        raise typer.Exit(130) from None
+    except Diverged as error:
+        say(error)
+        raise typer.Exit(3) from None
+    if not fabric.is_global_zero:
+        return None
+    found = {"last": result.last, "best by noisy validation": result.best, "oracle": result.oracle}
+    if as_json:
+        return show_json({
+            "dataset": dataset, "noise": noise, "rate": task.train.rate, "method": method, "seed": seed,
+            "folder": folder, "stopped": result.stopped, **{name.split()[0]: row for name, row in found.items()},
+        })  # fmt: skip
+    columns = [name for name in SHOWN if not math.isnan(result.last.get(name, math.nan))]
+    rows = [
+        (name, *(str(row[c]) if c == "epoch" else f"{row[c]:.4f}" for c in columns))
+        for name, row in found.items()
+        if row
+    ]
+    show(("", *(column.replace("_", " ") for column in columns)), rows)
+    for line in (f"stopped early: {result.stopped}" * bool(result.stopped), f"record: {folder}" * bool(folder)):
+        if line:
+            typer.echo(line)
+    return None
+
+
+def _predictions(
+    data: Dataset, noise: str, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, dry_run: bool
+) -> Tensor | None:
+    """What a model trained on clean labels says, for noise that needs it; for a dry run, which needs none, 1/K."""
+    import torch
+
+    from noiseproof.noise import get_noise
+    from noiseproof.train.instance import averaged_predictions
+
+    if get_noise(noise).needs != "predictions":
+        return None
+    if dry_run:
+        say(f"not estimated: a training on clean labels, for the predictions that {noise} needs")
+        return torch.full((len(data.train), data.num_classes), 1 / data.num_classes)
+    say(f"training on clean labels first, for the predictions that {noise} needs")
+    with training_progress(settings.epochs, fabric.is_global_zero) as progress:
+        return averaged_predictions(
+            data, settings, seed=seed, fabric=fabric, out=folder and folder / "clean", progress=progress
+        )
+
+
+def _show_estimate(task: Task, method: str, settings: Settings, fabric: Fabric, as_json: bool) -> None:
+    from noiseproof.train.estimate import estimate
+
+    expected = estimate(task, method, settings, fabric=fabric)
+    if not fabric.is_global_zero:
+        return None
+    if as_json:
+        return show_json({**dataclasses.asdict(expected), "total_memory": expected.total_memory})
+    rows = [
+        ("time", duration(expected.seconds)),
+        ("steps", f"{expected.steps:,} of {expected.seconds_per_step * 1e3:.3g} ms"),
+        ("weights", f"{expected.weights:,}"),
+        *((f"memory, {name}", f"{size / 1e6:,.1f} MB") for name, size in expected.memory.items()),
+        ("memory, all", f"{expected.total_memory / 1e6:,.1f} MB"),
+    ]
+    return show(("estimate", "from a few steps"), rows)
+
+
+def _file_name(*parts: str) -> str:
+    return "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
+
+
+@app.command(epilog=examples("demo", "demo --seed 1 --json"))
+@refusals()
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of the split, the wrong labels, the weights and the batches.")] = 0,
+    epochs: Annotated[int, typer.Option(min=2, help="Epochs of each method.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Train on handwritten digits of which 40 % are mislabelled, at random or for a look-alike; rank the methods."""
+    import torch
+
+    from noiseproof.demo import demo
+
+    # A second thread brings matrices of this size a third, and costs tenfold where its core is busy.
+    torch.set_num_threads(1)
+    rows = []
+    busy = Console(stderr=True).status("training …") if sys.stderr.isatty() else nullcontext()
+    with busy as status:
+        for row in demo(epochs=epochs, seed=seed):
+            rows.append(row)
+            if status is not None:
+                status.update(f"{row.noise}: {row.method} {row.accuracy:.3f} …")
+    if as_json:
+        return show_json([dataclasses.asdict(row) for row in rows])
+    for noise in dict.fromkeys(row.noise for row in rows):
+        typer.echo(f"\n{noise}")
+        ranked = sorted((row for row in rows if row.noise == noise), key=lambda row: -row.accuracy)
+        cells = [(row.method, f"{row.accuracy:.3f}", f"{row.memorised:.3f}", f"{row.seconds:.1f}") for row in ranked]
+        show(("method", "test accuracy", "wrong labels repeated", "seconds"), cells)
+    return None
