@@ -125,7 +125,7 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
 def test_the_folder_says_what_was_run_and_holds_the_librarys_run(finished: tuple[Path, int, str, str]) -> None:
     folder = finished[0] / DEFAULT
     assert {p.name for p in folder.iterdir()} == {
-        "best.safetensors", "checkpoints", "record.csv", "run.json", "tensorboard",
+        "best.safetensors", "checkpoints", "labels.safetensors", "record.csv", "run.json", "tensorboard",
     }  # fmt: skip
     said = config(folder)
     assert (said["method"], said["noise"], said["seed"]) == ("gce:q=0.7", "symmetric:rate=0.4", 0)

@@ -139,6 +139,7 @@ def by_hand(data: Task, spy: Spy, epoch: int, *, several: bool = False) -> dict[
             "train_accuracy_clean": (predicted == given)[:, right].mean(),
             "false_label_accuracy": (predicted == given)[:, ~right].mean(),
             "train_accuracy_true": (predicted == clean)[:, of_a_class].mean(),
+            "train_accuracy_corrected": (predicted == clean)[:, of_a_class & ~right].mean(),
         }
     if data.validation is not None:
         z = logits_of(spy.after[epoch], data.validation.x)
@@ -295,9 +296,10 @@ def test_samples_are_what_the_models_said_of_them(tmp_path: Path) -> None:
         margin = z[np.arange(70), given] - np.log(np.exp(others).sum(1))
         found = load_file(tmp_path / "samples" / f"epoch-{epoch + 1:04d}.safetensors")
         assert {name: values.dtype for name, values in found.items()} == {
-            "margin": torch.float16, "weight": torch.float16, "prediction": torch.int16,
+            "margin": torch.float16, "weight": torch.float16, "prediction": torch.int16, "pull": torch.float32,
         }  # fmt: skip
         np.testing.assert_allclose(found["margin"].double().numpy(), margin, rtol=2**-10, atol=1e-3)
+        np.testing.assert_allclose(found["pull"].numpy(), 1 / (1 + np.exp(margin)), rtol=1e-4)  # 1 − p of CE
         assert np.array_equal(found["prediction"].numpy(), z.argmax(1))
         assert np.array_equal(found["weight"].double().numpy(), np.where(np.arange(70) % 2, 0.5, 1.0))
 

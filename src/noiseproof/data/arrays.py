@@ -121,7 +121,7 @@ def from_arrays(
                 f"got {tuple(inputs.shape[1:])} and {inputs.dtype}."
             )
         splits[part], notes = Split(inputs, labels), notes + more
-    return Dataset(name, names, **splits, encoder=None, notes=tuple(notes))
+    return Dataset(name, names, **splits, encoder=None, notes=tuple(notes), spec="")
 
 
 class DatasetRows:
@@ -230,7 +230,7 @@ def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, l
         splits[part] = Split(rows, y)
     names = tuple(classes or ())
     notes = tuple(describe_labels(splits["train"].y, names, label))
-    return Dataset(name, names, **splits, encoder=None, notes=notes)
+    return Dataset(name, names, **splits, encoder=None, notes=notes, spec="")
 
 
 def from_hf(

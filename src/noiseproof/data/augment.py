@@ -493,7 +493,9 @@ class Normalise(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Standardise(Transform):
-    """(x − mean) / std for each feature of vectors, or of inputs of any other shape.
+    """(x − mean) / std for each feature of vectors, or of inputs of any other shape, cut at ±10.
+
+    The cut is for features that hardly ever change: the few rows in which they do would lie hundreds of deviations out.
 
     >>> Standardise(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])).apply(torch.ones(1, 2), torch.empty(1, 0))
     tensor([[ 0.0000, -0.5000]])
@@ -508,7 +510,7 @@ class Standardise(Transform):
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         x = images if images.is_floating_point() else images.float()
-        return (x - self.mean.to(x)) / self.std.to(x)
+        return ((x - self.mean.to(x)) / self.std.to(x)).clamp(-10, 10)
 
     def apply(self, images: Tensor, params: Tensor) -> Tensor:
         return self.transform(images, params)

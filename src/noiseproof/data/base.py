@@ -99,6 +99,7 @@ class Dataset:
     trusted: Split | None = None  # a small clean set that a method may train on
     encoder: Encoder | None = None
     notes: tuple[str, ...] = ()  # what a user should know about their data, one sentence each
+    spec: str = ""  # by which ``get_dataset`` loads it again
 
     def __post_init__(self) -> None:
         for split in (self.train, self.test, self.validation, self.trusted):

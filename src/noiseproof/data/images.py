@@ -185,4 +185,4 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
             notes.append(f"{skipped} files in {folder} are not images and were left out.")
         splits[part] = Split(ImageFiles(folder, names, size=size, fit=fit), torch.tensor(labels))
     notes += describe_labels(splits["train"].y, classes)
-    return Dataset(root.name, classes, **splits, encoder=None, notes=tuple(notes))
+    return Dataset(root.name, classes, **splits, encoder=None, notes=tuple(notes), spec="")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from noiseproof.core.registry import Registry
+from noiseproof.core.registry import Registry, format_call
 from noiseproof.data.base import Dataset
 
 DATASETS: Registry[Dataset] = Registry("dataset")
@@ -57,6 +58,8 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     (torch.Size([100, 2]), ('upper', 'lower'))
     """
     name, params = DATASETS.parse(spec, options)
+    is_plain = all(isinstance(value, str | int | float | list | None) for value in params.values())
+    written = format_call(name, params) if is_plain else ""
     if data_dir is not None and "data_dir" in DATASETS.parameters(name):
         params["data_dir"] = data_dir
-    return DATASETS.create(name, **params)
+    return replace(DATASETS.create(name, **params), spec=written)

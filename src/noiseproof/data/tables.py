@@ -273,4 +273,4 @@ def from_table(
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(columns.encode(rows), labels)
     name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "table"
-    return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes))
+    return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes), spec="")

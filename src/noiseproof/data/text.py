@@ -96,4 +96,4 @@ def from_text(
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(features.encode(words), labels, raw=words)
     name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "text"
-    return Dataset(name, names, **splits, encoder=features, notes=tuple(notes))
+    return Dataset(name, names, **splits, encoder=features, notes=tuple(notes), spec="")

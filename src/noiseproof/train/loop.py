@@ -165,7 +165,7 @@ def training(
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     keeper = _Keeper(folder, config, run, record, method, settings)
-    done = keeper.restore(resume)  # steps of the current epoch that lie behind
+    done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind
     first_step = run.step
 
     def advance(batch: Batch) -> None:
@@ -421,14 +421,13 @@ class _Keeper:
             checkpoint.save(self.checkpoints, run.step, state)
         run.fabric.barrier()
 
-    def restore(self, resume: bool) -> int:
+    def restore(self, resume: bool, name: str) -> int:
         """Take the last checkpoint's state; the number of steps that lie behind in its epoch."""
         run = self.run
         path = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
         if path is None:
             if self.folder is not None and run.rank == 0:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                checkpoint.write_text(self.folder / "run.json", checkpoint.to_json(self.config))
+                self.record.describe({"name": name, **self.config})
             return 0
         if not resume:
             raise FileExistsError(
@@ -442,18 +441,38 @@ class _Keeper:
                     f"Expected {key}={state['config'].get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
                     "Resume with the same settings, or choose another folder."
                 )
-        for model, saved in zip(run.plain_models, state["models"], strict=True):
-            model.load_state_dict(saved)
         for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
-        run.loss.load_state_dict(state["loss"])
-        for strategy, saved in zip(self.method.strategies, state["strategies"], strict=True):
-            strategy.load_state_dict(saved)
-        self.record.load_state_dict(state["record"])
-        run.epoch, run.step, run.stopped, self.best = state["epoch"], state["step"], state["stopped"], state["best"]
+        _load(state, run, self.method, self.record)
+        self.best = state["best"]
         self.good_steps.fill_(run.step)
         position: int = state["position"]
         return position
+
+
+def _load(state: dict[str, Any], run: Run, method: Method, record: Record) -> None:
+    """Take a checkpoint's models, loss, strategies and record."""
+    for model, saved in zip(run.plain_models, state["models"], strict=True):
+        model.load_state_dict(saved)
+    run.loss.load_state_dict(state["loss"])
+    for strategy, saved in zip(method.strategies, state["strategies"], strict=True):
+        strategy.load_state_dict(saved)
+    record.load_state_dict(state["record"])
+    run.epoch, run.step, run.stopped = state["epoch"], state["step"], state["stopped"]
+
+
+def reopen(task: Task, method: Method, settings: Settings, *, seed: int, fabric: Fabric, folder: str | Path) -> Result:
+    """The run in ``folder`` as its last checkpoint has it, to be looked at."""
+    path = checkpoint.latest(Path(folder, "checkpoints"))
+    if path is None:
+        raise FileNotFoundError(
+            f"Expected a checkpoint in {folder}, got none. Benchmarks keep theirs no longer than needed."
+        )
+    fabric.launch()
+    method = copy.deepcopy(method)
+    run, record = _start(task, method, settings, seed, fabric, None, False)
+    _load(checkpoint.load(path, run.device), run, method, record)
+    return Result(record.rows, run, method.strategies, run.stopped)
 
 
 def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

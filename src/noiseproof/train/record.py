@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics of every epoch; where asked for, margin, weight and prediction of every sample.
+"""What a run leaves behind: metrics of every epoch; where asked for, margin, weights and prediction of every sample.
 
 The record is the only part of a run that knows clean labels, and it changes nothing of the run.
 """
@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.margin import margin
+from noiseproof.core.output import Output
 from noiseproof.data import Inputs
+from noiseproof.losses import Loss
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train import checkpoint
 from noiseproof.train.task import Task
@@ -25,7 +27,8 @@ from noiseproof.train.task import Task
 Row = dict[str, float]
 TOP = 5  # guesses that the second test accuracy allows
 
-NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan}  # in an epoch that skips a row
+# What stands in a table of samples for a row that an epoch skips.
+NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan, "pull": math.nan, "trust": math.nan}
 # What a method may look at to decide when to stop: everything else takes clean labels to know.
 VISIBLE = ("epoch", "lr", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 
@@ -44,7 +47,8 @@ class Record:
         self.observed = True
         dtypes = {"loss": run.dtype, "prediction": torch.int32}
         if samples:
-            dtypes |= {"margin": torch.float32, "weight": torch.float32}
+            dtypes |= {"margin": torch.float32, "weight": torch.float32, "pull": torch.float32}
+            dtypes |= {"trust": torch.float32} if "attention" in run.loss.needs else {}
         self.samples = samples
         self.seen = {
             name: torch.full((len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device)
@@ -65,10 +69,30 @@ class Record:
                 weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
                 self._note("margin", m, margin(of_model, batch.given), batch, run)
                 self._note("weight", m, weights, batch, run)
+                self._note("pull", m, pull(run.loss, step.outs[m], batch.given), batch, run)
+                if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
+                    self._note("trust", m, attention.sigmoid(), batch, run)
 
     def _note(self, name: str, m: int, values: Tensor, batch: Batch, run: Run) -> None:
         table = self.seen[name]
         table[m, batch.all_rows] = run.gather(values.to(table.dtype), batch)
+
+    def describe(self, config: dict[str, Any]) -> None:
+        """Write what the run is and the labels that it trains on, with the truth: what it takes to open it again."""
+        assert self.folder is not None
+        task = self.task
+        about = {**config, "classes": task.train.classes, "source": task.source}
+        checkpoint.write_text(self.folder / "run.json", checkpoint.to_json(about))
+        labels: dict[str, Tensor] = {}
+        for part, data in (("", task.train), ("validation.", task.validation)):
+            if data is not None:
+                labels |= {f"{part}given": data.given.to(self._classes), f"{part}index": data.index.int()}
+                labels |= {} if data.clean is None else {f"{part}clean": data.clean.to(self._classes)}
+        checkpoint.write_tensors(self.folder / "labels.safetensors", labels)
+
+    @property
+    def _classes(self) -> torch.dtype:
+        return torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
 
     def measure(self, run: Run) -> list[Tensor]:
         """Compute the epoch's metrics, as sums that nobody has waited for yet."""
@@ -82,20 +106,21 @@ class Record:
         return measured
 
     def _train_sums(self, run: Run) -> Tensor:
-        """[all, right, wrong given labels, rows of a class] × [rows, loss, agrees with given, with truth]."""
+        """[all, right labels, wrong ones, of a class, wrong of these] × [rows, loss, agrees with given, with truth]."""
         given = run.data.given
         truth = given if self.truth is None else self.truth
         loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
         agrees, is_right = ((predicted == label).double().mean(0) for label in (given, truth))
         seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
-        masks = torch.stack([seen, seen & ~flipped, seen & flipped, seen & of_a_class]).double()
+        groups = [seen, seen & ~flipped, seen & flipped, seen & of_a_class, seen & flipped & of_a_class]
+        masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
 
     def end_epoch(self, run: Run, measured: list[Tensor], seconds: float) -> Row:
         """Close the epoch: what was measured as one row."""
         row: Row = {"epoch": run.epoch + 1, "lr": float(run.optimizers[0].param_groups[0]["lr"]), "seconds": seconds}
         sums = [tensor.tolist() for tensor in measured]
-        every, right, wrong, known = sums.pop(0)
+        every, right, wrong, known, corrected = sums.pop(0)
         row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
         if self.truth is not None:
             row |= {
@@ -104,6 +129,7 @@ class Record:
                 "train_accuracy_clean": _ratio(right[2], right[0]),
                 "false_label_accuracy": _ratio(wrong[2], wrong[0]),
                 "train_accuracy_true": _ratio(known[3], known[0]),
+                "train_accuracy_corrected": _ratio(corrected[3], corrected[0]),
             }
         if self.task.validation is not None:
             nll, _, _, accuracy, *clean = (_ratio(*pair) for pair in sums.pop(0))
@@ -138,10 +164,10 @@ class Record:
         assert self.folder is not None
         checkpoint.write_text(self.folder / "record.csv", to_csv(self.rows))
         if self.samples:
-            # Of several models, the first speaks; half precision is enough to look at.
-            classes = torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
-            compact = {"margin": torch.float16, "weight": torch.float16, "prediction": classes}
-            tensors = {name: self.seen[name][0].to(dtype) for name, dtype in compact.items()}
+            # Of several models, the first speaks; half precision is enough to look at, but for what has no bound.
+            compact = {"prediction": self._classes, "pull": torch.float32}
+            names = [name for name in self.seen if name != "loss"]
+            tensors = {name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names}
             checkpoint.write_tensors(self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors)
 
     def state_dict(self) -> dict[str, Any]:
@@ -153,6 +179,19 @@ class Record:
         for name, values in self.seen.items():
             if name in state["seen"]:  # else they were not asked for until now
                 values.copy_(state["seen"][name])
+
+
+def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
+    """½‖∂L/∂z‖₁ of each row: how hard the loss pulls at its logits, which is w(Δ) where L is a function of Δ (004 §4).
+
+    >>> from noiseproof.losses import get_loss
+    >>> pull(get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0]))  # p(1 − p)
+    tensor([0.1966])
+    """
+    with torch.enable_grad():
+        logits = out.logits.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(out._replace(logits=logits), label).sum(), logits)
+    return gradient.abs().sum(1) / 2
 
 
 def _ratio(sum_: float, count: float) -> float:
@@ -202,7 +241,8 @@ def to_csv(rows: Sequence[Row]) -> str:
     """
     text = io.StringIO()
     if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        names = dict.fromkeys(name for row in rows for name in row)  # a resumed run of an earlier version has fewer
+        writer = csv.DictWriter(text, list(names), restval="nan", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue()

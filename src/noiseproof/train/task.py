@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +33,7 @@ class Task:
     dataset: str = ""
     noise: str = "none"
     notes: tuple[str, ...] = field(default=())
+    source: dict[str, Any] = field(default_factory=dict)  # plain values: where the inputs are from, and how prepared
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -65,8 +69,24 @@ def prepare(
     train, held = noisy, None
     if validation:
         train, held = noisy.split(validation, generator=own_generator(seed, 1))
+    where = None if data_dir is None else os.path.abspath(data_dir)
+    return make_task(data, train, held, noise=str(noise or "none"), paper=paper, augment=augment, data_dir=where)
+
+
+def make_task(
+    data: Dataset,
+    train: NoisyData,
+    held: NoisyData | None = None,
+    *,
+    noise: str = "none",
+    paper: str | None = None,
+    augment: bool = True,
+    data_dir: str | None = None,
+) -> Task:
+    """The task of labels that are given: rows of ``data`` to train and to validate on; ``prepare`` says the rest."""
     known = _known_augmentation(data.name, paper)
     normalise = known[1] if known else _normalisation(train.x)
+    labels = zlib.crc32(data.train.y[train.index.cpu()].numpy().tobytes())  # before any noise
     return Task(
         train,
         held,
@@ -74,8 +94,9 @@ def prepare(
         augment=(known[0] if known and augment else normalise),
         normalise=normalise,
         dataset=data.name,
-        noise=str(noise or "none"),
+        noise=noise,
         notes=data.notes,
+        source={"spec": data.spec, "data_dir": data_dir, "paper": paper, "augment": augment, "labels": labels},
     )
 
 

@@ -1,0 +1,124 @@
+"""Whether the verdict before training agrees with what the papers trained: thresholds, and cells they were not set on.
+
+    python benchmarks/verdict.py
+
+A cell's outcome is its accuracy without added noise over that of cross entropy beside it: from 0.9 it learns, from 0.5
+partly, else it underfits. Thresholds are the geometric means of the two neighbours that they must keep apart among the
+cells of 004 Table 2 and 002 Table 3; 002 Table 2 is held out, and so are 004 Tables 3 and 4. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import write_rows
+
+from noiseproof.analysis.verdict import LEARNS, PARTLY, SLOW, Answer, Verdict, verdict
+from noiseproof.bench.tables import load_table
+from noiseproof.data import NoisyData
+from noiseproof.losses import Loss
+from noiseproof.train import Settings, Task, get_method
+
+SET_ON = {"curriculum-table2": "test", "bias-table3": "top 1"}
+HELD_OUT = {"bias-table2": "0 %", "curriculum-table3": "clean", "curriculum-table4": ""}
+NUMBERS = ("weight", "start", "left_behind", "slowness")
+CLASSES = {"cifar10": 10, "fashion-mnist": 10, "cifar100": 100, "webvision": 1000}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A published cell, what came of it, and what the verdict says."""
+
+    table: str
+    block: str
+    row: str
+    accuracy: float
+    share: float  # of cross entropy's accuracy
+    found: Verdict
+
+    @property
+    def outcome(self) -> Answer:
+        return "learns" if self.share >= 0.9 else "partly" if self.share >= 0.5 else "underfits"
+
+
+def loss_of(method: str, dataset: str, num_classes: int) -> Loss:
+    """The loss that a table's method trains with on this dataset."""
+    labels = torch.arange(num_classes)
+    data = NoisyData(
+        x=torch.zeros(num_classes, 1), given=labels, classes=tuple(map(str, labels.tolist())), index=labels
+    )
+    return get_method(method, Task(data, dataset=dataset), Settings()).loss
+
+
+@cache
+def _verdict(spec: str, num_classes: int) -> Verdict:
+    return verdict(spec, num_classes, alternatives=False)
+
+
+def judged(table: str, column: str) -> list[Judged]:
+    """The cells of a table's column; where it has none of that name, of all columns, each a number of classes."""
+    cells = [cell for cell in load_table(table).cells if not column or cell.column == column]
+    reference: dict[Any, float] = {}
+    for cell in cells:
+        if cell.row.rstrip(" ‡") == "CE":
+            reference |= dict.fromkeys([(cell.block, cell.column), cell.column], cell.published.mean)
+    found = []
+    for cell in cells:
+        classes = CLASSES[cell.what["dataset"]] if column else int(cell.column.split()[0])
+        loss = loss_of(cell.what["method"], cell.what["dataset"], classes)
+        share = cell.published.mean / reference.get((cell.block, cell.column), reference[cell.column])
+        block = cell.block or f"WebVision, {classes} classes"
+        found.append(Judged(table, block, cell.row, cell.published.mean, share, _verdict(str(loss), classes)))
+    return found
+
+
+def thresholds(cells: list[Judged]) -> tuple[float, float, float]:
+    """What LEARNS, PARTLY and SLOW must be: between the nearest cells of different outcomes."""
+    fast = [cell for cell in cells if cell.found.slowness <= SLOW]
+    behind = {
+        answer: [c.found.left_behind for c in fast if c.outcome == answer]
+        for answer in ("learns", "partly", "underfits")
+    }
+    slow = [cell.found.slowness for cell in cells if cell.found.slowness > SLOW]
+    learns = math.sqrt(min(behind["learns"]) * max(behind["partly"]))
+    partly = math.sqrt(min(behind["partly"]) * max(behind["underfits"]))
+    return learns, partly, math.sqrt(max(cell.found.slowness for cell in fast) * min(slow))
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for tables in (SET_ON, HELD_OUT):
+        cells = [cell for table, column in tables.items() for cell in judged(table, column)]
+        if tables is SET_ON:
+            print("thresholds: LEARNS {:.4f}, PARTLY {:.4f}, SLOW {:.0f}".format(*thresholds(cells)))
+            print(f"in use:     LEARNS {LEARNS:.4f}, PARTLY {PARTLY:.4f}, SLOW {SLOW:.0f}")
+        for cell in cells:
+            rows.append({
+                "table": cell.table, "set_on": tables is SET_ON, "block": cell.block, "row": cell.row,
+                "loss": cell.found.loss, "classes": cell.found.num_classes, "accuracy": cell.accuracy,
+                "share_of_ce": round(cell.share, 3), "outcome": cell.outcome, "verdict": cell.found.answer,
+                **{name: float(f"{getattr(cell.found, name):.4g}") for name in NUMBERS},
+            })  # fmt: skip
+        for table in tables:
+            of_table = [cell for cell in cells if cell.table == table]
+            agree = Counter(cell.outcome == cell.found.answer for cell in of_table)[True]
+            learn = Counter(cell.outcome == "learns" for cell in of_table)[True]
+            held_out = "" if tables is SET_ON else ", held out"
+            print(f"{table}: {agree} of {len(of_table)} agree{held_out}; {learn} learn")
+            for cell in of_table:
+                if cell.outcome != cell.found.answer:
+                    print(f"  {cell.block}, {cell.row}: {cell.share:.2f} of CE, {cell.found.answer}")
+    write_rows(Path(__file__).parent / "results" / "verdict.json", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,444 @@
+"""After training: dissections, calibration and confusion by hand, features and boundaries of real tiny runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mpmath import mp
+from torch import Generator
+
+from noiseproof.analysis import features, predictions
+from noiseproof.analysis.figure import Figure, Missing
+from noiseproof.analysis.predictions import Predictions
+from noiseproof.analysis.runs import RunFolder, open_run
+from noiseproof.data import get_dataset
+from noiseproof.models.classifier import build_classifier
+from noiseproof.noise import get_noise
+from noiseproof.strategies import get_strategy
+from noiseproof.train import Settings, prepare, train
+
+SHORT = Settings(epochs=3, model="mlp:hidden=[16]", optimizer="sgd:lr=0.05,momentum=0.9")
+CIFAR_N = Path(os.environ.get("NOISEPROOF_DATA", "/none"), "cifar-n", "CIFAR-10_human.pt")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
+    folder = tmp_path_factory.mktemp("runs")
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
+    for name in ("ce", "selc:start=1", "sln-mo-lc:start=1"):
+        train(task, name, SHORT, out=folder / name.partition(":")[0])
+    return {name: open_run(folder / name) for name in ("ce", "selc", "sln-mo-lc")}
+
+
+@pytest.fixture(scope="module")
+def moons(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("moons")
+    task = prepare(get_dataset("two-moons:n=200"), "symmetric:rate=0.2")
+    train(task, "ce", Settings(epochs=3, model="mlp:hidden=[]"), out=folder)
+    return open_run(folder)
+
+
+def probabilities(rows: int, classes: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.ones(classes), rows)
+
+
+# Which labels a model believes
+
+
+@pytest.mark.parametrize("size", [1, 7, 20, 64, None])
+def test_dissection_counts_as_a_loop_does(size: int | None) -> None:
+    rng = np.random.default_rng(0)
+    given, predicted, clean = rng.integers(0, 3, (3, 64))
+    clean[::9] = -1  # no class: label and prediction are both wrong
+    losses = rng.integers(0, 10, 64) / 10  # many ties
+    table = predictions.dissection(given, predicted, losses, clean, size=size)
+    size = size or 2  # 64 samples into at most 50 intervals
+    order = sorted(range(64), key=lambda i: losses[i])  # stable
+    expected = {}
+    for start in range(0, 64, size):
+        for i in order[start : start + size]:
+            label, prediction = ("right" if v[i] == clean[i] else "wrong" for v in (given, predicted))
+            key = (start + min(size, 64 - start) / 2, f"label {label}, prediction {prediction}")
+            expected[key] = expected.get(key, 0) + 1
+    found = {(r["rank"], r["case"]): r["samples"] for r in table.to_dict("records") if r["samples"]}
+    assert found == expected
+    assert table["rank"].is_monotonic_increasing and len(table) == 4 * math.ceil(64 / size)
+
+
+def test_dissection_of_cifar_has_a_thousand_samples_an_interval() -> None:
+    y = np.zeros(50_000, int)
+    table = predictions.dissection(y, y, np.arange(50_000), y)
+    assert table.groupby("rank")["samples"].sum().tolist() == [1000] * 50
+
+
+def test_small_losses_with_wrong_labels_are_told_from_what_correction_can_mend() -> None:
+    # A model that memorised row 0 (wrong label), believes row 1, and sees through the wrong label of row 2.
+    p = np.array([[0.99, 0.01], [0.9, 0.1], [0.8, 0.2]])
+    figure = predictions.dissection_figure({"ce": Predictions(np.array([0, 0, 1]), p, np.array([1, 0, 0]))})
+    assert isinstance(figure, Figure)
+    assert figure.data[figure.data["share"] == 1]["case"].tolist() == [
+        "label wrong, prediction wrong",
+        "label right, prediction right",
+        "label wrong, prediction right",
+    ]
+
+
+def test_density_of_label_probabilities() -> None:
+    p = probabilities(1000, 4)
+    labels, clean = np.random.default_rng(1).integers(0, 4, (2, 1000))
+    table = predictions.label_probability(labels, p, clean, bins=20)
+    for name, member in (("right", labels == clean), ("wrong", labels != clean)):
+        rows = table[table["labels"] == name]
+        p_y = [p[i, labels[i]] for i in np.flatnonzero(member)]
+        assert rows["samples"].tolist() == [sum(math.floor(v * 20) == b for v in p_y) for b in range(20)]
+        assert rows["density"].sum() / 20 == pytest.approx(1)
+    everything = predictions.label_probability(labels, p, bins=20)
+    assert everything["samples"].tolist() == table.groupby("probability")["samples"].sum().tolist()
+
+
+def test_confusion_of_given_labels_is_the_transition_matrix_that_was_drawn() -> None:
+    T = torch.tensor([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.0, 0.4, 0.6]])
+    clean = torch.arange(3).repeat(2000)
+    given = torch.multinomial(T[clean], 1, generator=Generator().manual_seed(0))[:, 0]
+    table = predictions.confusion([*given.tolist(), 0], [*clean.tolist(), -1], ["a", "b", "c"])
+    assert table["samples"].sum() == 6000  # without the row of no class
+    assert table["share"].to_numpy().reshape(3, 3) == pytest.approx(T.numpy(), abs=0.04)
+    assert table.groupby("clean")["share"].sum().tolist() == pytest.approx([1, 1, 1])
+    assert table.iloc[1][["clean", "label"]].tolist() == ["a", "b"]
+
+
+def test_confusion_figure_shows_labels_given_once_and_corrected_ones() -> None:
+    clean, given = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0])
+    p = np.eye(2)[[0, 1, 1, 1]]
+    two = {"ce": Predictions(given, p, clean), "nal": Predictions(given, p, clean, corrected=clean)}
+    figure = predictions.confusion_figure(two)
+    assert isinstance(figure, Figure)
+    assert figure.data["labels"].unique().tolist() == [
+        "given (75.0% right)", "predicted, ce (75.0% right)", "corrected, nal (100.0% right)",
+    ]  # fmt: skip
+    other = predictions.confusion_figure({**two, "ln": Predictions(clean, p, clean)})
+    assert isinstance(other, Figure) and "given to ln (100.0% right)" in set(other.data["labels"])
+
+
+# How sure it is
+
+
+def test_calibration_of_a_made_up_model() -> None:
+    # Six predictions 90 % sure, half of them right; four 60 % sure, all right.
+    p = np.array([[0.9, 0.1]] * 6 + [[0.6, 0.4]] * 4)
+    labels = np.array([0, 0, 0, 1, 1, 1] + [0] * 4)
+    found = predictions.calibration(labels, p)
+    assert found.ece == pytest.approx(0.6 * 0.4 + 0.4 * 0.4)
+    with mp.workdps(30):
+        nll = -(3 * mp.log("0.9") + 3 * mp.log("0.1") + 4 * mp.log("0.6")) / 10
+    assert found.nll == pytest.approx(float(nll), rel=1e-14)
+    assert found.brier == pytest.approx((3 * 2 * 0.1**2 + 3 * 2 * 0.9**2 + 4 * 2 * 0.4**2) / 10)
+    assert (found.accuracy, found.confidence) == (pytest.approx(0.7), pytest.approx(0.78))
+
+
+def test_a_model_that_is_right_as_often_as_it_says_is_calibrated() -> None:
+    p = np.array([[0.75, 0.25]] * 4)
+    assert predictions.calibration([0, 0, 0, 1], p).ece == pytest.approx(0, abs=1e-15)
+    assert predictions.calibration([0, 0, 0, 0], p).ece == pytest.approx(0.25)
+
+
+def test_bins_of_confidence_have_their_upper_end() -> None:
+    p = np.array([[0.8, 0.2, 0.0, 0.0, 0.0], [1.0, 0, 0, 0, 0], [0.2] * 5])
+    table = predictions.reliability([0, 0, 0], p, bins=5)
+    assert table["samples"].tolist() == [1, 0, 0, 1, 1]
+    assert math.isnan(table["accuracy"][1])
+
+
+def test_ece_as_a_loop_over_bins_computes_it() -> None:
+    p = probabilities(500, 3)
+    labels = np.random.default_rng(2).integers(0, 3, 500)
+    total = 0.0
+    for b in range(15):
+        member = [i for i in range(500) if b / 15 < p[i].max() <= (b + 1) / 15]
+        if member:
+            accuracy = sum(p[i].argmax() == labels[i] for i in member) / len(member)
+            total += len(member) / 500 * abs(accuracy - sum(p[i].max() for i in member) / len(member))
+    assert predictions.calibration(labels, p).ece == pytest.approx(total, rel=1e-12)
+
+
+def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
+    assert predictions.calibration([1, 0], [[1.0, 0.0], [1.0, 0.0]]).nll == math.inf
+
+
+@pytest.mark.parametrize(
+    ("labels", "p", "message"),
+    [
+        ([0, 1], [[0.5, 0.5]], "of the same rows"),
+        ([2], [[0.5, 0.5]], "labels in 0 … 1"),
+        ([0], [[2.0, -1.0]], "sum to one. Apply a softmax"),
+        ([0.5], [[0.5, 0.5]], "labels in 0 … 1"),
+        ([], np.zeros((0, 2)), "at least one"),
+    ],
+)
+def test_refuses_what_are_no_predictions(labels: list[float], p: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predictions.calibration(labels, p)
+
+
+# Several annotators
+
+
+def test_annotator_nll_is_the_mean_of_means() -> None:
+    p = probabilities(40, 5)
+    votes = np.random.default_rng(3).integers(-1, 5, (40, 3))
+    votes[:, 0] = np.abs(votes[:, 0])
+    means = []
+    for i in range(40):
+        given = [v for v in votes[i] if v >= 0]
+        means.append(sum(-math.log(p[i, v]) for v in given) / len(given))
+    assert predictions.annotator_nll(votes, p) == pytest.approx(sum(means) / 40, rel=1e-13)
+    with pytest.raises(ValueError, match="row 1 has none"):
+        predictions.annotator_nll([[0], [-1]], [[0.5, 0.5], [0.5, 0.5]])
+
+
+@pytest.mark.skipif(not CIFAR_N.is_file(), reason="CIFAR-10N's file is not in $NOISEPROOF_DATA/cifar-n")
+def test_annotators_of_cifar10n() -> None:
+    from noiseproof.noise.human import read_table
+
+    clean = read_table(CIFAR_N)["clean_label"]
+    votes = predictions.cifar10n_annotations(clean, CIFAR_N.parent)
+    assert votes.shape == (50_000, 3)
+    wrong = (votes != np.asarray(clean)[:, None]).mean(0)
+    assert wrong == pytest.approx([0.1723, 0.1812, 0.1764], abs=1e-4)
+    assert predictions.annotator_nll(votes, np.full((50_000, 10), 0.1)) == pytest.approx(math.log(10))
+    sure = np.full((50_000, 10), 0.2 / 9)
+    sure[np.arange(50_000), clean] = 0.8
+    r = wrong.mean()
+    assert predictions.annotator_nll(votes, sure) == pytest.approx(
+        -(1 - r) * math.log(0.8) - r * math.log(0.2 / 9), rel=1e-12
+    )
+
+
+# What it cost, and what hyperparameters did
+
+
+def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
+    runs = pd.DataFrame(
+        {"tau": [1, 1, 2, 2], "lam": [0.1, 0.1, 0.1, 0.5], "seed": [0, 1, 0, 0], "test_accuracy": [0.5, 0.7, 0.8, 0.9]}
+    )
+    table = predictions.sensitivity(runs, ["tau", "lam"])
+    assert table[["tau", "lam", "runs"]].values.tolist() == [[1, 0.1, 2], [2, 0.1, 1], [2, 0.5, 1]]
+    assert table["mean"].tolist() == pytest.approx([0.6, 0.8, 0.9])
+    assert table["std"][0] == pytest.approx(math.sqrt(0.02)) and math.isnan(table["std"][1])
+    heat = predictions.sensitivity_figure(runs, ["tau", "lam"])
+    assert heat.layers[0].kind == "heat" and heat.data["tau"].tolist() == ["1", "2", "2"]
+    band = predictions.sensitivity_figure(runs, ["tau"])
+    assert band.data["low"].tolist() == pytest.approx([0.6 - math.sqrt(0.02), 0.85 - math.sqrt(0.005)])
+    with pytest.raises(ValueError, match="one or two hyperparameters"):
+        predictions.sensitivity_figure(runs, [])
+    with pytest.raises(ValueError, match="Expected the columns sigma, test_accuracy, sigma not among"):
+        predictions.sensitivity(runs, ["sigma"])
+
+
+def test_which_parameters_vary() -> None:
+    assert predictions.varied(["gce:q=0.3", "ce"]) is None
+    assert predictions.varied(["gce:q=0.3", "gce"]) is None
+    assert predictions.varied(["gce:q=0.3", "gce:q=0.3"]) is None
+    assert predictions.varied(["ce & momentum:alpha=0.9", "ce & momentum:alpha=0.99"]) is None
+    two = predictions.varied(["ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3"])
+    assert two is not None and list(two) == ["tau", "lam"]
+
+
+# Runs
+
+
+def test_predictions_of_a_run_are_those_that_its_record_counted(runs: dict[str, RunFolder]) -> None:
+    for run in runs.values():
+        found = predictions.predict(run, "test")
+        last = run.rows.iloc[-1]
+        assert (found.pred_probs.argmax(1) == found.labels).mean() == pytest.approx(last["test_accuracy"])
+        assert predictions.label_losses(found.labels, found.pred_probs).mean() == pytest.approx(
+            last["test_loss"], rel=1e-5
+        )
+        of_training = predictions.predict(run, "train")
+        assert np.array_equal(of_training.labels, run.given) and np.array_equal(of_training.clean, run.clean)
+        assert len(predictions.predict(run, "validation").labels) == 144
+
+
+def test_predictions_of_some_rows(runs: dict[str, RunFolder]) -> None:
+    whole, some = (predictions.predict(runs["selc"], rows=rows) for rows in (None, 100))
+    assert np.array_equal(whole.rows, np.arange(1293)) and len(set(some.rows)) == 100
+    assert some.pred_probs == pytest.approx(whole.pred_probs[some.rows], abs=1e-6)
+    for name in ("labels", "clean", "corrected"):
+        assert np.array_equal(getattr(some, name), getattr(whole, name)[some.rows])
+    assert np.array_equal(some.rows, predictions.predict(runs["selc"], rows=100).rows)
+
+
+def test_corrected_labels_are_the_targets_that_a_method_ended_with(runs: dict[str, RunFolder]) -> None:
+    assert predictions.predict(runs["ce"]).corrected is None
+    memory = runs["selc"].result().strategies[0]
+    assert np.array_equal(predictions.predict(runs["selc"]).corrected, memory.table[:, 0].argmax(1).numpy())
+    corrected = predictions.predict(runs["sln-mo-lc"]).corrected
+    strategy = next(s for s in runs["sln-mo-lc"].result().strategies if hasattr(s, "kept"))
+    given = torch.tensor(runs["sln-mo-lc"].given)
+    by_hand = torch.where((given == strategy.predicted) | (strategy.kept < 0.5), strategy.predicted, given)
+    assert np.array_equal(corrected, by_hand.numpy())
+    assert (corrected != runs["sln-mo-lc"].given).any()
+
+
+def test_corrected_labels_of_soft_corrections() -> None:
+    strategy = get_strategy("label-correction:start=0,soft=true")
+    assert predictions.corrected_labels([strategy], [0, 1]) is None  # nothing corrected yet
+    strategy.kept = torch.tensor([0.3, 0.3])
+    strategy.predicted = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
+    # 0.3 + 0.7 · 0.1 < 0.7 · 0.9, 0.3 + 0.7 · 0.2 < 0.7 · 0.8
+    assert predictions.corrected_labels([strategy], [0, 1]).tolist() == [1, 0]
+    strategy.kept = torch.tensor([0.3, 0.5])
+    assert predictions.corrected_labels([strategy], [0, 1]).tolist() == [1, 1]
+
+
+def check_figure(figure: Figure) -> None:
+    for layer in figure.layers:
+        used = (layer.x, layer.y, layer.z, layer.color, layer.low, layer.high, layer.dash, figure.panel)
+        assert {name for name in used if name} <= set(figure.data), figure.name
+    assert len(figure.data) and figure.reading.endswith(".") and figure.stage == "After training"
+
+
+def test_every_figure_of_runs(runs: dict[str, RunFolder]) -> None:
+    figures = predictions.prediction_figures(runs)
+    assert [figure.name for figure in figures] == [
+        "dissection", "label-probability", "confusion", "reliability", "calibration", "annotators", "cost",
+    ]  # fmt: skip
+    for figure in figures:
+        if isinstance(figure, Missing):
+            assert figure.name == "annotators" and "CIFAR-10" in figure.needs
+        else:
+            check_figure(figure)
+    cost = next(f for f in figures if f.name == "cost")
+    assert isinstance(cost, Figure) and cost.data["method"].tolist() == list(runs)
+    again = predictions.prediction_figures(runs)
+    for one, two in zip(figures, again, strict=True):
+        if isinstance(one, Figure) and isinstance(two, Figure):
+            pd.testing.assert_frame_equal(one.data, two.data, check_exact=True)
+
+
+def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    for q in ("0.3", "0.7"):
+        train(task, f"gce:q={q}", SHORT, out=tmp_path / q)
+    figures = predictions.prediction_figures({q: open_run(tmp_path / q) for q in ("0.3", "0.7")})
+    figure = figures[-1]
+    assert isinstance(figure, Figure) and figure.name == "sensitivity-q" and figure.data["q"].tolist() == [0.3, 0.7]
+    train(prepare(get_dataset("digits"), "symmetric:rate=0.2"), "gce:q=0.5", SHORT, out=tmp_path / "other")
+    mixed = predictions.prediction_figures({q: open_run(tmp_path / q) for q in ("0.3", "other")})
+    assert mixed[-1].name == "cost"  # other noise makes no sensitivity
+
+
+def test_a_run_out_of_reach_is_left_out_with_the_reason(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    data = get_dataset("digits")
+    task = prepare(type(data)("mine", data.classes, data.train, data.test), "symmetric:rate=0.4")
+    train(task, "ce", SHORT, out=tmp_path)
+    own = open_run(tmp_path)
+    both = predictions.prediction_figures({"ce": runs["ce"], "mine": own})
+    dissected = both[0]
+    assert isinstance(dissected, Figure) and "Without mine: " in dissected.reading
+    assert dissected.data["method"].unique().tolist() == ["ce"]
+    alone = {figure.name: figure for figure in predictions.prediction_figures({"mine": own})}
+    assert isinstance(alone["reliability"], Missing) and "open_run(folder, task=…)" in alone["reliability"].needs
+    assert isinstance(alone["dissection"], Missing) and isinstance(alone["cost"], Figure)
+
+
+def test_without_truth_there_is_no_dissection() -> None:
+    unknown = {"ce": Predictions(np.array([0, 1]), np.eye(2))}
+    for figure in (predictions.dissection_figure(unknown), predictions.confusion_figure(unknown)):
+        assert isinstance(figure, Missing) and "clean labels are known" in figure.needs
+    assert predictions.label_probability_figure(unknown).data["labels"].unique().tolist() == ["all"]
+
+
+# Features
+
+
+def test_penultimate_features_are_what_the_head_sees() -> None:
+    model = build_classifier("cnn4", "linear", input_shape=(1, 8, 8), num_outputs=3, generator=Generator())
+    x = torch.randn(10, 1, 8, 8, generator=Generator())
+    seen: list[torch.Tensor] = []
+    hook = model.head.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    with torch.no_grad():
+        model.eval()(x)
+    hook.remove()
+    model.train()
+    found = features.penultimate_features(model, x, batch_size=4)
+    torch.testing.assert_close(found, seen[0])
+    assert model.training and not model.backbone.features[1].running_mean.any()  # no statistics were changed
+
+
+def test_tsne_keeps_clouds_together_and_is_the_same_twice() -> None:
+    rng = np.random.default_rng(0)
+    label = np.repeat([0, 1, 2], 40)
+    cloud = rng.normal(size=(120, 60)) + 20 * np.eye(60)[label]
+    state = np.random.get_state()[1].copy()
+    placed = features.tsne(cloud, perplexity=10)
+    assert np.array_equal(placed, features.tsne(cloud, perplexity=10))
+    assert np.array_equal(state, np.random.get_state()[1])
+    distance = np.linalg.norm(placed[:, None] - placed[None], axis=2)
+    nearest = np.argsort(distance, 1)[:, 1]
+    assert (label[nearest] == label).all()
+
+
+def test_tsne_of_little() -> None:
+    assert not features.tsne(np.ones((10, 4))).any()
+    assert np.isfinite(features.tsne(np.random.default_rng(0).normal(size=(5, 1)))).all()
+    with pytest.raises(ValueError, match="at least 4 rows"):
+        features.tsne(np.ones((3, 4)))
+
+
+def test_feature_map_of_a_run(runs: dict[str, RunFolder]) -> None:
+    run = runs["ce"]
+    table = features.feature_map(run, rows=60, perplexity=5)
+    assert len(table) == 60 and table["row"].is_unique
+    rows = table["row"].to_numpy()
+    assert table["given"].tolist() == [str(v) for v in run.given[rows]]
+    assert table["class"].tolist() == [str(v) for v in run.clean[rows]]
+    assert (table["label"] == "wrong").tolist() == (run.given != run.clean)[rows].tolist()
+    assert len(features.feature_map(run, "test", rows=40, perplexity=5)) == 40
+    check_figure(features.feature_figure({"ce": table}))
+
+
+# In the plane
+
+
+def test_decision_boundary_of_a_linear_model_is_a_sigmoid(moons: RunFolder) -> None:
+    table = features.decision_boundary(moons, resolution=12)
+    grid, points = table[table["probability"].notna()], table[table["given"].notna()]
+    assert (len(grid), len(points)) == (144, 200)
+    x = moons.task.train.x.double().numpy()
+    linear = moons.models()[0].head.logits
+    w, b = (v.detach().double().numpy() for v in (linear.weight, linear.bias))
+    at = (grid[["x1", "x2"]].to_numpy() - x.mean(0)) / x.std(0)
+    z = at @ (w[1] - w[0]) + b[1] - b[0]
+    assert grid["probability"].to_numpy() == pytest.approx(1 / (1 + np.exp(-z)), abs=1e-5)
+    assert points[["x1", "x2"]].to_numpy() == pytest.approx(x)
+    assert points["given"].tolist() == [moons.classes[v] for v in moons.given]
+    assert (points["label"] == "wrong").mean() == pytest.approx(moons.rate)
+    low, high = grid[["x1", "x2"]].min(), grid[["x1", "x2"]].max()
+    assert (low < x.min(0)).all() and (high > x.max(0)).all()
+    figure = features.boundary_figure({"ce": table})
+    assert isinstance(figure, Figure)
+    check_figure(figure)
+
+
+def test_only_points_in_the_plane_have_a_boundary(runs: dict[str, RunFolder]) -> None:
+    assert not features.is_in_the_plane(runs["ce"])
+    with pytest.raises(ValueError, match="two classes of points in the plane, got 10 classes of digits"):
+        features.decision_boundary(runs["ce"])
+    missing = features.boundary_figure({})
+    assert isinstance(missing, Missing) and "two-moons" in missing.needs
+
+
+def test_given_labels_of_a_noise_model_and_their_confusion_agree() -> None:
+    noise = get_noise("asymmetric-cifar10:rate=0.4")
+    clean = torch.arange(10).repeat_interleave(500)
+    noisy = noise.corrupt(clean, generator=0, num_classes=10)
+    table = predictions.confusion(noisy.given, noisy.clean, [str(k) for k in range(10)])
+    assert table["share"].to_numpy().reshape(10, 10) == pytest.approx(noise.transition(10).numpy(), abs=0.06)

@@ -1,0 +1,295 @@
+"""Loss landscapes against closed forms; directions by their definition; models that come out as they went in."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from noiseproof.analysis.figure import Figure
+from noiseproof.analysis.landscape import (
+    Landscape,
+    cross_entropy,
+    filter_normalised_direction,
+    landscape,
+    landscape_figures,
+    run_landscape,
+)
+from noiseproof.analysis.runs import open_run
+from noiseproof.core.output import Output
+from noiseproof.data import get_dataset
+from noiseproof.models.classifier import Classifier, build_classifier
+from noiseproof.train import Settings, prepare, train
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def network(name: str = "cnn4", size: int = 8) -> Classifier:
+    """A small classifier with batch statistics that are not those of a new one."""
+    model = build_classifier(name, "linear", input_shape=(1, size, size), num_outputs=3, generator=seeded())
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith("running_mean"):
+            buffer.normal_(0, 0.1, generator=seeded(1))
+    return model
+
+
+def images(n: int = 50, size: int = 8) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, 1, size, size, generator=seeded(2)), torch.randint(0, 3, (n,), generator=seeded(3))
+
+
+# Directions
+
+
+def test_each_filter_of_a_direction_is_as_long_as_the_model_s() -> None:
+    model = network()
+    direction = filter_normalised_direction(model, seeded())
+    moved = 0
+    for name, weight in model.named_parameters():
+        assert direction[name].shape == weight.shape
+        if weight.dim() == 1:
+            assert not direction[name].any(), name
+            continue
+        for d, w in zip(direction[name], weight, strict=True):
+            assert float(d.norm()) == pytest.approx(float(w.detach().norm()), rel=1e-5)
+            moved += 1
+    assert moved == 32 + 64 + 128 + 3  # two convolutions, the hidden layer, the head
+
+
+def test_what_does_not_move_are_biases_and_batch_normalisation() -> None:
+    direction = filter_normalised_direction(network(), seeded())
+    still = {name for name, d in direction.items() if not d.any()}
+    model = network()
+    expected = {f"{name}.bias" for name, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear))}
+    norms = {name for name, m in model.named_modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))}
+    assert still == expected | {f"{name}.{part}" for name in norms for part in ("weight", "bias")}
+
+
+def test_directions_are_gaussian_before_they_are_normalised() -> None:
+    model = nn.Linear(5, 4, bias=False)
+    drawn = torch.randn(4, 5, generator=seeded(7))
+    expected = drawn / drawn.norm(dim=1, keepdim=True) * model.weight.detach().norm(dim=1, keepdim=True)
+    torch.testing.assert_close(filter_normalised_direction(model, seeded(7))["weight"], expected)
+
+
+def test_a_filter_of_zeros_does_not_move() -> None:
+    model = nn.Linear(5, 2)
+    nn.init.zeros_(model.weight)
+    assert not filter_normalised_direction(model, seeded())["weight"].any()
+
+
+def test_directions_come_from_their_generator_alone() -> None:
+    state = torch.get_rng_state()
+    one, two = (filter_normalised_direction(network(), seeded(5)) for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = filter_normalised_direction(network(), seeded(6))
+    assert not torch.equal(one["head.logits.weight"], other["head.logits.weight"])
+    assert torch.equal(state, torch.get_rng_state())
+
+
+# Values
+
+
+class Linear(nn.Module):
+    """z = W x, in double precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, generator=seeded(), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
+
+
+def squared(out: Tensor, target: Tensor) -> Tensor:
+    return ((out - F.one_hot(target, 3)) ** 2).sum(1)
+
+
+@pytest.fixture(scope="module")
+def bowl() -> tuple[Landscape, Tensor, Tensor, Tensor, Tensor, Linear]:
+    model = Linear()
+    x = torch.randn(30, 4, generator=seeded(1), dtype=torch.float64)
+    y = torch.randint(0, 3, (30,), generator=seeded(2))
+    generator = seeded(3)
+    d1, d2 = (filter_normalised_direction(model, generator)["weight"] for _ in range(2))
+    found = landscape(model, x, y, generator=seeded(3), criterion=squared, points=5, span=2.0, batch_size=7)
+    return found, x, y, d1, d2, model
+
+
+def test_squared_error_of_a_linear_model_is_the_quadratic_that_algebra_says(bowl) -> None:  # type: ignore[no-untyped-def]
+    found, x, y, d1, d2, model = bowl
+    # ‖(W + αA + βB)x − t‖² = ‖r‖² + 2α⟨r, Ax⟩ + 2β⟨r, Bx⟩ + α²‖Ax‖² + β²‖Bx‖² + 2αβ⟨Ax, Bx⟩
+    r, a, b = x @ model.weight.detach().T - F.one_hot(y, 3), x @ d1.T, x @ d2.T
+
+    def mean(u: Tensor, v: Tensor) -> float:
+        return float((u * v).sum(1).mean())
+
+    assert found.points.tolist() == [-2, -1, 0, 1, 2]
+    for i, alpha in enumerate(found.points.tolist()):
+        for j, beta in enumerate(found.points.tolist()):
+            expected = (
+                mean(r, r) + 2 * alpha * mean(r, a) + 2 * beta * mean(r, b)
+                + alpha**2 * mean(a, a) + beta**2 * mean(b, b) + 2 * alpha * beta * mean(a, b)
+            )  # fmt: skip
+            assert float(found.losses[i, j]) == pytest.approx(expected, rel=1e-6)
+    assert found.curvature == pytest.approx(mean(a, a) + mean(b, b), rel=1e-6)  # half of 2‖Ax‖² + 2‖Bx‖²
+
+
+def test_sharpness_is_the_relative_rise_within_a_radius(bowl) -> None:  # type: ignore[no-untyped-def]
+    losses = torch.tensor([[9.0, 3.0, 8.0], [2.0, 1.0, 4.0], [5.0, 1.5, 7.0]], dtype=torch.float64)
+    found = Landscape(torch.tensor([-0.1, 0.0, 0.1], dtype=torch.float64), losses)
+    assert found.centre == 1.0
+    assert found.sharpness(0.1) == 100 * (4 - 1) / (1 + 1)
+    assert found.sharpness(0.15) == 100 * (9 - 1) / (1 + 1)  # the corners, at 0.1·√2, too
+    assert found.curvature == pytest.approx((3 + 1.5 + 2 + 4 - 4) / (2 * 0.01))
+    with pytest.raises(ValueError, match="to reach a point beside the model, got 0.01"):
+        found.sharpness(0.01)
+    steps = torch.arange(-3, 4, dtype=torch.float64) * 0.1
+    wide = Landscape(steps, (steps[:, None] ** 2 + steps**2) * 100)
+    assert wide.sharpness(0.3) == pytest.approx(100 * 9)  # 3 · 0.1 counts as 0.3
+
+
+def test_the_middle_is_the_model_itself_to_the_last_bit() -> None:
+    model, (x, y) = network(), images()
+    found = landscape(model, x, y, generator=seeded(), points=3, batch_size=20)
+    model.eval()
+    total = torch.zeros((), dtype=torch.float64)
+    with torch.no_grad():
+        for rows in torch.split(torch.arange(50), 20):
+            total += F.cross_entropy(model(x[rows]).logits, y[rows], reduction="none").double().sum()
+    assert found.centre == float(total / 50)
+
+
+def test_points_are_the_models_with_these_weights() -> None:
+    model, (x, y) = network(), images()
+    found = landscape(model, x, y, generator=seeded(4), points=3, span=0.5)
+    generator = seeded(4)
+    directions = [filter_normalised_direction(model, generator) for _ in range(2)]
+    moved = copy.deepcopy(model).eval()
+    with torch.no_grad():
+        for name, weight in moved.named_parameters():
+            weight.add_(directions[0][name], alpha=-0.5).add_(directions[1][name], alpha=0.5)
+        expected = F.cross_entropy(moved(x).logits, y)
+    assert float(found.losses[0, 2]) == pytest.approx(float(expected), rel=1e-5)
+    table = found.table()
+    row = table[(table["alpha"] == -0.5) & (table["beta"] == 0.5)]
+    assert row["loss"].item() == float(found.losses[0, 2])
+    same = landscape(model, x, y, generator=seeded(9), points=3, span=0.5, directions=tuple(directions))
+    assert torch.equal(same.losses, found.losses)
+
+
+def test_rescaled_layers_have_the_same_landscape() -> None:
+    """What the normalisation is for: filters c times as large, and the next ones 1/c, are the same function."""
+    model, x = network("lenet5", 8), images()[0]
+    for name, bias in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(bias)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.backbone.features[0].weight.mul_(8)
+        other.backbone.features[3].weight.div_(8)
+        expected = model(x).logits
+        assert torch.equal(other(x).logits, expected)
+    y = expected.argmax(1)
+    one, two = (landscape(m, x, y, generator=seeded(), points=3) for m in (model, other))
+    torch.testing.assert_close(one.losses, two.losses, rtol=1e-4, atol=1e-6)
+
+
+def test_the_batch_size_does_not_matter() -> None:
+    model, (x, y) = network(), images()
+    one, two = (landscape(model, x, y, generator=seeded(), points=3, batch_size=size) for size in (50, 7))
+    torch.testing.assert_close(one.losses, two.losses, rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_comes_near() -> None:
+    model, (x, y) = network(), images()
+    exact = landscape(model, x, y, generator=seeded(), points=3)
+    rough = landscape(model, x, y, generator=seeded(), points=3, precision=torch.bfloat16)
+    assert not torch.equal(exact.losses, rough.losses)
+    torch.testing.assert_close(exact.losses, rough.losses, rtol=0.05, atol=0.05)
+
+
+# The model
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_comes_out_as_it_went_in(training: bool) -> None:
+    model, (x, y) = network().train(training), images()
+    model(x[:8]).logits.sum().backward()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    places = {name: value.data_ptr() for name, value in model.named_parameters()}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        landscape(model, x, y, generator=seeded(), points=3, progress=stop)
+    landscape(model, x, y, generator=seeded(), points=3)
+    assert model.training is training
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    for name, p in model.named_parameters():
+        assert p.requires_grad and p.data_ptr() == places[name]
+        assert p.grad is not None and torch.equal(p.grad, gradients[name])
+
+
+def test_progress_counts_points() -> None:
+    seen: list[tuple[int, int]] = []
+    landscape(network(), *images(), generator=seeded(), points=3, progress=lambda *at: seen.append(at))
+    assert seen == [(n, 9) for n in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"points": 4}, "odd number of `points`"),
+        ({"points": 1}, "`points` to be an integer of at least 3"),
+        ({"span": 0}, "`span` in \\(0, inf\\)"),
+    ],
+)
+def test_refusals(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        landscape(network(), *images(), generator=seeded(), **options)
+    with pytest.raises(ValueError, match="as many labels as inputs"):
+        landscape(network(), images()[0], images()[1][:-1], generator=seeded())
+
+
+# Runs and figures
+
+
+def test_landscape_of_a_run(tmp_path: Path) -> None:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    result = train(task, "ln & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"), out=tmp_path)
+    run = open_run(tmp_path)
+    found = run_landscape(run, rows=10_000, points=3)  # all of the 1437
+    scores = torch.cat([result.run.loss.scores(outs[0]) for _, _, outs in result.run.sweep()])
+    expected = F.cross_entropy(scores, task.train.given)
+    assert found.centre == pytest.approx(float(expected), rel=1e-5)
+    own = run_landscape(run, rows=10_000, points=3, loss="own")
+    outs = [outs[0] for _, _, outs in result.run.sweep()]
+    whole = Output._make(None if column[0] is None else torch.cat(column) for column in zip(*outs, strict=True))
+    assert own.centre == pytest.approx(float(result.run.loss(whole, task.train.given).mean()), rel=1e-5)
+    few = run_landscape(run, rows=100, points=3)
+    assert few.centre != found.centre
+    assert torch.equal(few.losses, run_landscape(run, rows=100, points=3).losses)
+    assert not torch.equal(few.losses, run_landscape(run, rows=100, points=3, seed=1).losses)
+
+
+def test_figures_share_a_scale_and_say_how_sharp() -> None:
+    steps = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    sharp, flat = (Landscape(steps, factor * (steps[:, None] ** 2 + steps**2)) for factor in (40, 0.4))
+    for figure in landscape_figures({"ce": sharp, "sln": flat}):
+        assert isinstance(figure, Figure)
+        assert figure.data.groupby("method", sort=False)["shown"].max().tolist() == [10, pytest.approx(0.8)]
+        assert figure.data["loss"].max() == 80
+        assert "Sharpness within 0.25: ce 250, sln 2.5." in figure.reading
+    coarse = Landscape(steps[::4], sharp.losses[::4, ::4])  # one step reaches further than a quarter
+    assert "Sharpness within 1: ce 4e+03." in landscape_figures({"ce": coarse})[0].reading
+    assert cross_entropy(torch.zeros(2, 4, dtype=torch.bfloat16), torch.tensor([0, 3])).dtype is torch.float32
