@@ -1,0 +1,395 @@
+"""scikit-learn's face: a classifier that does not learn wrong labels by heart, with fit, predict and the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
+from torch import Tensor
+
+from noiseproof.data import Dataset, Split
+from noiseproof.data.arrays import check_features
+from noiseproof.data.augment import Normalise, Standardise, Transform
+from noiseproof.data.tables import Columns, fit_columns
+from noiseproof.losses import get_loss
+from noiseproof.losses.gaussian import Het
+from noiseproof.models.classifier import Classifier, build_classifier
+from noiseproof.strategies import Strategy
+from noiseproof.strategies.mixing import Mixup
+from noiseproof.strategies.weighting import SampleWeights
+from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
+from noiseproof.train.auto import choose_method, estimate_noise
+from noiseproof.train.checkpoint import to_json, write_tensors, write_text
+from noiseproof.train.export import Predictor, export
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = "noiseproof-estimator-1"
+ROWS = 4096  # of a forward pass
+_DESCRIPTION, _WEIGHTS = "estimator.json", "weights.safetensors"
+_DTYPES = {"float32": torch.float32, "uint8": torch.uint8}
+
+
+class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A neural network for labels that can't be trusted, used like any classifier of scikit-learn.
+
+    Args:
+        method: any line that ``noiseproof train --method`` takes; ``auto`` chooses by the number of classes and rows
+            and by the estimated noise (``noiseproof.train.auto.choose_method``).
+        model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
+        epochs: passes over the data.
+        batch_size: rows of a step; ``full`` is all of them.
+        optimizer, schedule: specs of ``noiseproof.train.schedule``.
+        validation: the share of rows held out, so that ``history_`` tells how well labels as given are met, and
+            ``& early-stopping`` has something to look at.
+        device: auto, cpu, cuda, cuda:1, …
+        random_state: of weights, batches and whatever the method draws: a seed, a ``RandomState`` to draw one from, or
+            None for another one each time.
+
+    Attributes:
+        classes_: the labels, sorted.
+        method_: the method that was trained.
+        noise_rate_: the estimated share of wrong labels, where ``method`` is auto and there are rows enough.
+        history_: loss, accuracy and the like of every epoch.
+        predictor_: the network, from inputs to class probabilities, as a module of PyTorch.
+        columns_: how columns of words became numbers, where there were any.
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> wrong = y.copy()
+    >>> wrong[::5] = (wrong[::5] + 1) % 3
+    >>> model = NoisyLabelClassifier(epochs=30, model="mlp:hidden=[32]").fit(x, wrong)
+    >>> model.method_, round(model.noise_rate_, 1), bool((model.predict(x) == y).mean() > 0.9)
+    ('elr', 0.2, True)
+    """
+
+    classes_: NDArray[Any]
+    n_features_in_: int
+    predictor_: Predictor
+    columns_: Columns | None
+
+    def __init__(
+        self,
+        method: str = "auto",
+        model: str = "auto",
+        *,
+        epochs: int = 100,
+        batch_size: int | Literal["full"] = 128,
+        optimizer: str = "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4",
+        schedule: str = "cosine",
+        validation: float = 0.0,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> None:
+        self.method = method
+        self.model = model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.validation = validation
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on inputs (N, D), images (N, C, H, W) or (N, H, W, C), or a DataFrame, and one label a row.
+
+        ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row of weight 0 is left out.
+        """
+        x = self._inputs(X, reset=True)
+        labels = self._labels(X, y)
+        keep, weights = self._weights(X, labels, sample_weight)
+        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
+        seed = self._seed()
+        split = Split(x if bool(keep.all()) else x[keep], labels[keep])
+        data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), split)
+        task = prepare(data, seed=seed, validation=self.validation)
+        method = self._method(task, settings, seed, weights)
+        try:
+            result = train(task, method, settings, seed=seed, fabric=self._fabric())
+        except Interrupted:  # else a search over parameters would take Ctrl-C for a fit that failed
+            raise KeyboardInterrupt from None
+        self.predictor_ = Predictor.of(result)
+        self.history_ = result.rows
+        self._model, self._head = settings.model_for(task), method.head
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable label of each row, (N,)."""
+        likely = self.predict_proba(X).argmax(1)
+        chosen: NDArray[Any] = self.classes_[likely]
+        return chosen
+
+    @torch.no_grad()
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each class, (N, K), in the order of ``classes_``."""
+        check_is_fitted(self, "predictor_")
+        x = self._inputs(X, reset=False)
+        device = self._fabric().device
+        predictor = self.predictor_.to(device)
+        p = torch.cat([predictor(part.to(device)).double().cpu() for part in torch.split(x, ROWS)])
+        found: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
+        return found
+
+    def predict_frame(self, X: Any) -> pd.DataFrame:
+        """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X."""
+        import pandas as pd
+
+        p = self.predict_proba(X)
+        frame = pd.DataFrame(p, index=getattr(X, "index", None), columns=[str(c) for c in self.classes_])
+        frame.insert(0, "predicted_label", self.classes_[p.argmax(1)])
+        frame.insert(1, "confidence", p.max(1))
+        return frame
+
+    # What goes in
+
+    def _inputs(self, X: Any, *, reset: bool) -> Tensor:
+        """Inputs as a tensor: float32 (N, D), or images (N, C, H, W), bytes or float32; ``reset`` notes their kind."""
+        if reset:
+            self.columns_ = None
+        if getattr(X, "ndim", 2) == 4:
+            x, _ = check_features(X, "X")
+            if reset:
+                self.n_features_in_ = math.prod(x.shape[1:])
+                self.__dict__.pop("feature_names_in_", None)
+        elif self.columns_ is not None or (reset and _has_words(X)):
+            x = self._encoded(X, reset)
+        else:
+            array = validate_data(self, X, reset=reset, dtype=np.float32)
+            x = torch.from_numpy(np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
+        found = tuple(x.shape[1:]), x.dtype
+        if reset:
+            self._input = found
+        elif found != self._input:
+            expected, got = (f"shape {shape} and {dtype}" for shape, dtype in (self._input, found))
+            raise ValueError(f"Expected inputs of {expected} as in fit, got {got}.")
+        return x
+
+    def _encoded(self, X: Any, reset: bool) -> Tensor:
+        """A DataFrame with columns of words: each word becomes a column."""
+        if not hasattr(X, "columns"):
+            raise ValueError(f"Expected a DataFrame with the columns of fit, got {type(X).__name__}.")
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if gaps := [str(c) for c in X.columns if bool(X[c].isna().any())]:
+            raise ValueError(
+                f"Input X contains NaN in {', '.join(gaps[:5])}. Drop these rows, or put a SimpleImputer before."
+            )
+        frame = X.set_axis([str(c) for c in X.columns], axis=1)
+        if reset:
+            try:
+                self.columns_, _ = fit_columns(frame, list(frame.columns), "refuse", asked=True)
+            except ValueError as error:
+                raise ValueError(f"{error} For text, put a TfidfVectorizer before (ColumnTransformer).") from None
+        assert self.columns_ is not None
+        return self.columns_.encode(frame)
+
+    def _labels(self, X: Any, y: Any) -> Tensor:
+        if y is None:
+            raise ValueError("NoisyLabelClassifier requires y to be passed, but the target y is None.")
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        return torch.from_numpy(numbers.astype(np.int64))
+
+    def _weights(self, X: Any, labels: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
+        """Which rows count, and their weights of mean one; None where all are the same."""
+        keep, weights = torch.ones(len(labels), dtype=torch.bool), None
+        if sample_weight is not None:
+            given = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            table = torch.from_numpy(np.array(given))
+            keep = table > 0
+            weights = table[keep] / table[keep].mean() if bool((table[keep] != table.max()).any()) else None
+        if (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
+            raise ValueError(
+                f"Expected rows of at least two classes, got {present} class. Nothing is to be told apart."
+            )
+        return keep, weights
+
+    # How it is trained
+
+    def _method(self, task: Task, settings: Settings, seed: int, weights: Tensor | None) -> Method:
+        self.method_, self.noise_rate_ = self.method, None
+        if self.method == "auto":
+            self.noise_rate_ = estimate_noise(task, seed=seed)
+            self.method_ = choose_method(task.train.num_classes, len(task.train), self.noise_rate_)
+        method = get_method(self.method_, task, settings)
+        if weights is None:
+            return method
+        for strategy in method.strategies:
+            if type(strategy).step is not Strategy.step or isinstance(strategy, Mixup):
+                raise ValueError(
+                    f"Expected a method with a loss for each row to multiply by `sample_weight`, got {self.method_!r}: "
+                    f"`{strategy}` has none. Leave the weights out, or choose another method."
+                )
+        own = SampleWeights(weights[task.train.index])
+        return Method(method.loss, method.head, (*method.strategies, own))
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, np.random.RandomState):
+            return int(self.random_state.randint(2**31 - 1))
+        if self.random_state is None:
+            return int(np.random.SeedSequence().generate_state(1)[0])  # the system's own randomness
+        return int(self.random_state)
+
+    def _fabric(self) -> Fabric:
+        if self.device == "auto":
+            return Fabric(accelerator="auto", devices=1)
+        device = torch.device(self.device)
+        return Fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
+
+    # What comes out
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "predictor_"):
+            self.predictor_.cpu()  # to be read where there is no GPU
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
+    def export(self, path: str | Path) -> Path:
+        """Write the network as ``.onnx`` or ``.pt2`` (``noiseproof.train.export.export``).
+
+        It takes what ``predict`` does; of a DataFrame with columns of words the numbers that ``columns_.encode`` makes.
+        """
+        check_is_fitted(self, "predictor_")
+        shape, dtype = self._input
+        return export(self.predictor_, path, torch.zeros(1, *shape, dtype=dtype), classes=list(map(str, self.classes_)))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the fitted estimator to ``folder``: weights as safetensors, everything else as JSON."""
+        check_is_fitted(self, "predictor_")
+        folder, predictor = Path(folder), self.predictor_.cpu()
+        if not all(isinstance(model, Classifier) for model in predictor.models):
+            raise ValueError(f"Expected a network to save, got `{self.method_}`, which is none. Pickle it instead.")
+        tensors = {name: value.detach().contiguous() for name, value in predictor.state_dict().items()}
+        normalise, shape_dtype = predictor.normalise, self._input
+        if isinstance(normalise, Standardise):
+            tensors |= {"normalise.mean": normalise.mean, "normalise.std": normalise.std}
+        columns = self.columns_
+        if columns is not None:
+            tensors |= {f"columns.{name}": getattr(columns, name) for name in ("fill", "mean", "std")}
+        write_tensors(folder / _WEIGHTS, tensors)
+        loss = predictor.loss
+        parameters = self.get_params()
+        if not isinstance(self.random_state, int):
+            parameters["random_state"] = None
+        description = {
+            "format": FORMAT,
+            "parameters": parameters,
+            "classes": {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()},
+            "input": {"shape": list(shape_dtype[0]), "dtype": str(shape_dtype[1]).removeprefix("torch.")},
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": list(getattr(self, "feature_names_in_", [])),
+            "columns": columns and {"numeric": columns.numeric, "categories": columns.categories},
+            "model": re.sub(r"pretrained\s*=\s*true", "pretrained=false", self._model),  # the weights are all here
+            "head": self._head if isinstance(loss, Het) else "linear",
+            "loss": None if loss is None else str(loss),
+            "models": len(predictor.models),
+            "normalise": vars(normalise) if isinstance(normalise, Normalise) else None,
+            "method": self.method_,
+            "noise_rate": self.noise_rate_,
+            "history": [{key: None if math.isnan(v) else v for key, v in row.items()} for row in self.history_],
+            "weights": hashlib.sha256((folder / _WEIGHTS).read_bytes()).hexdigest(),
+        }
+        write_text(folder / _DESCRIPTION, to_json(description))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote, without running any code from it; refuse what is damaged or does not fit."""
+        folder = Path(folder)
+        try:
+            return cls._read(folder)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else str(error).strip().rstrip(".")
+            raise ValueError(
+                f"Expected an estimator that `save` wrote in {folder}, got: {what}. Save it again, or copy it whole."
+            ) from error
+
+    @classmethod
+    def _read(cls, folder: Path) -> Self:
+        said = json.loads((folder / _DESCRIPTION).read_text("utf-8"))
+        if not isinstance(said, dict) or said.get("format") != FORMAT:
+            raise ValueError(f"{_DESCRIPTION} of another format than {FORMAT!r}")
+        content = (folder / _WEIGHTS).read_bytes()
+        if hashlib.sha256(content).hexdigest() != said["weights"]:
+            raise ValueError(f"{_WEIGHTS} that do not belong to {_DESCRIPTION}, or were changed since")
+        tensors = load_file(folder / _WEIGHTS)
+        found = cls(**said["parameters"])
+        dtype = np.dtype(said["classes"]["dtype"])
+        if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in said["classes"]["values"]):
+            raise ValueError(f"classes of dtype {dtype}")
+        found.classes_ = np.array(said["classes"]["values"], dtype=dtype)
+        found._input = tuple(map(int, said["input"]["shape"])), _DTYPES[said["input"]["dtype"]]
+        found.n_features_in_ = int(said["n_features_in"])
+        if said["feature_names_in"]:
+            found.feature_names_in_ = np.array(said["feature_names_in"], dtype=object)
+        found.columns_ = None
+        if said["columns"] is not None:
+            found.columns_ = Columns(
+                tuple(map(str, said["columns"]["numeric"])),
+                tensors.pop("columns.fill"),
+                {str(c): tuple(map(str, words)) for c, words in said["columns"]["categories"].items()},
+                "refuse",
+                tensors.pop("columns.mean"),
+                tensors.pop("columns.std"),
+            )
+        found.predictor_ = found._rebuilt(said, tensors)
+        found.method_, found.noise_rate_ = str(said["method"]), said["noise_rate"]
+        found._model, found._head = said["model"], said["head"]
+        found.history_ = [{k: math.nan if v is None else float(v) for k, v in row.items()} for row in said["history"]]
+        return found
+
+    def _rebuilt(self, said: dict[str, Any], tensors: dict[str, Tensor]) -> Predictor:
+        normalise: Transform | None = None
+        if said["normalise"] is not None:
+            normalise = Normalise(**said["normalise"])
+        elif "normalise.mean" in tensors:
+            normalise = Standardise(tensors.pop("normalise.mean"), tensors.pop("normalise.std"))
+        loss = None if said["loss"] is None else get_loss(said["loss"])
+        outputs = len(self.classes_) if loss is None else loss.num_outputs(len(self.classes_))
+        models = [
+            build_classifier(
+                said["model"], said["head"], input_shape=self._input[0], num_outputs=outputs,
+                generator=torch.Generator(),
+            )
+            for _ in range(said["models"])
+        ]  # fmt: skip
+        predictor = Predictor(models, loss, normalise)
+        state = predictor.state_dict()
+        if other := sorted(state.keys() ^ tensors.keys()):
+            raise ValueError(f"weights of another model, which differ in {', '.join(other[:3])}")
+        state.update(tensors)  # with its notes on versions, without which batch statistics would be taken for old ones
+        predictor.load_state_dict(state)
+        if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+            raise ValueError("weights that are not finite")
+        return predictor
+
+
+def _has_words(X: Any) -> bool:
+    """Whether X is a DataFrame with a column that holds other things than numbers."""
+    if not (hasattr(X, "columns") and hasattr(X, "iloc")):
+        return False
+    from pandas.api import types
+
+    objects = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")  # numbers, for NumPy too
+    return not all(
+        types.is_numeric_dtype(X.dtypes.iloc[i]) or types.infer_dtype(X.iloc[:, i]) in objects
+        for i in range(X.shape[1])
+    )

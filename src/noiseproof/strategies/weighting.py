@@ -1,0 +1,26 @@
+"""Weights that rows come with, as their owner says how much each counts."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from noiseproof.core.output import Output
+from noiseproof.strategies.base import Batch, Strategy
+from noiseproof.strategies.run import Run
+
+
+class SampleWeights(Strategy):
+    """The loss of row i times w_i, for weights (N,) in the order of the training rows."""
+
+    capturable = True
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def setup(self, run: Run) -> None:
+        if self.table.shape != (run.num_rows,):
+            raise ValueError(f"Expected weights of {run.num_rows} rows, got shape {tuple(self.table.shape)}.")
+        self._table = self.table.to(run.device, run.dtype)
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        return self._table[batch.rows].expand_as(losses)

@@ -1,0 +1,136 @@
+"""A trained classifier without what only its training needed: raw inputs to class probabilities, as a file of its own.
+
+``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` everybody's.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.data.augment import Transform
+from noiseproof.heads import get_head
+from noiseproof.losses import Loss
+from noiseproof.losses.gaussian import Het
+from noiseproof.models.classifier import Classifier
+from noiseproof.train.loop import Result
+
+
+class Predictor(nn.Module):
+    """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged over models.
+
+    It shares the weights of ``models`` and is in evaluation mode. A head's covariance or attention is left behind,
+    because the prediction is by the logits alone; only ``het`` averages over its noise in prediction, too.
+
+    >>> from noiseproof.data import get_dataset
+    >>> from noiseproof.train import Settings, prepare, train
+    >>> data = get_dataset("digits")
+    >>> predictor = Predictor.of(train(prepare(data), "ln", Settings(epochs=1, model="mlp:hidden=[16]")))
+    >>> predictor(data.test.x[:3]).shape
+    torch.Size([3, 10])
+    """
+
+    def __init__(self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None) -> None:
+        super().__init__()
+        if loss is not None and type(loss).scores is Loss.scores:
+            loss = None  # logits are scores
+        self.loss = loss
+        self.models = nn.ModuleList(models if isinstance(loss, Het) else map(_without_spread, models))
+        self.normalise = normalise
+        self.eval()
+
+    @classmethod
+    def of(cls, result: Result) -> Predictor:
+        """What a finished run predicts with."""
+        return cls(result.models, result.run.loss, result.run.normalise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.normalise is not None:
+            x = self.normalise.transform(x, x.new_empty(x.shape[0], 0, dtype=torch.float32))  # len would be a constant
+        each = [self._scores(model(x)).softmax(1) for model in self.models]
+        return torch.stack(each).mean(0) if len(each) > 1 else each[0]
+
+    def _scores(self, out: Output) -> Tensor:
+        return out.logits if self.loss is None else self.loss.scores(out)
+
+
+def _without_spread(model: nn.Module) -> nn.Module:
+    """The same backbone under a head that gives logits alone."""
+    if not isinstance(model, Classifier):  # a Gaussian process, which has neither
+        return model
+    layer: nn.Linear = model.head.logits  # type: ignore[assignment]  # every head has one
+    head = get_head("linear", layer.in_features, layer.out_features)
+    head.logits = layer
+    return Classifier(model.backbone, head)
+
+
+def export(
+    trained: Result | Predictor, path: str | Path, example: Tensor, *, classes: Sequence[str] | None = None
+) -> Path:
+    """Write ``trained`` to ``path``, whose ending chooses the format: ``.pt2`` (torch.export) or ``.onnx``.
+
+    The file takes ``input``, raw inputs as they came before any normalisation, of the dtype and shape of ``example``
+    (B, …) and any number of rows, and gives ``probabilities`` (B, K). Names of ``classes`` go with it, as JSON: in
+    ONNX's metadata under ``classes``, in a ``.pt2`` as the extra file ``classes.json``.
+
+    Raises:
+        ValueError: of another ending, or of a method whose prediction is no plain function of its inputs: ``het``,
+            which draws samples, and ``gp``, which is no network.
+    """
+    path, predictor = Path(path), Predictor.of(trained) if isinstance(trained, Result) else trained
+    if path.suffix not in (".pt2", ".onnx"):
+        raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
+    others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
+    if others or isinstance(predictor.loss, Het):
+        what = str(predictor.loss) if predictor.loss is not None else others[0]
+        raise ValueError(f"Expected a network with plain logits to export, got `{what}`. Train another method.")
+    plain = copy.deepcopy(predictor).cpu()
+    for parameter in plain.parameters():
+        parameter.requires_grad_(False)
+    rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))  # one row would be taken for a constant
+    names = json.dumps(list(classes)) if classes is not None else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    program = torch.export.export(plain, (rows,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    if path.suffix == ".pt2":
+        torch.export.save(program, path, extra_files=None if names is None else {"classes.json": names})
+    else:
+        _write_onnx(program, path, names)
+    return path
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: str | None) -> None:
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError("Expected onnx and onnxscript. Run `pip install 'noiseproof[onnx]'`.") from error
+    with _quiet():
+        written = torch.onnx.export(
+            program, dynamo=True, input_names=["input"], output_names=["probabilities"], verbose=False, optimize=True
+        )
+    assert written is not None
+    if names is not None:
+        written.model.metadata_props["classes"] = names
+    written.save(path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's word on torchvision, which nothing here needs, and on its own deprecations."""
+    speaker = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = speaker.level
+    speaker.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        speaker.setLevel(level)

@@ -1,0 +1,423 @@
+"""scikit-learn's face: its own checks, labels and tables as users have them, weights, saving, and what auto chooses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import noiseproof
+from noiseproof.data import from_arrays, get_dataset
+from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.train import prepare
+from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out
+
+X, Y = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
+SMALL: dict[str, Any] = {"epochs": 3, "model": "mlp:hidden=[8]", "method": "ce"}
+LINEAR: dict[str, Any] = {
+    "method": "ce", "model": "mlp:hidden=[]", "epochs": 1, "batch_size": "full", "schedule": "constant",
+}  # fmt: skip
+
+
+def small(**options: Any) -> NoisyLabelClassifier:
+    return NoisyLabelClassifier(**{**SMALL, **options})
+
+
+# scikit-learn's word
+
+
+@pytest.mark.parametrize(
+    "options", [{"epochs": 25}, pytest.param({}, marks=pytest.mark.slow)], ids=["short", "default"]
+)
+def test_it_passes_scikit_learns_checks(options: dict[str, Any]) -> None:
+    reason = "steps see minibatches, and constants of normalisation do not count rows by their weights"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = check_estimator(
+            NoisyLabelClassifier(**options),
+            on_fail=None,
+            expected_failed_checks={"check_sample_weight_equivalence_on_dense_data": reason},
+        )
+    failed = [(one["check_name"], one["exception"]) for one in found if one["status"] == "failed"]
+    assert failed == [] and sum(one["status"] == "passed" for one in found) > 50
+
+
+def test_clone_search_pipeline_and_cross_validation() -> None:
+    model = small(epochs=60)
+    assert clone(model.fit(X, Y)).get_params() == model.get_params() and not hasattr(clone(model), "classes_")
+    search = GridSearchCV(model, {"method": ["ce", "gce:q=0.5"], "epochs": [1, 60]}, cv=2).fit(X, NAMES)
+    assert search.best_params_["epochs"] == 60 and search.best_score_ > 0.9
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, NAMES)
+    assert pipeline.score(X, NAMES) > 0.9
+    assert cross_val_score(model, X, NAMES, cv=2, scoring="roc_auc_ovr").min() > 0.9
+
+
+def test_it_is_a_public_name_that_costs_nothing_until_asked_for() -> None:
+    assert noiseproof.NoisyLabelClassifier is NoisyLabelClassifier and "NoisyLabelClassifier" in dir(noiseproof)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = noiseproof.nothing  # type: ignore[attr-defined]
+    code = "import sys; from noiseproof.cli import app\ntry: app(['--help'])\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stdout + done.stderr
+
+
+# Labels that are wrong
+
+
+def test_it_sees_through_wrong_labels() -> None:
+    x, y = load_digits(return_X_y=True)
+    task = prepare(from_arrays(x[300:], y[300:]), "symmetric:rate=0.4", seed=0)
+    given = task.train.given.numpy()
+    trusting = NoisyLabelClassifier("ce", epochs=30).fit(x[300:], given)
+    robust = NoisyLabelClassifier(epochs=30).fit(x[300:], given)
+    assert robust.method_ == "elr" and robust.noise_rate_ == pytest.approx(task.train.rate, abs=0.03)
+    assert trusting.score(x[:300], y[:300]) < 0.85 < 0.88 < robust.score(x[:300], y[:300])
+    clean = NoisyLabelClassifier(epochs=1).fit(x, y)
+    assert clean.method_ == "ce" and clean.noise_rate_ < 0.01
+
+
+@pytest.mark.parametrize(
+    "num_classes, rows, noise, method",
+    [
+        (10, 40, None, "ce"),
+        (10, 1000, 0.0299, "ce"),
+        (10, 1000, 0.03, "elr"),
+        (2, 50, 0.4, "elr"),
+        (100, 50_000, 0.2, "elr"),
+        (1000, 200_000, 0.2, "elr"),
+        (1000, 200_001, 0.2, "gce+"),
+        (10, 20_000_001, 0.2, "gce"),
+        (1000, 10**7, 0.01, "ce"),
+    ],
+)
+def test_what_auto_stands_for(num_classes: int, rows: int, noise: float | None, method: str) -> None:
+    assert choose_method(num_classes, rows, noise) == method
+
+
+@pytest.mark.parametrize("noise", ["none", "symmetric:rate=0.1", "symmetric:rate=0.4", "pairflip:rate=0.3"])
+def test_the_estimated_noise_is_near_the_truth(noise: str) -> None:
+    for data in (get_dataset("digits"), from_arrays(*load_wine(return_X_y=True))):
+        task = prepare(data, noise, seed=1)
+        assert estimate_noise(task, seed=0) == pytest.approx(task.train.rate or 0.0, abs=0.05)
+        assert estimate_noise(task, seed=0) == estimate_noise(task, seed=0)
+    few = from_arrays(X[::4], Y[::4])  # 38 rows
+    assert estimate_noise(prepare(few)) is None
+
+
+def test_leaving_one_out_in_closed_form_is_what_leaving_one_out_gives() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(25, 3, generator=generator).double(), torch.arange(25) % 3
+    x[:, 0] += y
+    squared = (x[:, None] - x[None]).square().sum(2)
+    median = squared[squared > 0].median()
+    target = F.one_hot(y, 3).double()
+    centred = target - target.mean(0)
+    fits = []
+    for length in _LENGTHS:
+        for ridge in _RIDGES:
+            kernel = torch.exp(-squared / (2 * median * length**2))
+            rows = []
+            for i in range(25):
+                rest = [j for j in range(25) if j != i]
+                solved = torch.linalg.solve(kernel[rest][:, rest] + ridge * torch.eye(24).double(), centred[rest])
+                rows.append(kernel[i, rest] @ solved + target.mean(0))
+            fits.append(torch.stack(rows))
+    best = min(fits, key=lambda fit: float((fit - target).square().mean()))
+    torch.testing.assert_close(leave_one_out(x, y, 3), best)
+    same = leave_one_out(torch.ones(6, 2).double(), torch.tensor([0, 0, 0, 0, 1, 1]), 2)  # all rows alike
+    torch.testing.assert_close(same, torch.tensor([[4 / 6, 2 / 6]]).double().expand(6, 2))
+
+
+# Labels and inputs as users have them
+
+
+@pytest.mark.parametrize(
+    "y",
+    [NAMES, NAMES.astype(object), NAMES.tolist(), pd.Series(NAMES, index=range(500, 650)), pd.Categorical(NAMES),
+     Y + 5, Y * 1.0, Y == 0],
+    ids=lambda y: type(y).__name__,
+)  # fmt: skip
+def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
+    model = small(epochs=10).fit(X, y)
+    want = np.asarray(y)
+    found = model.predict(X)
+    assert set(found) <= set(want) and (found == want).mean() > 0.6 and found.dtype.kind == model.classes_.dtype.kind
+    again = NoisyLabelClassifier.load(model.save(tmp_path))
+    assert again.classes_.dtype == model.classes_.dtype and (again.predict(X) == found).all()
+
+
+@pytest.mark.parametrize(
+    "x, y, message",
+    [
+        (X, None, "requires y"),
+        (X, np.zeros(150), "at least two classes"),
+        (X, Y[:-1], "inconsistent"),
+        (X, Y + 0.5, "continuous"),
+        (X, np.where(Y == 0, np.nan, Y), "NaN"),
+        (X[:, 0], Y, "Expected 2D array"),
+        (X[:, :, None], Y, "dim 3"),
+        (np.where(X > 7, np.nan, X), Y, "NaN"),
+        (np.where(X > 7, 1e300, X), Y, "infinity or a value too large"),
+    ],
+)
+def test_refusals(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small().fit(x, y)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"method": "gcee"}, "Unknown method 'gcee'"),
+        ({"model": "lenet5"}, "Expected inputs of shape"),
+        ({"epochs": 0}, "Expected `epochs`"),
+        ({"validation": 1.5}, "Expected `validation`"),
+    ],
+)
+def test_bad_parameters_are_refused_by_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small(**options).fit(X, Y)
+    with pytest.raises(NotFittedError):
+        small(**options).predict(X)
+
+
+def test_tables_of_numbers_and_words(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    colour = generator.choice(["red", "green", "blue"], 200)
+    frame = pd.DataFrame({"size": generator.normal(size=200), "colour": colour, "new": generator.random(200) > 0.5})
+    frame.index += 1000
+    y = np.where(colour == "red", "yes", "no")
+    model = small(epochs=30).fit(frame, y)
+    assert list(model.feature_names_in_) == ["size", "colour", "new"] and model.n_features_in_ == 3
+    assert model.columns_ is not None
+    assert model.columns_.names == ("size", "new", "colour=blue", "colour=green", "colour=red")
+    assert model.score(frame, y) > 0.98
+    table = model.predict_frame(frame)
+    assert list(table.columns) == ["predicted_label", "confidence", "no", "yes"] and table.index.equals(frame.index)
+    assert (table["predicted_label"] == model.predict(frame)).all()
+    assert np.allclose(table["confidence"], table[["no", "yes"]].max(axis=1)) and np.allclose(
+        table[["no", "yes"]].sum(axis=1), 1
+    )
+    again = NoisyLabelClassifier.load(model.save(tmp_path))
+    assert (again.predict_proba(frame) == model.predict_proba(frame)).all()
+    unseen = frame.assign(colour="violet")  # none of the words of the training rows
+    assert np.isfinite(model.predict_proba(unseen)).all()
+    with pytest.raises(ValueError, match="Expected a DataFrame with the columns of fit"):
+        model.predict(frame.to_numpy())
+    with pytest.raises(ValueError, match="[Ff]eature names"):
+        model.predict(frame[["colour", "size", "new"]])
+    with pytest.raises(ValueError, match="contains NaN in colour"):
+        model.fit(frame.assign(colour=frame["colour"].where(frame["size"] > 0)), y)
+    numbers = model.fit(frame[["size", "new"]], y)  # and nothing is left of the words
+    assert numbers.columns_ is None and numbers.n_features_in_ == 2
+
+
+def test_text_is_refused_with_the_remedy_which_works() -> None:
+    words = np.random.default_rng(0).integers(0, 10**6, 200)
+    good = np.arange(200) % 2 == 0
+    frame = pd.DataFrame(
+        {"n": good * 0.0, "text": [f"{'fine' if g else 'bad'} w{w}" for g, w in zip(good, words, strict=True)]}
+    )
+    with pytest.raises(ValueError, match="'text', which holds 200 different words.*TfidfVectorizer"):
+        small().fit(frame, good)
+    columns = ColumnTransformer([("text", TfidfVectorizer(max_features=50), "text")], sparse_threshold=0)
+    assert make_pipeline(columns, small(epochs=20)).fit(frame, good).score(frame, good) > 0.95
+
+
+def test_images(tmp_path: Path) -> None:
+    images = get_dataset("digits").train
+    x, y = images.x.numpy(), images.y.numpy()  # uint8 (N, 1, 8, 8)
+    model = small(model="cnn4", batch_size=256).fit(x, y)
+    want = model.predict_proba(x[:50])
+    assert model.n_features_in_ == 64 and want.shape == (50, 10)
+    last = small(model="cnn4", batch_size=256).fit(x.transpose(0, 2, 3, 1), y)  # channels last
+    assert (last.predict_proba(x[:50]) == want).all()
+    assert (NoisyLabelClassifier.load(model.save(tmp_path)).predict_proba(torch.from_numpy(x[:50])) == want).all()
+    floats = small(model="cnn4", batch_size=256).fit(x / 255.0, y)
+    assert np.allclose(floats.predict_proba(x[:50] / 255.0), want, atol=1e-3)
+    for wrong in (x[:5] / 255.0, x[:5, :, :7]):
+        with pytest.raises(ValueError, match="as in fit"):
+            model.predict(wrong)
+    with pytest.raises(ValueError, match="as in fit|features"):
+        model.predict(x[:5].reshape(5, 64))
+
+
+# Weights
+
+
+def test_a_weighted_step_is_the_gradient_of_the_weighted_mean() -> None:
+    weights = np.linspace(0.1, 3, 150)
+
+    def line(lr: float, sample_weight: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+        model = NoisyLabelClassifier(**LINEAR, optimizer=f"sgd:lr={lr},momentum=0").fit(X, Y, sample_weight)
+        (network,) = model.predictor_.models
+        return network.head.logits.weight.detach(), network.head.logits.bias.detach()  # type: ignore[union-attr, return-value]
+
+    start = [value.double().requires_grad_() for value in line(1e-30)]
+    x = torch.from_numpy((X - X.mean(0)) / X.std(0))
+    losses = F.cross_entropy(F.linear(x, *start), torch.from_numpy(Y), reduction="none")
+    (losses * torch.from_numpy(weights / weights.mean())).mean().backward()
+    for value, before in zip(line(0.5, weights), start, strict=True):
+        assert before.grad is not None
+        torch.testing.assert_close(value.double(), before - 0.5 * before.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_are_relative_and_a_weight_of_zero_is_no_row() -> None:
+    generator = np.random.default_rng(0)
+    weights = generator.integers(0, 3, 150).astype(float)
+    p = small(method="auto").fit(X, Y, weights).predict_proba(X)
+    assert (small(method="auto").fit(X, Y, 4 * weights).predict_proba(X) == p).all()
+    keep = weights > 0
+    assert (small(method="auto").fit(X[keep], Y[keep], weights[keep]).predict_proba(X) == p).all()
+    plain = small().fit(X, Y).predict_proba(X)
+    assert (small().fit(X, Y, np.full(150, 0.3)).predict_proba(X) == plain).all() and (plain != p).any()
+    held = small(validation=0.2).fit(X, Y, weights)  # its rows have their own weights, too
+    assert "validation_accuracy" in held.history_[-1]
+
+
+@pytest.mark.parametrize("method", ["gp", "dividemix", "elr+"])
+def test_weights_are_refused_where_no_row_has_a_loss_of_its_own(method: str) -> None:
+    with pytest.raises(ValueError, match="Expected a method with a loss for each row"):
+        small(method=method).fit(X, Y, np.arange(150))
+
+
+@pytest.mark.parametrize("weights", [np.arange(150) - 1.0, np.ones(149), np.full(150, np.nan), np.zeros(150)])
+def test_bad_weights_are_refused(weights: Any) -> None:
+    with pytest.raises(ValueError):
+        small().fit(X, Y, weights)
+
+
+# Randomness
+
+
+def test_seeds_decide_and_the_global_generators_stay_untouched() -> None:
+    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
+    first, second, other = (small(random_state=s).fit(X, Y).predict_proba(X) for s in (1, 1, 2))
+    assert (first == second).all() and (first != other).any()
+    drawn = [small(random_state=np.random.RandomState(3)).fit(X, Y).predict_proba(X) for _ in range(2)]
+    assert (drawn[0] == drawn[1]).all()
+    anew = [small(random_state=None).fit(X, Y).predict_proba(X) for _ in range(2)]
+    assert (anew[0] != anew[1]).any()
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # type: ignore[index]
+
+
+# Saving
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["ln", "ln-nodummy", "nal", "co-teaching", "sln-mo", "forward", "het:samples=20", "nce+agce", "mae*", "gp"],
+)
+def test_pickling_and_saving_keep_every_prediction(method: str, tmp_path: Path) -> None:
+    model = small(method=method, validation=0.1).fit(X, NAMES)
+    p = model.predict_proba(X)
+    assert (pickle.loads(pickle.dumps(model)).predict_proba(X) == p).all()
+    if method == "gp":
+        with pytest.raises(ValueError, match="Expected a network to save, got `gp`"):
+            model.save(tmp_path)
+        return
+    again = NoisyLabelClassifier.load(model.save(tmp_path / "model"))
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["estimator.json", "weights.safetensors"]
+    assert (again.predict_proba(X) == p).all() and (again.predict(X) == model.predict(X)).all()
+    assert again.get_params() == model.get_params() and again.method_ == method
+    assert [row["train_loss"] for row in again.history_] == [row["train_loss"] for row in model.history_]
+    assert (NoisyLabelClassifier.load(again.save(tmp_path / "again")).predict_proba(X) == p).all()
+    assert clone(again).fit(X, NAMES).predict_proba(X) == pytest.approx(p)
+
+
+def test_loading_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small().fit(X, Y)
+    folder = model.save(tmp_path)
+
+    def never(*args: Any, **options: Any) -> Any:
+        raise AssertionError("This is how pickles run code.")
+
+    for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
+        monkeypatch.setattr(module, name, never)
+    assert (NoisyLabelClassifier.load(folder).predict(X) == model.predict(X)).all()
+
+
+def edit(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "estimator.json"
+        said = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps({key: value for key, value in said.items() if value != "gone"}))
+
+    return change
+
+
+def flip(folder: Path) -> None:
+    path = folder / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def truncate(name: str, and_say_so: bool = False) -> Callable[[Path], None]:
+    def cut(folder: Path) -> None:
+        content = (folder / name).read_bytes()[:-100]
+        (folder / name).write_bytes(content)
+        if and_say_so:
+            edit(weights=hashlib.sha256(content).hexdigest())(folder)
+
+    return cut
+
+
+def poison(folder: Path) -> None:
+    """Weights that are no numbers, with their checksum."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(folder / "weights.safetensors")
+    tensors["models.0.head.logits.bias"][0] = torch.nan
+    save_file(tensors, folder / "weights.safetensors")
+    edit(weights=hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest())(folder)
+
+
+@pytest.mark.parametrize(
+    "tamper, message",
+    [
+        (flip, "do not belong to estimator.json, or were changed"),
+        (truncate("weights.safetensors"), "were changed"),
+        (truncate("weights.safetensors", and_say_so=True), "safetensors|header|[Mm]etadata|incomplete"),
+        (truncate("estimator.json"), "Expecting|Unterminated|delimiter"),
+        (poison, "weights that are not finite"),
+        (edit(format="something"), "another format than 'noiseproof-estimator-1'"),
+        (edit(model="mlp:hidden=[9]"), "size mismatch"),
+        (edit(model="os.system"), "Unknown model 'os.system'"),
+        (edit(loss="eval"), "Unknown loss 'eval'"),
+        (edit(models=2), "weights of another model, which differ in models.1"),
+        (edit(classes={"dtype": "|O", "values": [["a"], ["b"], ["c"]]}), "classes of dtype"),
+        (edit(classes={"dtype": "<U1", "values": ["a", "b"]}), "size mismatch"),
+        (edit(parameters={"surprise": 1}), "surprise"),
+        (edit(history="gone"), "no 'history'"),
+        (edit(input={"shape": [4], "dtype": "complex64"}), "no 'complex64'"),
+        (lambda folder: (folder / "weights.safetensors").unlink(), "No such file"),
+    ],
+)
+def test_what_was_tampered_with_is_refused(tamper: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    tamper(small().fit(X, Y).save(tmp_path))
+    with pytest.raises(ValueError, match=f"(?s)Expected an estimator that `save` wrote in .*({message})"):
+        NoisyLabelClassifier.load(tmp_path)

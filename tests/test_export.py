@@ -1,0 +1,106 @@
+"""Exported files say what the run says, by PyTorch's runtime and by ONNX's reference one, of raw inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from noiseproof.data import get_dataset
+from noiseproof.data.augment import Standardise
+from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.models.classifier import Classifier
+from noiseproof.train import Result, Settings, prepare, train
+from noiseproof.train.export import Predictor, export
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+
+
+def trained(dataset: str, method: str, model: str) -> tuple[Result, torch.Tensor]:
+    data = get_dataset(dataset)
+    x = (data.test or data.train).x
+    assert isinstance(x, torch.Tensor)
+    return train(prepare(data), method, Settings(epochs=2, model=model, batch_size=512)), x
+
+
+@torch.no_grad()
+def said(result: Result, x: torch.Tensor) -> torch.Tensor:
+    """What the run itself predicts of raw inputs."""
+    (outs,) = (outs for _, _, outs in result.run.sweep(x))
+    return result.run.log_probs(outs).exp()
+
+
+def in_onnx(path: Path, x: torch.Tensor) -> Any:
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    from onnx.reference import ReferenceEvaluator
+
+    (found,) = ReferenceEvaluator(model).run(["probabilities"], {"input": x.numpy()})
+    return found
+
+
+@pytest.mark.parametrize(
+    "dataset, method, model",
+    [
+        ("digits", "ln", "mlp:hidden=[16]"),  # bytes; a head and a temperature of its own
+        ("two-moons", "nal", "mlp:hidden=[16]"),  # vectors
+        ("digits", "co-teaching", "cnn4"),  # two models, batch statistics
+    ],
+)
+def test_both_formats_say_what_the_run_says(dataset: str, method: str, model: str, tmp_path: Path) -> None:
+    result, x = trained(dataset, method, model)
+    want = said(result, x[:7])
+    torch.testing.assert_close(want.sum(1), torch.ones(7))
+    names = [f"class {k}" for k in range(want.shape[1])]
+    extra = {"classes.json": ""}
+    loaded = torch.export.load(export(result, tmp_path / "model.pt2", x, classes=names), extra_files=extra).module()
+    assert json.loads(extra["classes.json"]) == names
+    file = export(result, tmp_path / "deep" / "model.onnx", x[:1], classes=names)
+    assert list(file.parent.iterdir()) == [file]  # weights inside
+    properties = {prop.key: prop.value for prop in onnx.load(file).metadata_props}
+    assert json.loads(properties["classes"]) == names
+    for rows in (7, 1):
+        torch.testing.assert_close(loaded(x[:rows]), want[:rows], atol=1e-6, rtol=1e-5)
+        np.testing.assert_allclose(in_onnx(file, x[:rows]), want[:rows], atol=1e-6, rtol=1e-4)
+
+
+def test_nothing_of_the_training_head_is_left() -> None:
+    result, x = trained("two-moons", "ln", "mlp:hidden=[16]")
+    predictor = Predictor.of(result)
+    assert sorted(predictor.state_dict()) == [
+        f"models.0.{layer}.{part}" for layer in ("backbone.layers.0.0", "head.logits") for part in ("bias", "weight")
+    ]
+    (model,) = result.models
+    assert isinstance(model, Classifier) and model.head.gives == {"logits", "root"}  # the run has its own still
+    torch.testing.assert_close(predictor(x[:5]), said(result, x[:5]))
+    assert isinstance(predictor.normalise, Standardise) and not predictor.training
+
+
+def test_het_averages_over_its_noise_in_prediction_too() -> None:
+    result, x = trained("two-moons", "het:samples=50", "mlp:hidden=[16]")
+    torch.testing.assert_close(Predictor.of(result)(x[:5]), said(result, x[:5]))
+
+
+@pytest.mark.parametrize("method", ["het:samples=5", "gp"])
+def test_what_is_no_plain_network_is_refused(method: str, tmp_path: Path) -> None:
+    result, x = trained("two-moons", method, "mlp:hidden=[4]")
+    with pytest.raises(ValueError, match="Expected a network with plain logits to export"):
+        export(result, tmp_path / "model.onnx", x)
+    with pytest.raises(ValueError, match="Expected a path that ends in .pt2 or .onnx, got '.*model.h5'"):
+        export(result, tmp_path / "model.h5", x)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_estimator_exports_what_it_predicts(tmp_path: Path) -> None:
+    images = get_dataset("digits").train
+    assert isinstance(images.x, torch.Tensor)
+    model = NoisyLabelClassifier("sln-mo", "mlp:hidden=[8]", epochs=2).fit(images.x.numpy(), images.y.numpy())
+    file = model.export(tmp_path / "model.onnx")
+    p = model.predict_proba(images.x[:20].numpy())
+    np.testing.assert_allclose(in_onnx(file, images.x[:20]), p, atol=1e-6, rtol=1e-4)
+    assert model.predict_proba(images.x[:20].numpy()).tolist() == p.tolist()  # it is as it was
