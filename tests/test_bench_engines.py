@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
 from noiseproof.bench.engines import MOST_DEATHS, _claim, _train
+from noiseproof.bench.forecast import forecast
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
 from noiseproof.train import Settings, train
@@ -84,6 +86,34 @@ def test_a_result_says_what_train_says(tmp_path: Path) -> None:
         assert made_by["commit"].removesuffix("-dirty") == commit.stdout.strip()
 
 
+def test_precision_is_part_of_a_run(tmp_path: Path) -> None:
+    pair = [replace(ONE, precision=precision) for precision in ("bf16", "32")]
+    results = run_all(pair, tmp_path)
+    for experiment, name in zip(pair, ("bf16-mixed", "32-true"), strict=True):
+        fabric = Fabric(accelerator="cpu", devices=1, precision=name)  # type: ignore[arg-type]
+        direct = train(experiment.make_task(), "ce", SHORT, fabric=fabric)
+        assert results[experiment.key]["last"]["train_loss"] == direct.last["train_loss"]
+    assert results[pair[0].key]["last"]["train_loss"] != results[pair[1].key]["last"]["train_loss"]
+    assert Experiment.from_dict(results[pair[0].key]["experiment"]) == pair[0]
+
+
+def test_a_result_says_how_many_samples_het_averages_over(tmp_path: Path) -> None:
+    runs = [replace(ONE, method=method) for method in ("het:samples=7", "ce")]
+    results = run_all(runs, tmp_path)
+    assert [results[run.key]["samples"] for run in runs] == [7, None]
+
+
+def test_a_forecast_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) -> None:
+    results = run_all([ONE], tmp_path)
+    other = replace(ONE, seed=5, noise="none")
+    expected = forecast([other, replace(other, method="gce"), replace(other, method="gce", seed=6)], results)
+    first, *steps = expected.values()
+    assert first == results[ONE.key]["seconds"]
+    assert steps[0] is not None and steps[0] == steps[1] > 0
+    wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
+    assert forecast([wild], {}) == {wild: None}
+
+
 def test_results_are_plain_json_without_nan(tmp_path: Path) -> None:
     """Without a wrong label there is no accuracy on wrong labels."""
     (key,) = run_all([replace(ONE, noise="none")], tmp_path)
@@ -106,7 +136,8 @@ def test_threads_are_pinned_and_given_back(tmp_path: Path) -> None:
 
 def test_checkpoints_go_and_the_record_stays(tmp_path: Path) -> None:
     run_all([ONE], tmp_path)
-    assert sorted(path.name for path in (tmp_path / "runs" / ONE.key).iterdir()) == ["record.csv", "run.json"]
+    left = sorted(path.name for path in (tmp_path / "runs" / ONE.key).iterdir())
+    assert left == ["labels.safetensors", "record.csv", "run.json"]
 
 
 def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:
@@ -250,6 +281,24 @@ def test_the_command_line_refuses_with_the_line(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["bench", "run", str(path), "--results", str(tmp_path / "results")])
     assert ran.exit_code == 2 and f"{path}:5: Expected `sigma`" in ran.stderr
     assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
+    path, folder = tmp_path / "sweep.toml", tmp_path / "results"
+    path.write_text('[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nseed = [0, 1]\n')
+    run_all(load_experiments(path)[:1], folder)
+    command = ["bench", "run", str(path), "--results", str(folder), "--dry-run"]
+    ran = CliRunner().invoke(app, command)
+    assert ran.exit_code == 0, ran.output
+    head, line, last = ran.stdout.splitlines()
+    assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]
+    assert line.split()[:4] == ["digits", "none", "ce", "1"]
+    assert last.startswith("1 runs to do, 1 done; about ") and len(read_results(folder)) == 1
+    (found,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert found["key"] == load_experiments(path)[1].key and found["seconds"] > 0
+    half = json.loads(CliRunner().invoke(app, [*command, "--json", "--precision", "bf16"]).stdout)
+    assert {one["precision"] for one in half} == {"bf16"} and len(half) == 2
+    assert CliRunner().invoke(app, [*command, "--precision", "16"]).exit_code == 2
 
 
 def test_the_command_line_runs_and_says_what_is_there(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_the_key_is_the_digest_of_the_canonical_json() -> None:
 CHANGES: dict[str, Any] = {
     "dataset": "two-moons", "noise": "none", "method": "ce", "seed": 4, "settings": replace(SMALL, epochs=3),
     "validation": 0.2, "paper": "000", "noise_seed": 0, "foreign": "cifar100", "rows": 100,
+    "precision": "bf16",
 }  # fmt: skip
 
 
@@ -65,6 +66,17 @@ def test_every_setting_that_matters_is_in_the_key(name: str) -> None:
 )
 def test_what_changes_no_result_changes_no_key(same: Experiment) -> None:
     assert same.key == ONE.key
+
+
+def test_precision_is_a_word_or_a_number_and_32_is_what_was_before() -> None:
+    assert replace(ONE, precision="32").key == replace(ONE, precision=32).key == ONE.key  # type: ignore[arg-type]
+    text = '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nprecision = [32, "bf16"]\n'
+    assert [experiment.precision for experiment in load_experiments(text)] == ["32", "bf16"]
+    with pytest.raises(BadExperiment, match="text:4: Expected a precision of 32, bf16, 64, got '16'"):
+        load_experiments(text.replace('"bf16"', '"16"'))
+    before = ONE.as_dict()
+    del before["precision"]  # a result that was written before there was any
+    assert Experiment.from_dict(before) == ONE
 
 
 def test_an_experiment_survives_json() -> None:

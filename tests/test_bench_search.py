@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,12 +19,12 @@ import pytest
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
-from noiseproof.bench.search import GRIDS, expand, search
+from noiseproof.bench.search import GRIDS, Pruned, Range, expand, free_parts, search
 from noiseproof.cli import app
 from noiseproof.core.registry import parse_call
 from noiseproof.data import get_dataset
 from noiseproof.losses import presets as loss_presets
-from noiseproof.train import Settings, get_method, prepare
+from noiseproof.train import Settings, get_method, prepare, train
 from noiseproof.train.fleet import fit_many
 from noiseproof.train.presets import PRESETS
 
@@ -160,3 +166,131 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert last == f"{expected} (standard deviation), 2 seeds" and not math.isnan(again["mean"])
     refused = CliRunner().invoke(app, [*command, "--validation", "0"])
     assert refused.exit_code == 2 and "Expected `validation` above 0" in refused.stderr
+
+
+# Optuna's choice
+
+optuna = pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="needs optuna")
+OPEN = replace(GRID, method="gce:q=0.05..0.95 & momentum:alpha=[0.5,0.9]", settings=replace(SHORT, checkpoint_steps=1))
+
+
+@pytest.mark.parametrize(
+    "spec, free",
+    [
+        ("gce:q=0.1..0.9", [Range(0.1, 0.9)]),
+        ("ln:tau=log 1e-2..1,lam=[1,2]", [Range(0.01, 1, True), [1, 2]]),
+        ("het-tau-full:rank=1..4", [Range(1, 4)]),
+        ("mae:scale=.5..2. + nce", [Range(0.5, 2.0)]),
+        ("gce:q=0.7", []),
+    ],
+)
+def test_ranges_are_read(spec: str, free: list[Any]) -> None:
+    text, found = free_parts(spec)
+    assert found == free and len(text) == len(free) + 1
+
+
+@pytest.mark.parametrize(
+    "grid, options, message",
+    [
+        (OPEN, {}, "Expected lists of values in a grid, got the range 0.05..0.95. Say how many `trials`"),
+        (OPEN, {"trials": 0}, "Expected `trials` to be an integer of at least 1, got 0"),
+        (OPEN, {"trials": 2, "engine": "processes"}, "Expected the engine local beside `trials`, got 'processes'"),
+        (replace(GRID, method="gce:q=0.9..0.1"), {"trials": 2}, "Expected a range from low to high, got '0.9..0.1'"),
+        (replace(GRID, method="sln:sigma=log 0..1"), {"trials": 2}, "from low to high above 0"),
+        (replace(GRID, method="gce:q=0.5..1.5"), {"trials": 2}, "Expected `q` in"),
+        (replace(GRID, method="gce"), {"trials": 2}, "Expected a list or a range in 'gce'"),
+    ],
+)
+def test_refusals_of_ranges(grid: Experiment, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as refused:
+        search(grid, tmp_path, fit=fails, **options)
+    assert message in str(refused.value)
+
+
+@optuna
+def test_trials_are_runs_like_others_and_are_made_once(tmp_path: Path) -> None:
+    told: list[Any] = []
+    found = search(OPEN, tmp_path, seeds=2, trials=4, progress=lambda run, result, *n: told.append((run.method, *n)))
+    results = read_results(tmp_path)
+    assert len(found.validation) + len(found.pruned) == 4
+    for method, accuracy in found.validation.items():
+        assert results[replace(OPEN, method=method).key]["last"]["validation_accuracy"] == accuracy
+        q, alpha = (parse_call(part.strip())[1] for part in method.split("&"))
+        assert 0.05 <= q["q"] <= 0.95 and alpha["alpha"] in (0.5, 0.9)
+    assert found.validation[found.method] == max(v for v in found.validation.values() if v is not None)
+    assert [one[1:] for one in told[:4]] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert search(OPEN, tmp_path, seeds=2, trials=4, fit=fails) == found
+    more = search(OPEN, tmp_path, seeds=1, trials=6)
+    assert list(more.validation)[:4] == list(found.validation) and len(read_results(tmp_path)) >= 6
+
+
+@optuna
+def test_what_begins_badly_is_given_up(tmp_path: Path) -> None:
+    """Made-up accuracies, which rise to q: the later trials of small q are not trained to their end."""
+    epochs = 6
+    grid = replace(GRID, method="gce:q=0.05..0.95", settings=replace(SHORT, epochs=epochs))
+    real = train(grid.make_task(), "ce", replace(SHORT, epochs=1))
+    ended: dict[float, int] = {}
+
+    def fit(jobs: Any, *, finished: Any, **options: Any) -> list[Any]:
+        (job,), q = jobs, parse_call(jobs[0].method)[1]["q"]
+        outcome: Any = None
+        for epoch in range(epochs):
+            row = {**real.last, "validation_accuracy": q * (epoch + 1) / epochs}
+            try:
+                job.progress(epoch, 1, 1, row)
+            except Pruned as error:
+                outcome = error
+                break
+        ended[q] = epoch + 1
+        outcome = outcome or replace(real, rows=[row])
+        finished(0, outcome)
+        return [outcome]
+
+    found = search(grid, tmp_path, seeds=1, trials=25, fit=fit)
+    assert len(found.validation) + len(found.pruned) == 25 and len(found.pruned) >= 3
+    scores = {parse_call(method)[1]["q"]: accuracy for method, accuracy in found.validation.items()}
+    assert all(accuracy == pytest.approx(q) for q, accuracy in scores.items())
+    assert parse_call(found.method)[1]["q"] == max(scores) > 0.85  # TPE has looked where it is best
+    given_up = {parse_call(method)[1]["q"] for method in found.pruned}
+    assert all(epochs // 3 < ended[q] < epochs for q in given_up)  # from a third of the epochs on
+    assert max(given_up) < max(scores) and len(read_results(tmp_path)) == 25 - len(found.pruned)
+
+
+KILLED = """
+import sys, json
+from noiseproof.bench import Experiment
+from noiseproof.bench.search import search
+import torch
+torch.set_num_threads(1)
+search(Experiment.from_dict(json.loads(sys.argv[1])), sys.argv[2], seeds=1, trials=5)
+"""
+
+
+@optuna
+def test_a_search_that_is_killed_goes_on_with_the_same_points(tmp_path: Path) -> None:
+    slow = replace(OPEN, settings=replace(OPEN.settings, epochs=8, checkpoint_steps=3))
+    expected = search(slow, tmp_path / "whole", seeds=1, trials=5)
+    folder = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, json.dumps(slow.as_dict()), str(folder)])
+    try:
+        while process.poll() is None and not (
+            len(read_results(folder)) == 2 and len(list(folder.glob("runs/*/checkpoints/*.safetensors"))) > 0
+        ):
+            time.sleep(0.005)
+        assert process.poll() is None, "It was to be killed in the middle of its third run."
+    finally:
+        os.kill(process.pid, signal.SIGKILL) if process.poll() is None else None
+        process.wait()
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+    begun = [path.parent.name for path in folder.glob("runs/*/checkpoints") if any(path.iterdir())]
+    trained: list[str] = []
+
+    def fit(jobs: Any, **options: Any) -> Any:
+        trained.extend(Path(job.out).name for job in jobs)
+        return fit_many(jobs, **options)
+
+    found = search(slow, folder, seeds=1, trials=5, fit=fit)
+    assert found.validation == expected.validation and found.pruned == expected.pruned
+    assert trained[: len(begun)] == begun and len(trained) == len(set(trained)) == 5 - len(before)
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())

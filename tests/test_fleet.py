@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def cpu() -> Fabric:
     return Fabric(accelerator="cpu", devices=1)
 
 
-def fly(jobs: Sequence[Job], **options: Any) -> list[Outcome]:
+def fly(jobs: Iterable[Job], **options: Any) -> list[Outcome]:
     return fit_many(jobs, fabric=cpu(), **options)
 
 
@@ -118,6 +118,22 @@ def test_finished_is_told_of_each_run_once() -> None:
     assert [type(outcome) for outcome in outcomes] == [Result, Diverged, Result, Result]
 
 
+def test_jobs_are_taken_as_there_is_room() -> None:
+    """A generator's tasks need not be in memory together, and inputs at one address are not taken for others."""
+    made: list[int] = []
+
+    def lazily() -> Iterator[Job]:
+        for i in range(4):
+            made.append(i)
+            yield Job(task(), "ce", PLAIN, seed=i)  # the task is nobody else's: freed when its run ends
+
+    seen: list[list[int]] = []
+    outcomes = fly(lazily(), at_once=2, finished=lambda number, outcome: seen.append(list(made)))
+    assert seen == [[0, 1], [0, 1], [0, 1, 2, 3], [0, 1, 2, 3]]
+    for i, outcome in enumerate(outcomes):
+        same(essence(outcome), essence(alone(Job(task(), "ce", PLAIN, seed=i))))
+
+
 class At:
     """Sends this process a signal, once, at the step of a run."""
 
@@ -139,7 +155,7 @@ def test_a_stopped_fleet_goes_on_where_each_run_was(at_once: int, number: int, t
     asked = jobs(tmp_path / "fleet")
     asked[2] = Job(**{**vars(asked[2]), "progress": stop})
     told: list[int] = []
-    with pytest.raises(Interrupted, match="Stopped with . of 5 runs to do. Resume to go on."):
+    with pytest.raises(Interrupted, match="Stopped after . of 5 runs. Resume to go on."):
         fly(asked, at_once=at_once, finished=lambda i, outcome: told.append(i))
     assert stop.sent and (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     begun = {int(path.name) for path in (tmp_path / "fleet").iterdir()}

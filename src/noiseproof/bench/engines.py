@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from noiseproof.bench.experiment import Experiment, check
+from noiseproof.bench.experiment import PRECISIONS, Experiment, check
 from noiseproof.bench.results import (
     Json,
     Lock,
@@ -173,9 +173,9 @@ def _run_here(
     todo: Sequence[Experiment], plan: Plan, announce: Announce, fit: Fit = fit_many, wait: bool = True
 ) -> None:
     """Train what nobody else does; then wait for what others do, and take it over from those that die."""
-    folder, fabric = plan.folder, Fabric(accelerator=plan.accelerator, devices=1)
-    fleet = fabric.device.type == "cuda" and plan.engine == "local"
-    load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
+    folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
+    fabrics = lru_cache(maxsize=None)(partial(make_fabric, plan.accelerator))
+    fleet = plan.engine == "local" and fabrics("32").device.type == "cuda"
 
     @lru_cache(maxsize=FLEET if fleet else TASKS)
     def make(experiment: Experiment) -> Task:
@@ -190,14 +190,21 @@ def _run_here(
 
     with _threads(plan.threads):
         while waiting:
-            claims = _claim(waiting.values(), folder)
-            while batch := list(islice(claims, FLEET if fleet else 1)):
-                _train(batch, folder, make, made_by, tell, partial(fit, fabric=fabric, at_once=None if fleet else 1))
+            for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
+                claims = _claim((e for e in waiting.values() if e.precision == precision), folder)
+                one = partial(fit, fabric=fabrics(precision), at_once=None if fleet else 1)
+                while batch := list(islice(claims, FLEET if fleet else 1)):
+                    _train(batch, folder, make, made_by, tell, one)
             _announce_finished(waiting, folder, announce)
             if not wait:
                 return
             if waiting:
                 time.sleep(POLL)
+
+
+def make_fabric(accelerator: str, precision: str) -> Fabric:
+    """One device of that kind, and how it computes."""
+    return Fabric(accelerator=accelerator, devices=1, precision=PRECISIONS[precision])  # type: ignore[arg-type]
 
 
 def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[tuple[Experiment, Lock]]:
@@ -221,24 +228,29 @@ def _train(
     fit: Fit,
 ) -> None:
     """Train experiments side by side; write each one's result, and tell of it, as soon as it is there."""
-    jobs, troubles = [], list[OSError]()
-    for experiment, _ in batch:
-        task = make(_only_task(experiment))
-        out = folder / "runs" / experiment.key
-        jobs.append(Job(task, experiment.method, experiment.settings, experiment.seed, out))
+    rates: dict[int, float | None] = {}  # of those that were begun
+    troubles: list[OSError] = []
+
+    def jobs() -> Iterator[Job]:
+        """Each made when it is asked for, with its task."""
+        for number, (experiment, _) in enumerate(batch):
+            task = make(_only_task(experiment))
+            rates[number] = task.train.rate
+            out = folder / "runs" / experiment.key
+            yield Job(task, experiment.method, experiment.settings, experiment.seed, out)
 
     def finished(number: int, outcome: Outcome) -> None:
         experiment, lock = batch[number]
         if isinstance(outcome, OSError):  # the machine's trouble (no space left), which says nothing of the run
             troubles.append(outcome)
         elif not isinstance(outcome, Interrupted):
-            result = make_result(experiment, outcome, jobs[number].task.train.rate, made_by)
+            result = make_result(experiment, outcome, rates[number], made_by)
             write_result(folder, result)
             announce(experiment, result)
         lock.release()
 
     try:
-        fit(jobs, resume=True, finished=finished)
+        fit(jobs(), resume=True, finished=finished)
     finally:
         for _, lock in batch:
             lock.release()
@@ -360,10 +372,13 @@ def work(text: str) -> None:
     order = json.loads(text)
     threading.Thread(target=_stop_with_driver, daemon=True).start()
 
-    def fit(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
+    def told(jobs: Iterable[Job]) -> Iterator[Job]:
         for job in jobs:
             os.write(1, f"{Path(str(job.out)).name}\n".encode())
-        return fit_many(jobs, **options)
+            yield job
+
+    def fit(jobs: Iterable[Job], **options: Any) -> Sequence[Outcome]:
+        return fit_many(told(jobs), **options)
 
     try:
         _run_here([Experiment.from_dict(e) for e in order["experiments"]], Plan(**order["plan"]), _nobody, fit)

@@ -27,6 +27,7 @@ from noiseproof.noise import get_noise
 from noiseproof.train import Method, Settings, Task, get_method, prepare
 from noiseproof.train.protocols import protocol
 
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}  # as Lightning Fabric calls them
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
 
 
@@ -50,6 +51,7 @@ class Experiment:
         noise_seed: of the wrong labels and the rows held out; None: ``seed``, as in 000.
         foreign: the dataset whose images open-set noise puts in.
         rows: only so many training rows, the first; None: all. 000 trains on 50 000 of MNIST's.
+        precision: 32, bf16 (the network's arithmetic, not the loss) or 64.
 
     >>> first = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=1)
     >>> first.key == replace(first, noise_seed=1).key, first.key == replace(first, seed=2).key
@@ -66,8 +68,12 @@ class Experiment:
     noise_seed: int | None = None
     foreign: str | None = None
     rows: int | None = None
+    precision: str = "32"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", str(self.precision))
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"Expected a precision of {', '.join(PRECISIONS)}, got {self.precision!r}.")
         for name, least in (("seed", 0), ("noise_seed", 0), ("rows", 1)):
             if getattr(self, name) is not None or name == "seed":
                 object.__setattr__(self, name, check_count(name, getattr(self, name), least))
@@ -82,6 +88,8 @@ class Experiment:
             "noise_seed": self.seed_of_noise,
             "version": RESULT_VERSION,
         }
+        if self.precision == "32":  # as it was before there was any other
+            del what["precision"]
         text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -323,7 +331,7 @@ def _check_alone(key: str, value: object) -> None:
         if key == "model" and not isinstance(value, str):
             raise TypeError(f"Expected the name or spec of a model, got {type(value).__name__}.")
         Settings(**{key: value})  # type: ignore[arg-type]
-    elif key in ("seed", "noise_seed", "rows", "validation"):
+    elif key in ("seed", "noise_seed", "rows", "validation", "precision"):
         Experiment("", **{key: value})  # type: ignore[arg-type]
     elif not isinstance(value, str):
         raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from noiseproof.bench.experiment import RESULT_VERSION, Experiment
+from noiseproof.losses.gaussian import Het
 from noiseproof.train import Result
 from noiseproof.train.checkpoint import write_text
 
@@ -114,12 +115,14 @@ def write_result(folder: Path, result: Json) -> None:
 def make_result(experiment: Experiment, outcome: Result | Exception, rate: float | None, made_by: Json) -> Json:
     """What is kept of a run: its last, best and oracle's epochs, or why it failed; what it cost and how it was made.
 
-    ``seconds`` are those of all its epochs, over all sittings; ``peak_memory`` is the largest that its process, or the
-    GPU with all that went on beside it, ever had until then.
+    ``samples`` is how many Het averages over, which 000 does not say. ``seconds`` are those of all its epochs, over all
+    sittings; ``peak_memory`` is the largest that its process, or the GPU with all that went on beside it, ever had
+    until then.
     """
     found: Json = {"key": experiment.key, "version": RESULT_VERSION, "status": "done", "error": None}
-    found |= {"experiment": experiment.as_dict(), "rate": rate}
+    found |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
     if isinstance(outcome, Result):
+        found |= {"samples": next((p.samples for p in outcome.run.loss.modules() if isinstance(p, Het)), None)}
         found |= {"epochs": len(outcome.rows), "stopped": outcome.stopped}
         found |= {"last": outcome.last, "best": outcome.best, "oracle": outcome.oracle}
         found |= {"seconds": sum(row["seconds"] for row in outcome.rows)}

@@ -1,10 +1,14 @@
-"""The papers' search: a method's own grid, one seed, noisy labels to choose by; then all seeds, and the last epoch."""
+"""The papers' search: a method's own grid, one seed, noisy labels to choose by; then all seeds, and the last epoch.
+
+Where Optuna is installed, its TPE can look for points instead, in ranges too, and end early what begins badly.
+"""
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -12,12 +16,18 @@ from statistics import fmean, stdev
 from typing import Any
 
 from noiseproof.bench.engines import run_all
-from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import Json
+from noiseproof.bench.experiment import Experiment, check
+from noiseproof.bench.results import Json, holder
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import format_value, parse_value
+from noiseproof.data.base import own_seed
+from noiseproof.train import Interrupted
+from noiseproof.train.fleet import Job, Outcome, fit_many
+from noiseproof.train.record import Row
 
-_LIST = re.compile(r"=\s*(\[(?:[^][]|\[[^][]*\])*\])")
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = rf"(?:log\s*)?{_NUMBER}\.\.{_NUMBER}"
+_FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
 
 # What 000 (App. C; its NAN is our sln, and λ = 0.1 is MNIST's alone) and 001 (App. B.1, 300 epochs) search.
 GRIDS: dict[str, dict[str, str]] = {
@@ -47,6 +57,7 @@ class Found:
     accuracies: list[float]  # on test rows, one a seed that did not fail
     failed: int
     results: list[Json]  # of the chosen method, by seed
+    pruned: tuple[str, ...] = ()  # points that began badly and were given up
 
     @property
     def mean(self) -> float:
@@ -57,6 +68,42 @@ class Found:
         return stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
 
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two, whole ones if both are; ``log``: evenly by their logarithms."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
+def free_parts(spec: str) -> tuple[list[str], list[list[Any] | Range]]:
+    """The text around what is free in ``spec``, and what may stand there: lists of values, or ranges.
+
+    >>> free_parts("sln:sigma=log 0.01..1,until=[10,20]")
+    (['sln:sigma', ',until', ''], [Range(low=0.01, high=1, log=True), [10, 20]])
+    """
+    parts = _FREE.split(spec)
+    return parts[::2], [_choices(found, spec) for found in parts[1::2]]
+
+
+def _choices(text: str, spec: str) -> list[Any] | Range:
+    if text.startswith("["):
+        values: list[Any] = parse_value(text)
+        if not values:
+            raise ValueError(f"Expected values in every list of a grid, got none in {spec!r}.")
+        return values
+    low, high = (parse_value(end) for end in text.removeprefix("log").split(".."))
+    found = Range(low, high, text.startswith("log"))
+    if not low < high or (found.log and low <= 0):
+        raise ValueError(f"Expected a range from low to high{' above 0' * found.log}, got {text!r} in {spec!r}.")
+    return found
+
+
+def _write(text: Sequence[str], values: Sequence[Any]) -> str:
+    return text[0] + "".join(f"={format_value(v)}{rest}" for v, rest in zip(values, text[1:], strict=True))
+
+
 def expand(spec: str) -> Iterator[str]:
     """The points of a grid: every list in ``spec`` stands for its values, several for their product.
 
@@ -65,14 +112,29 @@ def expand(spec: str) -> Iterator[str]:
     >>> list(expand("ln:tau=[0.1,1],lam=0.5 & momentum:alpha=[0.9,0.99]"))[1:3]
     ['ln:tau=0.1,lam=0.5 & momentum:alpha=0.99', 'ln:tau=1,lam=0.5 & momentum:alpha=0.9']
     """
-    text, lists = _LIST.split(spec)[::2], [parse_value(found) for found in _LIST.findall(spec)]
-    if [] in lists:
-        raise ValueError(f"Expected values in every list of a grid, got none in {spec!r}.")
-    for values in product(*lists):
-        yield text[0] + "".join(f"={format_value(v)}{rest}" for v, rest in zip(values, text[1:], strict=True))
+    text, free = free_parts(spec)
+    for values in product(*map(_listed, free)):
+        yield _write(text, values)
 
 
-def search(grid: Experiment, results_dir: str | Path, *, seeds: int = 5, full: bool = False, **engine: Any) -> Found:
+def _listed(choices: list[Any] | Range) -> list[Any]:
+    if isinstance(choices, Range):
+        raise ValueError(
+            f"Expected lists of values in a grid, got the range {choices.low}..{choices.high}. "
+            "Say how many `trials` to make, for Optuna to choose them."
+        )
+    return choices
+
+
+def search(
+    grid: Experiment,
+    results_dir: str | Path,
+    *,
+    seeds: int = 5,
+    full: bool = False,
+    trials: int | None = None,
+    **engine: Any,
+) -> Found:
     """Find the best point of the grid that ``grid.method`` is, and train it with all seeds.
 
     Each point is trained with ``grid.seed`` alone; the one of the largest accuracy on the held-out noisy rows
@@ -81,20 +143,30 @@ def search(grid: Experiment, results_dir: str | Path, *, seeds: int = 5, full: b
     with ``full`` all of them are trained on all rows, the held-out ones too (001). ``engine`` are options of
     ``run_all``, which runs nothing twice.
 
+    With ``trials``, Optuna's TPE chooses that many points, of ranges (``gce:q=0.1..0.9``, ``sln:sigma=log 0.01..1``) as
+    well as of lists, and its median rule gives up, from a third of the epochs on, what is worse than half of the others
+    were by then. What was tried is kept in ``results_dir/search.journal``: a search that was stopped or killed goes on
+    and tries the same points, and the same call made by several processes shares the work.
+
     Raises:
         BadExperiment: before anything trains, if any point of the grid cannot.
     """
     check_count("seeds", seeds, 1)
     if not grid.validation:
         raise ValueError("Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1.")
-    points = [replace(grid, method=method) for method in dict.fromkeys(expand(grid.method))]
-    tried = run_all(points, results_dir, **engine)
-    validation: dict[str, float | None] = {
-        point.method: (tried[point.key]["last"] or {}).get("validation_accuracy") for point in points
-    }
+    pruned: tuple[str, ...] = ()
+    if trials is None:
+        points = [replace(grid, method=method) for method in dict.fromkeys(expand(grid.method))]
+        tried = run_all(points, results_dir, **engine)
+        validation = {point.method: _noisy_accuracy(tried[point.key]) for point in points}
+        trouble = tried[points[0].key]["error"]
+    else:
+        check_count("trials", trials, 1)
+        validation, pruned = _sample(grid, Path(results_dir).absolute(), trials, engine)
+        trouble = "none"
     ran = {method: accuracy for method, accuracy in validation.items() if accuracy is not None}
     if not ran:
-        raise ValueError(f"Expected a point of {grid.method!r} that trains, got {tried[points[0].key]['error']}.")
+        raise ValueError(f"Expected a point of {grid.method!r} that trains, got {trouble}.")
     best = max(ran, key=ran.__getitem__)
     chosen = replace(grid, method=best, validation=0.0 if full else grid.validation)
     runs = [replace(chosen, seed=grid.seed + number) for number in range(seeds)]
@@ -102,4 +174,123 @@ def search(grid: Experiment, results_dir: str | Path, *, seeds: int = 5, full: b
     results = [found[run.key] for run in runs]
     measured = [(result["last"] or {}).get("test_accuracy") for result in results]
     accuracies = [accuracy for accuracy in measured if accuracy is not None]
-    return Found(best, validation, accuracies, sum(result["last"] is None for result in results), results)
+    return Found(best, validation, accuracies, sum(result["last"] is None for result in results), results, pruned)
+
+
+def _noisy_accuracy(result: Json) -> float | None:
+    found: float | None = (result["last"] or {}).get("validation_accuracy")
+    return found
+
+
+# Optuna's choice of points
+
+
+class Pruned(Interrupted):
+    """A run that was given up because it began badly: no result, like one that was interrupted."""
+
+
+def _sample(
+    grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]
+) -> tuple[dict[str, float | None], tuple[str, ...]]:
+    """Noisy validation accuracy of every point that was tried to its end (None: it failed), and those given up."""
+    if engine.get("engine", "local") != "local":
+        raise ValueError(
+            f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point follows from the results "
+            "before it. Start the same search several times, on one results folder, to have it in parallel."
+        )
+    text, free = free_parts(grid.method)
+    if not free:
+        raise ValueError(f"Expected a list or a range in {grid.method!r} to search, got none.")
+    check((replace(grid, method=_write(text, corner)) for corner in _corners(free)), engine.get("data_dir"))
+    try:
+        optuna: Any = importlib.import_module("optuna")
+    except ImportError as error:
+        raise ImportError("Expected optuna for `trials`. Run `pip install 'noiseproof[optuna]'`.") from error
+    loudness = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return _tried(optuna, grid, folder, trials, engine)
+    finally:
+        optuna.logging.set_verbosity(loudness)
+
+
+def _corners(free: Sequence[list[Any] | Range]) -> Iterator[list[Any]]:
+    """Every value, or end of a range, beside the others' first."""
+    ends = [[part.low, part.high] if isinstance(part, Range) else part for part in free]
+    for place, values in enumerate(ends):
+        for value in values:
+            yield [value if i == place else others[0] for i, others in enumerate(ends)]
+
+
+def _tried(
+    optuna: Any, grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]
+) -> tuple[dict[str, float | None], tuple[str, ...]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = importlib.import_module("optuna.storages.journal")
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(str(folder / "search.journal"))),
+        study_name=grid.key,
+        direction="maximize",
+        load_if_exists=True,
+        pruner=optuna.pruners.MedianPruner(n_warmup_steps=grid.settings.epochs // 3),
+    )
+    text, free = free_parts(grid.method)
+    state = optuna.trial.TrialState
+    while True:
+        known = study.get_trials(deepcopy=False)
+        open_ = [t for t in known if t.state == state.RUNNING and "method" in t.user_attrs]
+        free_to_take = [t for t in open_ if holder(folder, replace(grid, method=t.user_attrs["method"]).key) is None]
+        if not free_to_take and len(known) < trials:
+            # A seed for each trial, so that a search that was stopped goes on as if it had not been.
+            study.sampler = optuna.samplers.TPESampler(seed=own_seed(grid.seed, len(known)) % 2**32)
+            trial = study.ask()
+            trial.set_user_attr("method", _write(text, [_suggest(trial, i, part) for i, part in enumerate(free)]))
+        elif open_:  # whose driver was killed; or, at the end, is still at it, and is waited for
+            trial = optuna.trial.Trial(study, (free_to_take or open_)[0]._trial_id)
+        else:
+            break
+        point = replace(grid, method=trial.user_attrs["method"])
+        try:
+            value = _noisy_accuracy(_run(trial, point, folder, trials, engine))
+        except Pruned:
+            study.tell(trial.number, state=state.PRUNED, skip_if_finished=True)
+        else:
+            how = {"state": state.FAIL} if value is None else {"values": value}
+            study.tell(trial.number, **how, skip_if_finished=True)
+    done = [t for t in known if t.state in (state.COMPLETE, state.FAIL)]
+    values = {t.user_attrs["method"]: t.value if t.state == state.COMPLETE else None for t in done}
+    return values, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED)
+
+
+def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
+    name = str(number)
+    if not isinstance(choices, Range):
+        return choices[trial.suggest_int(name, 0, len(choices) - 1)]  # in their order: lists of numbers are sorted
+    if isinstance(choices.low, int) and isinstance(choices.high, int):
+        return trial.suggest_int(name, choices.low, choices.high, log=choices.log)
+    return float(f"{trial.suggest_float(name, choices.low, choices.high, log=choices.log):.4g}")
+
+
+def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> Json:
+    fit, told = engine.get("fit", fit_many), engine.get("progress")
+    reported = set(trial.study.trials[trial.number].intermediate_values)  # before it was interrupted
+
+    def watch(epoch: int, step: int, steps: int, row: Row | None) -> None:
+        if row is not None and epoch + 1 < point.settings.epochs and epoch not in reported:
+            trial.report(row["validation_accuracy"], epoch)
+            if trial.should_prune():
+                raise Pruned(f"{point.method} was given up after epoch {epoch + 1} of {point.settings.epochs}.")
+
+    def watched(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
+        outcomes: Sequence[Outcome] = fit([replace(job, progress=watch) for job in jobs], **options)
+        for outcome in outcomes:
+            if isinstance(outcome, Pruned):
+                raise outcome
+        return outcomes
+
+    def progress(experiment: Experiment, result: Json, done: int, total: int) -> None:
+        if told is not None:
+            told(experiment, result, trial.number + 1, trials)
+
+    options = {**engine, "fit": watched, "progress": progress, "checked": True}
+    return run_all([point], folder, **options)[point.key]

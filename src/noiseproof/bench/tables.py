@@ -110,6 +110,15 @@ class Table:
             raise ValueError(f"Unknown name {name!r} in {self.id}. {_hint(name, known)}")
         return replace(self, cells=tuple(cell for cell in self.cells if all(cell.names & names for names in wanted)))
 
+    def in_precision(self, precision: str) -> Table:
+        """The same cells with runs of another precision."""
+
+        def change(cell: Cell) -> Cell:
+            minus = None if cell.minus is None else change(cell.minus)
+            return replace(cell, what={**cell.what, "precision": precision}, minus=minus)
+
+        return replace(self, cells=tuple(map(change, self.cells)))
+
     def experiments(self, seeds: Iterable[int] | None = None) -> list[Experiment]:
         """Every run that the table needs, once; by default as many seeds as the paper has runs."""
         chosen = range(self.runs) if seeds is None else list(seeds)
@@ -225,6 +234,7 @@ class Comparison:
     wanted: int = 0  # seeds
     failed: int = 0
     seconds: float | None = None  # of a run, on average
+    samples: int | None = None  # that Het averages over
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for programs."""
@@ -233,7 +243,8 @@ class Comparison:
             "block": cell.block, "row": cell.row, "column": cell.column, **cell.what, "metric": cell.metric,
             "published": published.mean, "published_spread": published.spread, "bold": published.bold,
             "ours": self.ours, "spread": self.spread, "z": self.z, "values": self.values, "seeds": len(self.values),
-            "failed": self.failed, "seconds": self.seconds, "unavailable": cell.unavailable or None,
+            "failed": self.failed, "seconds": self.seconds, "samples": self.samples,
+            "unavailable": cell.unavailable or None,
         }  # fmt: skip
 
 
@@ -267,6 +278,7 @@ def _compare(cell: Cell, table: Table, results: Mapping[str, Result], seeds: Seq
         spread=spread,
         z=None if cell.minus else z_score(values, cell.published, table.statistic, table.runs),
         seconds=fmean(result["seconds"] for result in done),
+        samples=next((result["samples"] for result in done if result.get("samples")), None),
     )
 
 
@@ -343,6 +355,8 @@ def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:
     ran = sum(one.ours is not None for one in compared)
     said = [f"{len(compared)} cells: {ran} ran, {len(compared) - ran - why.total()} not run, {why.total()} cannot run."]
     said += [f"Cannot run ({count}): {reason}." for reason, count in why.items()]
+    if samples := sorted({one.samples for one in compared if one.samples is not None}):
+        said.append(f"Het averages over {', '.join(map(str, samples))} samples.")
     return [*said, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
 
 

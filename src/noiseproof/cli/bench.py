@@ -37,13 +37,14 @@ Only = Annotated[
     typer.Option(help="Cells of a table that go by this name (dataset, method, …); again: and; a comma: or."),
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of a table's cells, by default as the paper has.")]
+Precision = Annotated[str | None, typer.Option(help="32, bf16 or 64: of all runs, in place of what a file says.")]
 
 
 @bench_app.command(
     "run",
     epilog=examples(
         "bench run sweep.toml",
-        "bench run ln-table1 --only mnist",
+        "bench run ln-table1 --only mnist --dry-run",
         "bench run sweep.toml --engine processes --workers 8",
         "bench run sweep.toml --engine ray --address auto --gpus 0.25",
     ),
@@ -54,6 +55,8 @@ def bench_run(
     results: ResultsDir = "results",
     only: Only = None,
     seeds: Seeds = None,
+    precision: Precision = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and for how long, and stop.")] = False,
     engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Begin those anew that failed.")] = False,
     data_dir: DataDir = None,
@@ -69,7 +72,9 @@ def bench_run(
     from noiseproof.bench import run_all
     from noiseproof.train import Interrupted
 
-    experiments = _experiments(spec, only, seeds, data_dir)
+    experiments = _experiments(spec, only, seeds, data_dir, precision)
+    if dry_run:
+        return _show_forecast(experiments, results, data_dir, accelerator, as_json)
     try:
         found = run_all(
             experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
@@ -82,6 +87,30 @@ def bench_run(
         return show_json(list(found.values()))
     failed = sum(result["status"] == "failed" for result in found.values())
     return typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+
+
+def _show_forecast(
+    experiments: Sequence[Experiment], results: str, data_dir: str | None, accelerator: str, as_json: bool
+) -> None:
+    """What is to do, and how long it will take by a few real steps of each kind of run."""
+    from noiseproof.bench import read_results, status
+    from noiseproof.bench.forecast import forecast
+
+    todo = [run for run, state in status(experiments, results).items() if state not in ("done", "failed")]
+    expected = forecast(todo, read_results(results), data_dir=data_dir, accelerator=accelerator)
+    if as_json:
+        return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
+    kinds: dict[tuple[str, str, str], list[float | None]] = {}
+    for run in todo:
+        kinds.setdefault((run.dataset, run.noise, run.method), []).append(expected[run])
+    rows = [
+        (*kind, str(len(seconds)), "diverges" if seconds[0] is None else duration(seconds[0]))
+        for kind, seconds in kinds.items()
+    ]
+    show(("dataset", "noise", "method", "runs", "a run"), rows)
+    total = duration(sum(seconds or 0.0 for seconds in expected.values()))
+    done = len(experiments) - len(todo)
+    return typer.echo(f"{len(todo)} runs to do, {done} done; about {total} one after another on this machine")
 
 
 def _tell(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
@@ -97,6 +126,7 @@ def bench_status(
     results: ResultsDir = "results",
     only: Only = None,
     seeds: Seeds = None,
+    precision: Precision = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +135,7 @@ def bench_status(
 
     from noiseproof.bench import status
 
-    found = status(_experiments(spec, only, seeds, data_dir), results)
+    found = status(_experiments(spec, only, seeds, data_dir, precision), results)
     if as_json:
         return show_json([{"key": e.key, "status": state, **e.as_dict()} for e, state in found.items()])
     rows = [(e.key, state, e.dataset, e.noise, e.method, str(e.seed)) for e, state in found.items()]
@@ -113,7 +143,9 @@ def bench_status(
     return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(found.values()).items()))
 
 
-def _experiments(spec: str, only: Sequence[str] | None, seeds: int | None, data_dir: str | None) -> list[Experiment]:
+def _experiments(
+    spec: str, only: Sequence[str] | None, seeds: int | None, data_dir: str | None, precision: str | None
+) -> list[Experiment]:
     """The experiments of a file, or those that a table of the papers needs."""
     from noiseproof.bench import check, load_experiments
     from noiseproof.bench.tables import list_tables, load_table
@@ -121,10 +153,11 @@ def _experiments(spec: str, only: Sequence[str] | None, seeds: int | None, data_
     if spec not in list_tables():
         if only or seeds:
             raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
-        return load_experiments(spec, data_dir=data_dir)
-    experiments = load_table(spec).only(*only or ()).experiments(range(seeds) if seeds else None)
-    check(experiments, data_dir)
-    return experiments
+        experiments = load_experiments(spec, data_dir=data_dir)
+    else:
+        experiments = load_table(spec).only(*only or ()).experiments(range(seeds) if seeds else None)
+        check(experiments, data_dir)
+    return [dataclasses.replace(e, precision=precision) for e in experiments] if precision else experiments
 
 
 @bench_app.command(
@@ -141,6 +174,7 @@ def bench_table(
     results: ResultsDir = "results",
     only: Only = None,
     seeds: Seeds = None,
+    precision: Precision = None,
     format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
     as_json: AsJson = False,
 ) -> None:
@@ -157,6 +191,7 @@ def bench_table(
         head = ("id", "paper", "table", "what it shows", "cells", "runs")
         return show_json([dict(zip(head, row, strict=True)) for row in listed]) if as_json else show(head, listed)
     table = load_table(id).only(*only or ())
+    table = table.in_precision(precision) if precision else table
     compared = compare(table, read_results(results), range(seeds) if seeds else None)
     if as_json:
         return show_json([one.as_dict() for one in compared])
@@ -258,16 +293,18 @@ def _method_list(text: str) -> list[str]:
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
         "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
         "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
+        "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
     ),
 )
 @refusals()
 def bench_search(
-    grid: Annotated[str, typer.Argument(help="A method with lists of values, whose product is searched.")],
+    grid: Annotated[str, typer.Argument(help="A method with lists of values, or with --trials ranges, to search.")],
     dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
     noise: Annotated[str, typer.Option(help="Noise to put on the training labels.")] = "none",
     validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
     full: Annotated[bool, typer.Option("--full", help="Train what was chosen on all rows, as 001 does.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen; the search has the first seed.")] = 5,
+    trials: Annotated[int | None, typer.Option(min=1, help="Points that Optuna chooses, in place of all.")] = None,
     results: ResultsDir = "results",
     engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
     data_dir: DataDir = None,
@@ -290,8 +327,8 @@ def bench_search(
     try:
         found = search(
             Experiment(dataset, noise, grid, settings=settings, validation=validation, paper=protocol), results,
-            seeds=seeds, full=full, engine=engine, workers=workers, accelerator=accelerator, data_dir=data_dir,
-            progress=_tell,
+            seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
+            data_dir=data_dir, progress=_tell,
         )  # fmt: skip
     except Interrupted as stopped:
         say(f"{stopped} The same command goes on.")
@@ -299,7 +336,8 @@ def bench_search(
     if as_json:
         return show_json({**dataclasses.asdict(found), "mean": found.mean, "std": found.std})
     points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
-    show(("method", "noisy validation"), [(m, "failed" if a is None else f"{a:.4f}") for m, a in points])
+    rows = [(m, "failed" if a is None else f"{a:.4f}") for m, a in points]
+    show(("method", "noisy validation"), rows + [(method, "given up") for method in found.pruned])
     spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
     failed = f", {found.failed} runs failed" * (found.failed > 0)
     return typer.echo(f"{found.method}: test {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sized
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from weakref import ReferenceType, ref
 
 import torch
 from lightning_fabric import Fabric
@@ -33,10 +34,11 @@ log = logging.getLogger("noiseproof")
 Outcome = Result | Exception
 Flight = tuple[Generator[None, None, Result], AbstractContextManager[object]]  # the steps of a run, and its stream
 Finished = Callable[[int, Outcome], None]
+Shared = dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]]  # by id: inputs, and where they went
 
 
 def fit_many(
-    jobs: Sequence[Job],
+    jobs: Iterable[Job],
     *,
     fabric: Fabric | None = None,
     at_once: int | None = None,
@@ -46,6 +48,7 @@ def fit_many(
     """Train all ``jobs``; each ends in a ``Result``, or in the error that took it out while the others went on.
 
     Args:
+        jobs: taken one by one, as there is room, so that a generator of many need not hold all their data.
         fabric: the device and precision of all; by default a GPU where there is one.
         at_once: how many train side by side; by default as many as the GPU's memory holds by the measure of the first,
             16 at most, and one on a CPU.
@@ -64,21 +67,29 @@ def fit_many(
     """
     if at_once is not None:
         check_count("at_once", at_once, 1)
-    folders = [Path(job.out).resolve() for job in jobs if job.out is not None]
-    if twice := {str(folder) for folder in folders if folders.count(folder) > 1}:
-        raise ValueError(f"Expected a folder of its own for each run, got {', '.join(sorted(twice))} for several.")
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     fabric.launch()
     on_gpu = fabric.device.type == "cuda"
     limit = at_once or 1  # on a GPU the first one flies alone until its size is known
-    shared: dict[int, Tensor] = {}
-    outcomes: list[Outcome] = [Interrupted("This run was not begun.")] * len(jobs)
-    waiting, flying = deque(enumerate(jobs)), deque[tuple[int, Flight]]()
+    shared: Shared = {}
+    outcomes: list[Outcome] = []
+    folders: set[Path] = set()
+    source, flying = enumerate(jobs), deque[tuple[int, Flight]]()
     rounds, before = 0, torch.cuda.memory_reserved(fabric.device) if on_gpu else 0
+    more = True  # as far as we know
     with asked_to_stop() as asked:
-        while flying or (waiting and not asked):
-            while waiting and len(flying) < limit and not asked:
-                number, job = waiting.popleft()
+        while flying or (more and not asked):
+            while more and len(flying) < limit and not asked:
+                if (found := next(source, None)) is None:
+                    more = False
+                    break
+                number, job = found
+                if job.out is not None:
+                    folder = Path(job.out).resolve()
+                    if folder in folders:
+                        raise ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
+                    folders.add(folder)
+                outcomes.append(Interrupted("This run was not finished."))
                 job = replace(job, task=_on(job.task, fabric.device, shared))
                 steps = training(job, fabric, resume=resume, asked=asked)
                 flying.append((number, (steps, own_stream(fabric))))
@@ -98,10 +109,11 @@ def fit_many(
             rounds += 1
             if on_gpu and at_once is None and rounds == SETTLED:
                 limit = _how_many(fabric.device, before)
-                log.info("%d runs of this size fit side by side, %d are to do", limit, len(waiting) + len(flying))
+                log.info("up to %d runs of this size train side by side", limit)
     if asked:
-        left = sum(isinstance(outcome, Interrupted) for outcome in outcomes)
-        raise Interrupted(f"Stopped with {left} of {len(jobs)} runs to do. Resume to go on.")
+        ended = sum(not isinstance(outcome, Interrupted) for outcome in outcomes)
+        of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
+        raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to go on.")
     return outcomes
 
 
@@ -112,11 +124,19 @@ def _how_many(device: torch.device, before: int) -> int:
     return max(1, min(MOST, int(SPARE * free / used)))
 
 
-def _on(task: Task, device: torch.device, shared: dict[int, Tensor]) -> Task:
-    """The task with its inputs on the device, once for all runs that share them."""
+def _on(task: Task, device: torch.device, shared: Shared) -> Task:
+    """The task with its inputs on the device, once for all runs that share them, for as long as one does."""
 
     def move(x: Inputs) -> Inputs:
-        return shared.setdefault(id(x), x.to(device)) if isinstance(x, Tensor) else x
+        if not isinstance(x, Tensor):
+            return x
+        if id(x) in shared:
+            source, there = (reference() for reference in shared[id(x)])
+            if source is x and there is not None:  # else another lay at that address once
+                return there
+        there = x.to(device)
+        shared[id(x)] = ref(x), ref(there)
+        return there
 
     return replace(
         task,
