@@ -1,10 +1,14 @@
 """Runs side by side on one GPU: seconds per model and epoch, everything included.
 
-    python benchmarks/gpu.py [--only wrn,lenet,resnet,losses,ln] [--epochs 3]
+    python benchmarks/gpu.py [--only wrn,lenet,resnet,losses,ln] [--epochs 5] [--models 1,8] [--compile]
 
-The data are random images of the real sets' shapes and sizes. A row is the median over epochs and models of the wall
-time of an epoch divided by the number of models; its epochs include augmentation, label noise, momentum model, record
-and the pass over the test set. The first two epochs, in which kernels are chosen and graphs captured, don't count.
+``losses``: forward and backward of each margin loss on bfloat16 logits, compiled and captured, as a multiple
+of ``F.cross_entropy`` compiled the same way, with the largest memory either takes beyond its logits. ``ln``: likewise
+how much faster it is than ``LowRankMultivariateNormal``. Times are medians over rounds that interleave contenders.
+
+The fleet's data are random images of the real sets' shapes and sizes. A row is the median over epochs and models of
+the wall time of an epoch divided by the number of models; its epochs include augmentation, label noise, momentum model,
+record and the pass over the test set. The first two, in which kernels are chosen and graphs captured, don't count.
 """
 
 from __future__ import annotations
@@ -13,15 +17,26 @@ import argparse
 import os
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else streams share eight queues; read when CUDA starts
 
 import torch
+import torch.nn.functional as F
+from gaussian import LAM, TAU, T, low_rank
 from lightning_fabric import Fabric
+from losses import compile_alone
 from timing import write_rows
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from noiseproof import get_loss
+from noiseproof.core.output import Output
 from noiseproof.data import Dataset, Split
+from noiseproof.losses import LOSSES, MarginLoss
+from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Settings, Task, prepare
 from noiseproof.train.fleet import Job, fit_many
 
@@ -60,6 +75,119 @@ def side_by_side(task: Task, method: str, settings: Settings, models: int, preci
     }  # fmt: skip
 
 
+def timed(run: Callable[[], object], calls: int = 10) -> float:
+    """Milliseconds of a call on the GPU."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / calls
+
+
+def captured(run: Callable[[], object]) -> Callable[[], object]:
+    """The call as a CUDA graph: what the GPU takes for it, without the host's part."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def compared(contenders: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+    """Median milliseconds of each, in rounds that interleave them."""
+    for run in contenders.values():
+        timed(run, 3)
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            times[name].append(timed(run))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, y: Tensor) -> Callable[[], None]:
+    compiled = compile_alone(loss)
+
+    def run() -> None:
+        logits.grad = None
+        compiled(logits, y).backward()
+
+    return run
+
+
+def peak(run: Callable[[], object]) -> int:
+    """Bytes that a call takes at most, beyond what was there."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def margin_losses(rows: int, classes: int) -> Iterator[dict[str, object]]:
+    """Every margin loss against cross entropy."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = torch.randn(rows, classes, generator=generator, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    y = torch.randint(classes, (rows,), generator=generator, device="cuda")
+    simple = [name for name in LOSSES if "T" not in LOSSES.parameters(name) and isinstance(LOSSES[name], type)]
+    names = [name for name in simple if issubclass(LOSSES[name], MarginLoss)]  # type: ignore[arg-type]
+    contenders = {name: step(get_loss(name), logits, y) for name in [*names, "remargin:loss=mae,shift=3"]}
+    contenders["F.cross_entropy"] = step(F.cross_entropy, logits, y)
+    contenders["control"] = step(lambda z, t: F.cross_entropy(z, t), logits, y)
+    memory = {}
+    for name, run in contenders.items():
+        run()
+        logits.grad = None
+        memory[name] = peak(run)
+    times = compared({name: captured(run) for name, run in contenders.items()})
+    for name, ms in times.items():
+        yield {"loss": name, "size": [rows, classes], "dtype": "bfloat16", "ms": round(ms, 4),
+               "over_cross_entropy": round(ms / times["F.cross_entropy"], 3), "bar": 1.05,
+               "peak_over_cross_entropy": round(memory[name] / memory["F.cross_entropy"], 4)}  # fmt: skip
+
+
+def logistic_normal(rows: int, classes: int) -> Iterator[dict[str, object]]:
+    """LN against the distribution that one would write it with."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    mean, root = (torch.randn(rows, classes, generator=generator, device="cuda").requires_grad_() for _ in range(2))
+    y = torch.randint(classes, (rows,), generator=generator, device="cuda")
+    loss = get_loss("ln", lam=LAM, tau=TAU, t=T)
+    ours = lambda m, r, t: loss(Output(m, r), t)  # noqa: E731
+    forms: dict[str, Callable[..., Tensor]] = {
+        "LowRankMultivariateNormal": low_rank, "ln": ours, "ln, compiled": torch.compile(ours, dynamic=False),
+    }  # fmt: skip
+
+    def run(form: Callable[..., Tensor]) -> None:
+        mean.grad = root.grad = None
+        form(mean, root, y).backward()
+
+    calls: dict[str, Callable[[], object]] = {name: partial(run, form) for name, form in forms.items()}
+    calls["ln, captured"] = captured(calls["ln, compiled"])
+    times = compared(calls)
+    for name, ms in times.items():
+        yield {"loss": name, "size": [rows, classes], "ms": round(ms, 4), "bar": 10,
+               "times_faster": round(times["LowRankMultivariateNormal"] / ms, 1)}  # fmt: skip
+
+
+def share_of_the_card(row: dict[str, object], model: str, classes: int, batch: int, n: int) -> dict[str, float]:
+    """The rate of a training's multiplications against that of a large bfloat16 matrix product, measured here."""
+    net = build_classifier(
+        model, "linear", input_shape=(3, 32, 32), num_outputs=classes, generator=torch.Generator()
+    ).cuda()
+    with FlopCounterMode(display=False) as counter:
+        net(torch.zeros(batch, 3, 32, 32, device="cuda")).logits.sum().backward()
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    card = 2 * 8192**3 / timed(lambda: a @ a, 30) * 1e3
+    ours = counter.get_total_flops() * (n / batch) / float(row["median_after_two"])  # type: ignore[arg-type]
+    return {"tflops": round(ours / 1e12, 1), "card_tflops": round(card / 1e12, 1), "share": round(ours / card, 3)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="wrn,lenet,resnet")
@@ -80,12 +208,21 @@ def main() -> None:
         "resnet": ("cifar100", 50_000, (3, 32, 32), 100, "resnet34", "ce", 128),
     }
     for key in options.only.split(","):
+        if key in ("losses", "ln"):
+            sizes = ((8192, 32_000), (8192, 1000)) if key == "losses" else ((1024, 100),)
+            for size in sizes:
+                for row in (margin_losses if key == "losses" else logistic_normal)(*size):
+                    rows.append(row)
+                    print(row, flush=True)
+                write_rows(Path(options.out), rows)
+            continue
         name, n, shape, classes, model, method, batch = tasks[key]
         task = prepare(images(name, n, shape, classes), "symmetric:rate=0.4")
         for models in map(int, options.models.split(",")):
             settings = Settings(model, epochs=options.epochs, batch_size=batch, optimizer=slow, schedule="constant",
                                 compile=options.compile)  # fmt: skip
-            rows.append(side_by_side(task, method, settings, models, options.precision))
+            row = side_by_side(task, method, settings, models, options.precision)
+            rows.append(row | (share_of_the_card(row, model, classes, batch, n) if key == "resnet" else {}))
             print(rows[-1], flush=True)
             write_rows(Path(options.out), rows)
 

@@ -60,7 +60,7 @@ def test_interrupted_and_resumed(task: Task, method: str, tmp_path: Path) -> Non
     whole = train(task, method, SETTINGS, fabric=gpu())
     for _ in range(3):
         with pytest.raises(Interrupted):
-            train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True, max_steps=17)
+            train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True, max_steps=11)
     assert_same(whole, train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True))
 
 
