@@ -1,0 +1,415 @@
+"""Corrected datasets: what was decided in the review, written beside the original, and what a model gains by it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import os
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.records import Records
+from noiseproof.audit.review.decisions import BadDecisions, Decision
+from noiseproof.audit.review.issues import Audit
+from noiseproof.audit.review.queue import check_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from noiseproof.audit.inputs import AuditData
+    from noiseproof.train.loop import Progress
+
+EPOCHS = 50  # where the audit trained nothing
+
+
+def corrections(audit: Audit, decisions: Mapping[int, Decision], *, accept_all: bool = False) -> dict[int, str]:
+    """The rows whose label changes, and their new labels.
+
+    ``accept_all`` takes the suggestion for every issue that nobody decided on.
+    """
+    check_words(decisions, audit)
+    frame = audit.issues.set_index("row")
+    changes = {}
+    if accept_all:
+        changes = frame.loc[frame["is_label_issue"], "suggested_label"].to_dict()
+    for row, word in decisions.items():
+        changes.pop(row, None)
+        if word.decision in ("accept", "other") and word.label != word.given_label:
+            if not word.label:
+                raise BadDecisions(f"Expected a label with the decision {word.decision} on row {row}, got none.")
+            changes[row] = word.label
+    return dict(sorted(changes.items()))
+
+
+def write_corrected(audit: Audit, changes: Mapping[int, str], out: str | Path, *, link: bool = False) -> Path:
+    """Write the dataset with the labels ``changes``; the original stays as it is, and nothing is written over.
+
+    A table keeps every byte but those of the changed cells (Parquet: every column and type). Pictures are copied, or
+    with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels.
+    """
+    out, kind = Path(out), audit.config["kind"]
+    if out.exists() or out.is_symlink():
+        raise FileExistsError(
+            f"Expected a new place for the corrected data, {out} is there. Choose another with --out."
+        )
+    if kind == "folder":
+        _write_pictures(audit, changes, out, link)
+    elif kind in ("table", "text"):
+        _write_table(audit, changes, out)
+    else:
+        _write_labels(audit, changes, out)
+    return out
+
+
+def default_out(audit: Audit) -> Path:
+    """Where the corrected data goes unless somebody says otherwise: ``corrected``, with the ending of the original."""
+    if audit.config["kind"] == "folder":
+        return Path("corrected")
+    if audit.config["kind"] in ("table", "text"):
+        name = Path(audit.config["data"] or "").name.lower()
+        return Path(f"corrected{_ending(name)}{'.gz' * name.endswith('.gz')}")
+    return Path("corrected.npy")
+
+
+def _ending(name: str) -> str:
+    """Which kind of table a file holds, by its name."""
+    ending = Path(name.lower().removesuffix(".gz")).suffix
+    return ".parquet" if ending == ".pq" else ending
+
+
+def _check_unchanged(audit: Audit, words: Sequence[str]) -> None:
+    """Refuse a dataset whose labels are not those that were audited."""
+    found = hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
+    if found != audit.config["labels_sha256"]:
+        raise ValueError(
+            f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels']}, they have "
+            "changed since. Audit the data as it is now."
+        )
+
+
+def _source(audit: Audit, key: str = "data") -> Path:
+    path = audit.config.get(key)
+    if path is None or not Path(path).exists():
+        raise FileNotFoundError(
+            f"Expected the audited data at {path}, found none." if path else
+            "Expected an audit of files, got one of arrays in memory. Save them, and audit the files."
+        )  # fmt: skip
+    return Path(path)
+
+
+def _spelling(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
+    """How the source writes each class: most often 1.0, say, where the class is called 1."""
+    seen: dict[str, Counter[Any]] = {}
+    for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
+        seen.setdefault(name, Counter())[cells[row]] += 1
+    return {name: counts.most_common(1)[0][0] for name, counts in seen.items()}
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is not there yet, and whole in the end or gone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "xb") as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
+    path, label = _source(audit), audit.config["label"]
+    if label is None:
+        raise ValueError(
+            "Expected an audit of a label column, got one of annotators alone. Save a column of labels, and audit that."
+        )
+    ending = _ending(path.name)
+    if _ending(out.name) != ending:
+        raise ValueError(f"Expected a {ending} file as the original is, got {out}.")
+    if ending == ".parquet":
+        return _write_parquet(audit, changes, path, label, out)
+    records = Records(path)
+    cells = records.column(label)
+    _check_unchanged(audit, cells)
+    spelling = _spelling(audit, cells)
+    with _new_file(out) as file:
+        written = {row: spelling.get(name, name) for row, name in changes.items()}
+        if out.name.lower().endswith(".gz"):
+            with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                records.replace(label, written, packed)  # type: ignore[arg-type]  # it writes like any file
+        else:
+            records.replace(label, written, file)
+
+
+def _write_parquet(audit: Audit, changes: Mapping[int, str], path: Path, label: str, out: Path) -> None:
+    import pandas as pd
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    _check_unchanged(audit, _words(pd.read_parquet(path)[label]))
+    table = pq.read_table(path)
+    at = table.schema.get_field_index(label)
+    field, values = table.schema.field(at), table.column(at).to_pylist()
+    spelling = _spelling(audit, values)
+    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    for row, name in changes.items():
+        values[row] = _typed(audit, spelling, name, is_number)
+    column = pa.array(values, type=field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+    if pa.types.is_dictionary(field.type):  # categories keep their order, and a new one comes last
+        known = table.column(at).unify_dictionaries().chunk(0).dictionary.to_pylist()
+        categories = [*known, *sorted(set(values) - {None, *known})]
+        places = pa.array([None if v is None else categories.index(v) for v in values], type=field.type.index_type)
+        names = pa.array(categories, type=field.type.value_type)
+        column = pa.DictionaryArray.from_arrays(places, names, ordered=field.type.ordered)
+    with _new_file(out) as file:
+        pq.write_table(table.set_column(at, field, column), file)
+
+
+def _words(values: Any) -> list[str]:
+    """Labels as words, empty where there is none."""
+    import pandas as pd
+
+    words = np.asarray(values).astype(str).astype(object)
+    words[pd.isna(values)] = ""
+    return [str(word) for word in words]
+
+
+def _typed(audit: Audit, spelling: Mapping[str, Any], name: str, is_number: bool) -> Any:
+    """A class as the source writes it; one that it never does is its own name, or among numbers its position."""
+    return spelling[name] if name in spelling else audit.classes.index(name) if is_number else name
+
+
+def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
+    if out.suffix != ".npy":
+        raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
+    labels = _label_array(audit)
+    _check_unchanged(audit, _words(labels.ravel()))
+    cells, is_number = labels.ravel().tolist(), labels.dtype.kind in "iuf"
+    spelling = _spelling(audit, cells)
+    for row, name in changes.items():
+        cells[row] = _typed(audit, spelling, name, is_number)
+    # Words may need more room than before; numbers keep their type.
+    written = np.array(cells, dtype=None if labels.dtype.kind in "US" else labels.dtype)
+    with _new_file(out) as file:
+        np.save(file, written.astype(np.promote_types(written.dtype, labels.dtype)).reshape(labels.shape))
+
+
+def _label_array(audit: Audit) -> NDArray[Any]:
+    """The labels of arrays: a .npy file of their own, or one among the arrays of a .npz file."""
+    from noiseproof.audit.inputs import LABELS
+
+    loaded = np.load(_source(audit, "labels" if audit.config.get("labels") else "data"), allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        key = audit.config.get("labels_key") or next(name for name in LABELS if name in loaded)
+        labels: NDArray[Any] = loaded[key]
+    return labels
+
+
+def _write_pictures(audit: Audit, changes: Mapping[int, str], out: Path, link: bool) -> None:
+    from noiseproof.data.images import ImageFiles, from_image_folder
+
+    root = _source(audit)
+    if out.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"Expected a place outside {root}, which stays as it is, got {out}.")
+    dataset = from_image_folder(root)
+    files = dataset.train.x
+    assert isinstance(files, ImageFiles)
+    _check_unchanged(audit, [dataset.classes[k] for k in dataset.train.y.tolist()])
+    names = [files.path(i).relative_to(root).as_posix() for i in range(len(files))]
+    for row in changes:
+        known = audit.issues.loc[audit.issues["row"] == row, "id"].item()
+        if names[row] != known:
+            raise ValueError(
+                f"Expected the picture {known} in row {row} of {root}, found {names[row]}. Audit it again."
+            )
+    places = _places(root, {names[row]: name for row, name in changes.items()})
+    part = out.with_name(f"{out.name}.part")
+    part.mkdir(parents=True)
+    try:
+        for old, new in places.items():
+            (part / new).parent.mkdir(parents=True, exist_ok=True)
+            if link:
+                (part / new).symlink_to((root / old).absolute())
+            else:
+                shutil.copy2(root / old, part / new)
+        part.rename(out)
+    except BaseException:
+        shutil.rmtree(part)
+        raise
+
+
+def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:
+    """Where each file below ``root`` goes: to the folder of its class, under a name that nobody else has there."""
+    found = sorted(
+        Path(folder, name).relative_to(root).as_posix() for folder, _, names in os.walk(root) for name in names
+    )
+    places = {name: name for name in found if name not in moves}
+    taken = set(places.values())
+    for old, to in moves.items():
+        was, _, rest = old.partition("/")
+        stem, ending = os.path.splitext(f"{to}/{rest}")
+        tries = (
+            f"{stem}{more}{ending}"
+            for more in ("", f"-from-{was}", *(f"-from-{was}-{n}" for n in range(2, len(found) + 2)))
+        )
+        places[old] = next(name for name in tries if name not in taken)
+        taken.add(places[old])
+    return places
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Accuracy of one method on the same held-out rows, trained on the labels as given and as corrected."""
+
+    method: str
+    train_rows: int
+    changed: int  # labels of the training rows that were corrected
+    held_rows: int
+    before: float  # accuracy by the held-out labels as they are after the correction
+    after: float
+    interval: tuple[float, float]  # of after − before, 95 %, for other rows like those held out
+    before_by_given: float  # accuracy by the held-out labels as they were given
+    after_by_given: float
+    warning: str | None  # why the held-out labels may be wrong, too
+
+
+def compare(
+    audit: Audit,
+    changes: Mapping[int, str],
+    decided: Mapping[int, Decision],
+    *,
+    method: str | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Train the same method twice, on the given and on the corrected labels, and judge both on rows it never saw.
+
+    Rows whose labels are trusted are held out where the audit had some; else a fifth of the rows, near-duplicates and
+    groups whole, the latest of all where the audit knew their time. Method, model and epochs are the audit's, unless
+    others are given; ``progress`` counts the epochs of both trainings.
+    """
+    import torch
+
+    from noiseproof.data import NoisyData, Split
+    from noiseproof.train import Settings, Task, train
+
+    data = read_again(audit)
+    assert data.x is not None
+    number = {name: k for k, name in enumerate(audit.classes)}
+    given_name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
+    known = data.row < 0
+    keep = known | np.isin(data.row, audit.issues["row"].to_numpy())
+    data = data.subset(keep)
+    given = np.array(
+        [number[given_name[r]] if r >= 0 else g for r, g in zip(data.row.tolist(), data.given, strict=True)]
+    )
+    corrected = given.copy()
+    place = {row: i for i, row in enumerate(data.row.tolist()) if row >= 0}
+    for row, name in changes.items():
+        if row in place:
+            corrected[place[row]] = number[name]
+    held = hold_out(audit, data, given, seed)
+    rows, held_rows = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
+    x = torch.from_numpy(data.x)
+    settings = Settings(model=audit.config["model"] or "auto", epochs=epochs or audit.config["epochs"] or EPOCHS)
+    method = method or audit.config["method"] or "ce"
+    predicted: dict[str, NDArray[np.int64]] = {}
+    for when, labels in (("before", given), ("after", corrected)):
+
+        def move(epoch: int, step: int, steps: int, row: Any, past: int = len(predicted) * settings.epochs) -> None:
+            if progress is not None:
+                progress(past + epoch, step, steps, row)
+
+        y = torch.from_numpy(labels)
+        task = Task(NoisyData(x[rows], y[rows], audit.classes, rows), test=Split(x[held_rows], y[held_rows]))
+        run = train(task, method, settings, seed=seed, progress=move).run
+        parts = [(i, counts, run.log_probs(outs).argmax(1)) for i, counts, outs in run.sweep(x[held_rows])]
+        predicted[when] = run.merge(parts, len(held_rows)).cpu().numpy()
+    right = {when: guess == corrected[held] for when, guess in predicted.items()}
+    gain = right["after"].astype(float) - right["before"]
+    spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
+    by_given = {when: float((guess == given[held]).mean()) for when, guess in predicted.items()}
+    return Comparison(
+        method=method,
+        train_rows=len(rows),
+        changed=int((given != corrected)[~held].sum()),
+        held_rows=len(held_rows),
+        before=float(right["before"].mean()),
+        after=float(right["after"].mean()),
+        interval=(float(gain.mean()) - spread, float(gain.mean()) + spread),
+        before_by_given=by_given["before"],
+        after_by_given=by_given["after"],
+        warning=_doubt(audit, data, held, decided, changes),
+    )
+
+
+def read_again(audit: Audit) -> AuditData:
+    """The inputs that were audited."""
+    from noiseproof.audit.inputs import read_rows
+
+    config = audit.config
+    has_data = config["data"] is not None
+    if not has_data and not config.get("embeddings"):
+        raise ValueError("Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain.")
+    names = ("label", "text", "id", "group", "time", "trusted", "labels", "embeddings", "backbone")
+    options = {name: config[name] for name in names if config.get(name) is not None}
+    if not has_data:
+        options["pred_probs"] = config["pred_probs"]
+    return read_rows(
+        config["data"], **options, ignore=config["ignore"] or (), annotators=config["annotators"] or (),
+        seed=config["seed"],
+    )  # fmt: skip
+
+
+def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
+    """The rows to judge by, (N,)."""
+    from noiseproof.audit.folds import make_folds, merge_groups
+    from noiseproof.data.base import own_seed
+
+    if data.trusted is not None and data.trusted.any() and not data.trusted.all():
+        return data.trusted
+    group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
+    copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
+    # A seed that nobody else has: the numbers that made labels wrong, or sorted the rows, must not choose these.
+    own = own_seed(seed, zlib.crc32(b"held out"))
+    folds = make_folds(given, folds=5, groups=merge_groups(data.groups, copies), time=data.time, seed=own)
+    return np.asarray(folds == (folds.max() if data.time is not None else 0))
+
+
+def _doubt(
+    audit: Audit,
+    data: AuditData,
+    held: NDArray[np.bool_],
+    decided: Mapping[int, Decision],
+    changes: Mapping[int, str],
+) -> str | None:
+    """Why the held-out labels may be wrong; None where they are known to be right."""
+    if data.trusted is not None and data.trusted[held].all():
+        return None
+    rows = set(data.row[held].tolist())
+    flagged = rows & set(audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist())
+    waiting = [row for row in flagged if row not in decided or decided[row].decision == "skip"]
+    unseen = sum(row in changes for row in waiting)
+    rate = (audit.summary.get("noise_rate") or {}).get("estimate")
+    return (
+        f"The {len(rows)} held-out labels come from the same source and may be wrong, too: {len(waiting)} of them are "
+        "issues that no person decided on"
+        + (f", of which {unseen} now bear the audit's own suggestion and favour models like its own" if unseen else "")
+        + (f"; the audit estimates {100 * rate:.1f} % wrong labels in all" if rate is not None else "")
+        + ". Trust the difference only on labels you know to be right (`noiseproof audit --trusted`)."
+    )

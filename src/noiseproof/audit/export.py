@@ -1,0 +1,98 @@
+"""The list of an audit in the import formats of other tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.report import LabelReport, check_folder, replacing
+from noiseproof.data.sources import PathLike
+
+
+def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = False, force: bool = False) -> Path:
+    """Tasks for Label Studio, with the suggested label as the prediction of each; beside them its labelling set-up.
+
+    Only issues, unless ``all_rows``; files that exist are refused, unless ``force``. Pictures are addressed as local
+    files below the audited folder: start Label Studio with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
+    LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT set to it.
+    """
+    data, found = report.data, report.found
+    what = "image" if data.kind == "folder" else "text"
+    rows = _rows(report, all_rows)
+    names = data.names
+    tasks = []
+    for i, why in zip(rows.tolist(), report.why(rows).tolist(), strict=True):
+        suggestion = {
+            "id": f"row-{data.row[i]}", "from_name": "label", "to_name": what, "type": "choices",
+            "value": {"choices": [data.classes[found.suggested[i]]]},
+        }  # fmt: skip
+        shown = f"/data/local-files/?d={quote(str(names[i]))}" if what == "image" else data.show(i)
+        tasks.append({
+            "data": {
+                what: shown, "row": int(data.row[i]), "id": str(names[i]), "why": why,
+                "given_label": data.classes[data.given[i]], "label_quality": round(float(found.quality[i]), 6),
+                "is_label_issue": bool(found.is_issue[i]),
+            },
+            "predictions": [{
+                "model_version": "noiseproof", "score": round(float(found.suggested_confidence[i]), 6),
+                "result": [suggestion],
+            }],
+        })  # fmt: skip
+    target = Path(path)
+    with replacing(_fresh(target, force)) as file:
+        file.write_text(json.dumps(tasks, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    tag = {"image": '<Image name="image" value="$image"/>', "text": '<Text name="text" value="$text"/>'}[what]
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in data.classes)
+    with replacing(_fresh(target.with_suffix(".xml"), force)) as file:
+        file.write_text(
+            f'<View>\n  {tag}\n  <Text name="why" value="$why"/>\n'
+            f'  <Choices name="label" toName="{what}" choice="single">\n{choices}\n  </Choices>\n</View>\n',
+            encoding="utf-8",
+        )
+    return target
+
+
+def to_fiftyone(report: LabelReport, folder: PathLike, *, all_rows: bool = True, force: bool = False) -> Path:
+    """A folder that FiftyOne imports as ``fiftyone.types.FiftyOneImageClassificationDataset``.
+
+    ``data.json`` says where each picture is and ``labels.json`` its given label, with what the audit found as
+    attributes; sorted from the worst label to the best.
+    """
+    data, found = report.data, report.found
+    if data.kind != "folder":
+        raise ValueError(f"Expected pictures to export to FiftyOne, got a {data.kind}. Use Label Studio's format.")
+    rows = _rows(report, all_rows)
+    files, labels, names = {}, {}, data.names
+    for rank, (i, why) in enumerate(zip(rows.tolist(), report.why(rows).tolist(), strict=True)):
+        files[key := f"{rank:07d}"] = str(data.file(i))
+        labels[key] = {
+            "label": data.classes[data.given[i]], "confidence": round(float(found.quality[i]), 6),
+            "attributes": {
+                "is_label_issue": bool(found.is_issue[i]), "suggested_label": data.classes[found.suggested[i]],
+                "predicted_label": data.classes[found.predicted[i]], "why": why, "row": int(data.row[i]),
+                "id": str(names[i]), "is_outlier": bool(report.is_outlier[i]),
+                "is_near_duplicate": bool(report.duplicates is not None and report.duplicates.group[i] >= 0),
+            },
+        }  # fmt: skip
+    target = check_folder(folder, force=force)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in (("data.json", files), ("labels.json", {"labels": labels})):
+        with replacing(target / name) as path:
+            path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return target
+
+
+def _rows(report: LabelReport, all_rows: bool) -> NDArray[np.int64]:
+    order = report.order
+    return order if all_rows else order[report.found.is_issue[order]]
+
+
+def _fresh(path: Path, force: bool) -> Path:
+    if path.exists() and not force:
+        raise FileExistsError(f"Expected a new file, got {path}, which exists. Choose another name.")
+    return path

@@ -1,0 +1,196 @@
+"""Nearest neighbours: exact where rows are few; by random trees and one round of neighbours' neighbours where many."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.core.checks import check_count
+
+EXACT = 20_000  # rows up to which all pairs are looked at
+TREES, LEAF = 4, 256  # of an approximate search; each row is compared with TREES × LEAF others at first
+PASSED_ON = 8  # neighbours of each row whose own PASSED_ON neighbours are looked at then
+BLOCK = 2**20  # numbers of an intermediate result: it stays in the cache
+ASKED = 256  # rows that the recall is measured on
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The k nearest other rows of each of N rows, nearest first."""
+
+    index: NDArray[np.int32]  # (N, k)
+    distance: NDArray[np.float32]  # (N, k)
+    recall: float  # share of the true neighbours that were found, measured on a sample; 1 where exact
+
+
+def nearest(
+    features: Any,
+    k: int = 10,
+    *,
+    metric: Literal["euclidean", "cosine"] = "euclidean",
+    exact: bool | None = None,
+    seed: int = 0,
+) -> Neighbours:
+    """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
+
+    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows. Else each row is compared with the rows of its
+    leaf in a few trees, which halve the rows along the line through two of them until few are left (random projection
+    trees; Dasgupta and Freund 2008), and then with its neighbours' neighbours (Dong et al. 2011): O(N·log N·F).
+
+    >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
+    >>> near.index.tolist(), near.distance.tolist(), near.recall
+    ([[1], [0], [1]], [[1.0], [1.0], [2.0]], 1.0)
+    """
+    if metric not in ("euclidean", "cosine"):
+        raise ValueError(f"Expected `metric` to be euclidean or cosine, got {metric!r}.")
+    x = torch.as_tensor(np.asarray(features, dtype=np.float32))
+    if x.dim() != 2 or 0 in x.shape:
+        raise ValueError(f"Expected `features` of shape (N, F), none of them 0, got {tuple(x.shape)}. Flatten images.")
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("Expected finite `features`, got NaN or infinite ones. Drop these rows or fill them in.")
+    k = check_count("k", k, 1)
+    if k >= len(x):
+        raise ValueError(f"Expected `k` below the number of rows, {len(x)}, got {k}.")
+    if metric == "cosine":
+        x = torch.nn.functional.normalize(x, dim=1)
+    x = x - x.mean(0)  # distances stay; what is lost in ‖a‖² + ‖b‖² − 2ab becomes less
+    if exact is None:
+        exact = len(x) <= EXACT
+    if exact:
+        index, recall = _among_all(x, torch.arange(len(x)), k), 1.0
+        distance = _distances(x, torch.arange(len(x)), index)
+    else:
+        index, distance = _among_some(x, k, torch.Generator().manual_seed(seed))
+        recall = _recall(x, index, torch.Generator().manual_seed(seed))
+    distance, order = distance.sort(dim=1, stable=True)
+    index = index.gather(1, order)
+    if metric == "cosine":
+        distance = distance.square() / 2
+    return Neighbours(index.to(torch.int32).numpy(), distance.numpy(), recall)
+
+
+def _among_all(x: Tensor, rows: Tensor, k: int) -> Tensor:
+    """The nearest of all other rows to ``rows``, (n, k)."""
+    square = x.square().sum(1)
+    found = []
+    for part in torch.split(rows, max(1, BLOCK // len(x))):
+        apart = torch.addmm(square, x[part], x.T, alpha=-2)  # (n, N): squared distance less the row's own square
+        apart[torch.arange(len(part)), part] = math.inf
+        found.append(apart.topk(k, 1, largest=False).indices)
+    return torch.cat(found)
+
+
+def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
+    """Of each of ``rows`` to the rows ``index`` (n, m): from differences, so that duplicates are exactly 0 apart."""
+    out = torch.empty(index.shape, dtype=x.dtype)
+    step = max(1, BLOCK // (index.shape[1] * x.shape[1]))
+    for i in range(0, len(index), step):
+        apart = x[index[i : i + step]] - x[rows[i : i + step], None]
+        torch.linalg.vector_norm(apart, dim=2, out=out[i : i + step])
+    return out
+
+
+def _among_some(x: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The nearest rows among those of a row's leaves, then among its neighbours' neighbours: index, distance (N, k)."""
+    index = torch.full((len(x), k), -1)
+    distance = torch.full((len(x), k), math.inf)
+    for _ in range(TREES):
+        leaves = _leaves(x, max(LEAF, 2 * k), generator)  # (leaves, size)
+        step = max(1, BLOCK // (leaves.shape[1] * max(leaves.shape[1], x.shape[1])))
+        for part in torch.split(leaves, step):
+            points, absent = x[part.clamp(min=0)], part < 0  # (b, size, F)
+            square = points.square().sum(2)
+            apart = torch.baddbmm(square[:, None], points, points.mT, alpha=-2) + square[..., None]
+            apart.masked_fill_(absent[:, None], math.inf)
+            apart.diagonal(dim1=1, dim2=2).fill_(math.inf)
+            near, place = apart.topk(min(k, part.shape[1] - 1), 2, largest=False)  # (b, size, k)
+            who = part[:, None].expand_as(apart).gather(2, place)
+            keep = ~absent
+            _merge(index, distance, part[keep], who[keep], near[keep].clamp(min=0).sqrt())
+    some = index[:, : min(PASSED_ON, k)].clone()
+    step = max(1, BLOCK // (some.shape[1] ** 2 * x.shape[1]))
+    for rows in torch.split(torch.arange(len(x)), step):
+        offered = some[some[rows].clamp(min=0)].flatten(1)  # (b, m²)
+        near = _distances(x, rows, offered.clamp(min=0))
+        near.masked_fill_((offered == rows[:, None]) | (offered < 0), math.inf)
+        _merge(index, distance, rows, offered, near)
+    return index, distance
+
+
+def _merge(index: Tensor, distance: Tensor, rows: Tensor, offered: Tensor, near: Tensor) -> None:
+    """Put what is ``offered`` (b, m) to ``rows`` beside what they have, each row once, and keep the nearest."""
+    who = torch.cat([index[rows], offered], 1)
+    far = torch.cat([distance[rows], near], 1)
+    who, order = who.sort(dim=1, stable=True)
+    far = far.gather(1, order)
+    far[:, 1:].masked_fill_(who[:, 1:] == who[:, :-1], math.inf)
+    far, place = far.topk(index.shape[1], 1, largest=False)
+    index[rows], distance[rows] = who.gather(1, place), far
+
+
+def _leaves(x: Tensor, leaf: int, generator: torch.Generator) -> Tensor:
+    """All rows in leaves of one size of at most ``leaf``, (leaves, size), filled up with −1."""
+    depth = math.ceil(math.log2(max(1.0, len(x) / leaf)))
+    size = -(-len(x) // 2**depth)
+    nodes = torch.full((1, size * 2**depth), -1)
+    nodes[0, : len(x)] = torch.rand(len(x), generator=generator).argsort()
+    for _ in range(depth):
+        n, width = nodes.shape
+        ends = torch.randint(width, (n, 2), generator=generator)
+        line = x[nodes.gather(1, ends).clamp(min=0)]  # (n, 2, F)
+        along = torch.empty(nodes.shape)
+        flat, where = nodes.view(-1), along.view(-1)
+        direction = line[:, 0] - line[:, 1]
+        step = max(1, BLOCK // x.shape[1])
+        for i in range(0, len(flat), step):
+            own = direction[torch.arange(i, min(i + step, len(flat))) // width]
+            where[i : i + step] = torch.linalg.vecdot(x[flat[i : i + step].clamp(min=0)], own)
+        along.masked_fill_(nodes < 0, math.inf)
+        nodes = nodes.gather(1, along.argsort(1)).view(2 * n, -1)
+    return nodes
+
+
+def _recall(x: Tensor, index: Tensor, generator: torch.Generator) -> float:
+    rows = torch.rand(len(x), generator=generator).argsort()[:ASKED]
+    true = _among_all(x, rows, index.shape[1])
+    return float((true[:, :, None] == index[rows][:, None]).any(2).double().mean())
+
+
+def neighbour_votes(
+    labels: Any, neighbours: Neighbours, num_classes: int, *, apart: Any = None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What neighbours say of each row: probabilities (N, K), and the share of them that bear the row's own label (N,).
+
+    With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all labels: nobody's
+    word is quite certain. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart``
+    (N,) — a fold, a group of near-duplicates — do not vote for each other; where no voter is left, the share is NaN.
+    """
+    given = torch.as_tensor(np.asarray(labels))
+    index = torch.from_numpy(neighbours.index)
+    N, k = index.shape
+    allowed = torch.ones(N, k, dtype=torch.float32)
+    if apart is not None:
+        group = torch.as_tensor(np.asarray(apart))
+        allowed = (group[index.long()] != group[:, None]).to(torch.float32)
+    votes = torch.zeros(N, num_classes)
+    soft = given.dim() == 2
+    for j in range(k):
+        who = index[:, j].long()
+        if soft:
+            votes.addcmul_(given[who].to(torch.float32), allowed[:, j, None])
+        else:
+            votes.scatter_add_(1, given[who, None], allowed[:, j, None])
+    count = allowed.sum(1)
+    if soft:
+        prior, agreement = given.to(torch.float32).mean(0), torch.full((N,), math.nan)
+    else:
+        prior = torch.bincount(given, minlength=num_classes) / N
+        agreement = votes.gather(1, given[:, None])[:, 0] / count  # 0/0 is NaN
+    votes.add_(prior).div_((count + 1)[:, None])
+    return votes.numpy(), agreement.numpy()

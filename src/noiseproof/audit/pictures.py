@@ -1,0 +1,107 @@
+"""Features of pictures for those who have nothing but the pictures: patches, or a frozen backbone of timm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from noiseproof.data.augment import Normalise
+from noiseproof.data.base import own_generator, shuffled
+from noiseproof.models import get_model
+
+PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own feature vector
+LOOKED_AT, PATCHES, BLOCK = 5_000, 50_000, 256
+IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+class PatchFeatures:
+    """How much each quarter of a picture resembles typical patches of all pictures; learned without any label.
+
+    Patches of 6 × 6 pixels are brought to unit contrast and whitened, k-means finds ``centres`` typical ones, and a
+    patch answers to centre k by max(0, mean distance − distance to k), averaged over each quarter (Coates, Ng and Lee,
+    AISTATS 2011). Brightness and colour, which the patches have lost, come back as a picture of 4 × 4 pixels with a
+    quarter of their total variance. All is projected onto its ``dim`` main axes. Weaker than a pretrained backbone,
+    much stronger than pixels.
+    """
+
+    def __init__(self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0) -> None:  # (N, C, H, W)
+        generator = own_generator(seed)
+        some = images[shuffled(len(images), generator)[:LOOKED_AT]]
+        patches = self._patches(some[: 4 * PATCHES // self._count(images)]).flatten(0, 1)
+        patches = patches[shuffled(len(patches), generator)[:PATCHES]]  # (P, D)
+        self.mean = patches.mean(0)
+        covariance = (patches - self.mean).T @ (patches - self.mean) / len(patches)
+        values, axes = torch.linalg.eigh(covariance)
+        self.whiten = axes @ torch.diag((values + 0.1).rsqrt()) @ axes.T  # zero-phase; 0.1: no noise is blown up
+        self.centres = self._typical(patches, min(centres, len(patches)), generator)
+        self.colour = 1.0
+        pooled = torch.cat([self._pool(block) for block in torch.split(some, BLOCK)])
+        texture, colour = (float(part.var(0).sum()) for part in pooled.tensor_split([4 * len(self.centres)], 1))
+        self.colour = (texture / colour / 4) ** 0.5 if texture > 0 and colour > 0 else 1.0
+        pooled[:, 4 * len(self.centres) :] *= self.colour
+        self.middle = pooled.mean(0)
+        _, spread, directions = torch.linalg.svd(pooled - self.middle, full_matrices=False)
+        # Of few pictures the later axes are noise, which the scaling below would blow up.
+        dim = min(dim, max(8, len(some) // 4), int((spread > 1e-4 * spread[0]).sum()))
+        # Half-way to unit variance on each axis: best for linear models and neighbours together (docs/audit.md).
+        self.axes = directions[:dim].T / (spread[:dim] * spread[0] / len(pooled)).sqrt()
+
+    @staticmethod
+    def _count(images: Tensor) -> int:
+        height, width = ((side - PATCH) // STRIDE + 1 for side in images.shape[2:])
+        return int(height * width)
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """(B, patches, D), each of mean zero and unit contrast."""
+        patches = F.unfold(images.float(), PATCH, stride=STRIDE).transpose(1, 2)
+        patches = patches - patches.mean(2, keepdim=True)
+        # 10: the contrast, in grey levels squared, below which a patch counts as plain
+        return patches / (patches.square().mean(2, keepdim=True) + 10).sqrt()
+
+    def _typical(self, patches: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        white = (patches - self.mean) @ self.whiten
+        centres: Tensor = white[shuffled(len(white), generator)[:count]].clone()
+        for _ in range(10):
+            nearest = (white @ centres.T - centres.square().sum(1) / 2).argmax(1)
+            counts = torch.bincount(nearest, minlength=count)
+            sums = torch.zeros_like(centres).index_add_(0, nearest, white)
+            centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
+        return centres
+
+    def _pool(self, images: Tensor) -> Tensor:
+        """(B, 4 · centres + 16 · C)."""
+        white = (self._patches(images) - self.mean) @ self.whiten  # (B, P, D)
+        squares = white.square().sum(2, keepdim=True) - 2 * white @ self.centres.T + self.centres.square().sum(1)
+        distance = squares.clamp(min=0).sqrt()  # (B, P, centres)
+        answer = (distance.mean(2, keepdim=True) - distance).clamp(min=0)
+        height = (images.shape[2] - PATCH) // STRIDE + 1
+        grid = answer.transpose(1, 2).unflatten(2, (height, -1))
+        small = F.adaptive_avg_pool2d(images.float(), 4).flatten(1)
+        return torch.cat([F.adaptive_avg_pool2d(grid, 2).flatten(1), self.colour * small], 1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """(N, dim) float32."""
+        return torch.cat([(self._pool(block) - self.middle) @ self.axes for block in torch.split(images, BLOCK)])
+
+
+def backbone_features(
+    spec: str, read: Callable[[int], Tensor], count: int, progress: Callable[[int], None] | None = None
+) -> Tensor:
+    """What a frozen pretrained backbone of timm sees in ``count`` pictures, (N, F); ``read(i)`` is uint8 (3, S, S)."""
+    if not spec.startswith("timm:"):
+        raise ValueError(
+            f"Expected `backbone` to be timm:NAME, a model that timm has weights of, got {spec!r}. Leave it out for "
+            "features that need no weights, or bring your own with `embeddings`."
+        )
+    model = get_model(spec if "pretrained=" in spec else f"{spec},pretrained=true").eval()
+    blocks = []
+    with torch.inference_mode():
+        for start in range(0, count, 32):
+            images = torch.stack([read(i) for i in range(start, min(start + 32, count))])
+            blocks.append(model(IMAGENET.apply(images, torch.empty(len(images), 0))).float())
+            if progress is not None:
+                progress(min(start + 32, count))
+    return torch.cat(blocks).clone()

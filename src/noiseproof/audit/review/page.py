@@ -1,0 +1,75 @@
+"""The review page: one HTML page, the same whether it is opened as a file or served."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from noiseproof.analysis.shell import pack, render
+from noiseproof.audit.review.issues import NUMBERS, Audit
+from noiseproof.audit.review.queue import Issues, rounded
+from noiseproof.audit.review.rows import Rows
+
+THUMBNAIL = 192  # pixels of a picture inside a page
+
+
+def describe(audit: Audit, issues: Issues) -> dict[str, Any]:
+    """What a page says about the audit as a whole."""
+    data = audit.config.get("data") or audit.config.get("labels") or ""
+    return {
+        "name": Path(data).name,
+        "key": audit.key,
+        "classes": list(audit.classes),
+        "total": len(issues),
+        "pairs": issues.pairs(),
+        "rows": audit.summary["rows"],
+        "verdict": audit.summary["verdict"],
+        "has_pictures": audit.config["kind"] == "folder",
+    }
+
+
+def served_page() -> str:
+    """The page that asks the server for everything."""
+    return _render("")
+
+
+def file_page(audit: Audit, rows: Rows, *, everything: bool = False, max_bytes: int = 20_000_000) -> str:
+    """The page with everything in it; rows and pictures of the worst issues as far as ``max_bytes`` go."""
+    issues = Issues(audit, everything)
+    content: dict[str, Any] = {
+        "audit": describe(audit, issues),
+        "row": issues.row.tolist(),
+        "id": issues.id,
+        "given": issues.given.tolist(),
+        "suggested": issues.suggested.tolist(),
+        "why": issues.why,
+        "marks": {mark: has.nonzero()[0].tolist() for mark, has in issues.marks.items()},
+        **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
+    }
+    room = max_bytes - len(_json(content))
+    shown: dict[int, Any] = {}
+    for row in issues.row.tolist():
+        seen = dict(rows.content(row))
+        if seen.pop("has_image", False) and (picture := rows.picture(row, THUMBNAIL)) is not None:
+            seen["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"
+        room -= len(_json(seen)) + 10
+        if room < 0:  # the rest is listed, and seen by `noiseproof review` without --html
+            break
+        shown[row] = seen
+    return _render(_json({**content, "rows": shown}))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _render(data: str) -> str:
+    return render(
+        "review.html.j2",
+        "noiseproof.audit.review",
+        scripts=("review.js",),
+        title="Review",
+        data=pack(data) if data else "",
+    )

@@ -1,0 +1,152 @@
+"""The issues of an audit in the order they are reviewed, and what was decided on each."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.review.decisions import BadDecisions, Choice, Decision, DecisionLog
+from noiseproof.audit.review.issues import MARKS, NUMBERS, Audit
+
+CHOICES = get_args(Choice)[:-1]  # undo leaves nothing
+
+
+class Issues:
+    """Issues from the worst label to the best, or with ``everything`` all audited rows."""
+
+    def __init__(self, audit: Audit, everything: bool = False) -> None:
+        frame = audit.issues if everything else audit.issues[audit.issues["is_label_issue"]]
+        number = {name: k for k, name in enumerate(audit.classes)}
+        self.classes = audit.classes
+        self.row: NDArray[np.int64] = frame["row"].to_numpy()
+        self.id: list[str] = frame["id"].tolist()
+        self.why: list[str] = frame["why"].tolist()
+        self.given = frame["given_label"].map(number).to_numpy(dtype=np.int64)
+        self.suggested = frame["suggested_label"].map(number).to_numpy(dtype=np.int64)
+        self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
+        self.marks = {mark: frame[name].to_numpy().astype(str) == "True" for name, mark in MARKS.items()}
+        self.position = {row: i for i, row in enumerate(self.row.tolist())}
+        self.select = lru_cache(maxsize=32)(self._select)  # a person looks at few class pairs at a time
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        """What a page shows of issue ``i``."""
+        return {
+            "row": int(self.row[i]),
+            "id": self.id[i],
+            "given": self.classes[self.given[i]],
+            "suggested": self.classes[self.suggested[i]],
+            "why": self.why[i],
+            "marks": [mark for mark, has in self.marks.items() if has[i]],
+            **{name: rounded(values[i]) for name, values in self.numbers.items()},
+        }
+
+    def _select(self, given: int | None, suggested: int | None) -> NDArray[np.int64]:
+        """Positions of the issues of a class pair, or of one side of it, by the classes' numbers."""
+        keep = np.ones(len(self), dtype=bool)
+        for number, codes in ((given, self.given), (suggested, self.suggested)):
+            if number is not None:
+                keep &= codes == number
+        return np.flatnonzero(keep)
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """Class pairs and their number of issues, the most frequent first."""
+        codes, counts = np.unique(self.given * len(self.classes) + self.suggested, return_counts=True)
+        order = np.lexsort((codes, -counts))
+        return [
+            {
+                "given": self.classes[codes[i] // len(self.classes)],
+                "suggested": self.classes[codes[i] % len(self.classes)],
+                "issues": int(counts[i]),
+            }
+            for i in order.tolist()
+        ]
+
+
+def rounded(value: float) -> float | None:
+    """A number as JSON has it."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+class Queue:
+    """Issues and the log of decisions on them, for any number of threads."""
+
+    def __init__(self, audit: Audit, path: Path, everything: bool = False) -> None:
+        self.issues = Issues(audit, everything)
+        self.log = DecisionLog(path)
+        self._lock = threading.Lock()
+        self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
+        try:
+            check_words(self.log.words, audit)
+        except BadDecisions:
+            self.log.close()
+            raise
+        for word in self.log.words.values():
+            self._note(word)
+
+    def _note(self, word: Decision) -> None:
+        if (i := self.issues.position.get(word.row)) is not None:
+            self._state[i] = 0 if word.decision == "undo" else 1 + CHOICES.index(word.decision)
+
+    def progress(self) -> dict[str, int]:
+        """How many issues there are, how many are decided, and how."""
+        counts = np.bincount(self._state, minlength=1 + len(CHOICES)).tolist()
+        return {"total": len(self.issues), "decided": sum(counts[1:]), **dict(zip(CHOICES, counts[1:], strict=True))}
+
+    def page(self, offset: int, limit: int, given: int | None, suggested: int | None) -> dict[str, Any]:
+        """Some issues of a class pair, with what was decided on them."""
+        selected = self.issues.select(given, suggested)
+        return {
+            "total": len(selected),
+            "offset": offset,
+            "issues": [self.issues[i] | self.decided(int(self.issues.row[i])) for i in selected[offset:][:limit]],
+        }
+
+    def decided(self, row: int) -> dict[str, str | None]:
+        word = self.log.get(row)
+        return {"decision": word and word.decision, "label": word and word.label}
+
+    def next_open(self, after: int, given: int | None, suggested: int | None) -> int | None:
+        """The next undecided issue of a class pair behind position ``after`` of its list, else the first one."""
+        is_open = self._state[self.issues.select(given, suggested)] == 0
+        waiting = np.flatnonzero(is_open)
+        if not len(waiting):
+            return None
+        return int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
+
+    def decide(self, row: int, choice: Choice, label: str | None = None) -> Decision:
+        """Save a decision; KeyError for a row that is no issue, ValueError for a label that is no class."""
+        i = self.issues.position[row]
+        given, suggested = (self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested))
+        if (choice == "other") != (label is not None):
+            raise ValueError(f"Expected a label with other and only there, got {label!r} with {choice}.")
+        if label is not None and label not in self.issues.classes:
+            raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
+        label = {"accept": suggested, "keep": given}.get(choice, label or "")
+        word = Decision(row, self.issues.id[i], given, choice, label)
+        with self._lock:
+            self.log.add(word)
+            self._note(word)
+        return word
+
+
+def check_words(words: Mapping[int, Decision], audit: Audit) -> None:
+    """Refuse decisions on rows that this audit does not know, or knows under another id or label."""
+    known = audit.issues.set_index("row")[["id", "given_label"]].loc[lambda frame: frame.index.isin(list(words))]
+    labels = set(audit.classes) | {""}
+    found = {row: (id, given) for row, id, given in known.itertuples()}
+    for word in words.values():
+        if found.get(word.row) != (word.id, word.given_label) or word.label not in labels:
+            raise BadDecisions(
+                f"Expected decisions on this audit, got one on row {word.row} ({word.id!r}, given "
+                f"{word.given_label!r}, label {word.label!r}), which it does not have so. Are they of another audit?"
+            )

@@ -1,0 +1,203 @@
+"""What a person sees of a row: its cells, its text or its picture, found by its number and by nothing else."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.records import Records
+
+LONGEST = 20_000  # characters of a cell that a page shows
+MOST_NUMBERS = 64  # of a vector
+Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
+
+
+class Rows(Protocol):
+    """The rows of the dataset that was audited."""
+
+    def content(self, row: int) -> Content: ...
+
+    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+        """A picture not larger than ``side`` and its media type; None where there is nothing to see."""
+        ...
+
+
+class NoRows:
+    """Labels and predictions of somebody else's model: there is nothing to look at."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def content(self, row: int) -> Content:
+        return {"note": self.note}
+
+    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+        return None
+
+
+class TableRows(NoRows):
+    """Cells of a CSV, TSV or Parquet file, or one text among them."""
+
+    def __init__(self, path: Path, label: str, text: str | None) -> None:
+        self.hidden, self.text = label, text
+        if path.suffix.lower() in (".parquet", ".pq"):
+            import pandas as pd
+
+            frame = pd.read_parquet(path)
+            self.names = [str(name) for name in frame.columns]
+            self.cells: Any = _FrameCells(frame)
+        else:
+            self.cells = Records(path)
+            self.names = self.cells.header
+
+    def content(self, row: int) -> Content:
+        if not 0 <= row < len(self.cells):
+            return {"note": "This row is no longer in the file."}
+        cells = self.cells[row]
+        named = dict(zip(self.names, (shortened(cell) for cell in cells), strict=False))
+        named.pop(self.hidden, None)
+        text = named.pop(self.text, None) if self.text else None
+        return ({} if text is None else {"text": text}) | {"fields": [list(pair) for pair in named.items()]}
+
+
+class _FrameCells:
+    """A table in memory, read like ``Records``."""
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, i: int) -> list[str]:
+        missing = self.frame.iloc[i].isna().tolist()
+        return ["" if gap else str(value) for value, gap in zip(self.frame.iloc[i].tolist(), missing, strict=True)]
+
+
+class FolderRows(NoRows):
+    """Pictures in one folder per class. A link that leads out of the dataset's folder is not followed."""
+
+    def __init__(self, root: Path) -> None:
+        from noiseproof.data.images import from_image_folder
+
+        self.files: Any = from_image_folder(root).train.x
+        self.root = root.resolve()
+
+    def path(self, row: int) -> Path | None:
+        """The file of a row, where it really lies in the dataset's folder."""
+        if not 0 <= row < len(self.files):
+            return None
+        real = self.files.path(row).resolve()
+        return real if real.is_relative_to(self.root) and real.is_file() else None
+
+    def content(self, row: int) -> Content:
+        if self.path(row) is None:
+            return {"note": "This picture is not in the dataset's folder: it was moved, or a link leads out of it."}
+        return {"has_image": True}
+
+    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+        from PIL import Image, ImageOps
+
+        from noiseproof.data.images import FORMATS
+
+        path = self.path(row)
+        if path is None:
+            return None
+        try:
+            with Image.open(path, formats=FORMATS) as image:
+                image.draft("RGB", (side, side))  # a large JPEG is read at a fraction of its size
+                return encoded(ImageOps.exif_transpose(image), side)
+        except Exception:  # PIL raises many kinds of error on damaged files
+            return None
+
+
+class ArrayRows(NoRows):
+    """Rows of an array: pictures where they look like some, else numbers."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+
+    def content(self, row: int) -> Content:
+        if not 0 <= row < len(self.array):
+            return {"note": "This row is no longer in the file."}
+        if as_pixels(self.array[row]) is not None:
+            return {"has_image": True}
+        values = np.asarray(self.array[row]).ravel()
+        more = f"the first {MOST_NUMBERS} of {len(values)} numbers"
+        return {
+            "fields": [[str(i), f"{value:.6g}"] for i, value in enumerate(values[:MOST_NUMBERS].tolist())],
+            **({"note": more} if len(values) > MOST_NUMBERS else {}),
+        }
+
+    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+        from PIL import Image
+
+        pixels = as_pixels(self.array[row]) if 0 <= row < len(self.array) else None
+        return None if pixels is None else encoded(Image.fromarray(pixels), side)
+
+
+def shortened(cell: str) -> str:
+    """A cell as a page shows it."""
+    return cell if len(cell) <= LONGEST else f"{cell[:LONGEST]} … and {len(cell) - LONGEST} characters more"
+
+
+def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """(H, W) or (H, W, 3) bytes of an array that has the shape of a picture, else None."""
+    pixels = np.asarray(row)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (1, 3, 4):
+        pixels = np.moveaxis(pixels, 0, 2)
+    if pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4):
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
+    elif pixels.ndim != 2:
+        return None
+    if pixels.dtype == np.uint8:
+        return np.ascontiguousarray(pixels)
+    numbers = np.nan_to_num(pixels.astype(np.float64))
+    low, high = numbers.min(), numbers.max()
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    return np.asarray(((numbers - low) / max(high - low, 1e-12) * 255).round(), np.uint8)
+
+
+def encoded(image: Any, side: int) -> tuple[bytes, str]:
+    """A picture drawn anew, so that nothing but its pixels leaves the file; small ones stay exact."""
+    image = image.convert("RGB") if image.mode not in ("L", "RGB") else image
+    image.thumbnail((side, side))
+    file, exact = io.BytesIO(), max(image.size) <= 64
+    image.save(file, "PNG" if exact else "JPEG", **({"optimize": True} if exact else {"quality": 85}))
+    return file.getvalue(), "image/png" if exact else "image/jpeg"
+
+
+def open_rows(config: Mapping[str, Any]) -> Rows:
+    """The rows that an audit's config.json names."""
+    kind, data = config["kind"], config.get("data")
+    if data is None or kind == "predictions":
+        return NoRows("The audit had labels and predictions only: there is no row to show.")
+    path = Path(data)
+    if not path.exists():
+        return NoRows(f"{path} is no longer there: only what the audit found can be shown.")
+    if kind in ("table", "text"):
+        return TableRows(path, config["label"], config.get("text"))
+    if kind == "folder":
+        return FolderRows(path)
+    if kind == "arrays":
+        return ArrayRows(open_array(path))
+    raise ValueError(f"Expected a table, a text, a folder, arrays or predictions in config.json, got {kind!r}.")
+
+
+def open_array(path: Path) -> NDArray[Any]:
+    """The inputs in a .npy or .npz file; no pickled objects."""
+    from noiseproof.audit.inputs import INPUTS
+
+    array: NDArray[Any]
+    if path.suffix == ".npy":
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+    with np.load(path, allow_pickle=False) as arrays:
+        array = arrays[next(name for name in INPUTS if name in arrays)]
+    return array

@@ -1,0 +1,203 @@
+"""`noiseproof audit`: which labels of a dataset are wrong."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time as clock
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from noiseproof.cli.main import app
+from noiseproof.cli.show import AsJson, examples, on_machine, on_training, refusals, say, show, show_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from noiseproof.audit import LabelReport
+    from noiseproof.audit.inputs import Progress
+
+SHOWN = 10
+EXPORTS = ("label-studio", "fiftyone")
+
+
+def on_table(text: str, *flags: str) -> Any:
+    return typer.Option(*flags, help=text, rich_help_panel="Columns of a table")
+
+
+def on_model(text: str, **options: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="From other models", **options)
+
+
+@app.command(
+    epilog=examples(
+        "audit data.csv --label y",
+        "audit reviews.csv --label mood --text review --fast",
+        "audit photos/ --export label-studio,fiftyone",
+        "audit x.npy --labels y.npy --out audit-x",
+        "audit --labels y.npy --pred-probs p.npy",
+        "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore weight_kg",
+    )
+)
+@refusals()
+def audit(
+    data: Annotated[
+        str | None, typer.Argument(help="A .csv, .tsv or .parquet file, a folder of pictures by class, .npy or .npz.")
+    ] = None,
+    label: Annotated[str | None, on_table("Column of the given labels.")] = None,
+    text: Annotated[str | None, on_table("Column of texts to audit by.")] = None,
+    id: Annotated[str | None, on_table("Column that names a row.")] = None,
+    groups: Annotated[
+        str | None, on_table("Column of what belongs together, such as a patient: never split between folds.")
+    ] = None,
+    time: Annotated[str | None, on_table("Column of numbers or dates: folds are blocks of time.")] = None,
+    annotators: Annotated[str | None, on_table("Columns with the labels of several annotators: a,b,c.")] = None,
+    ignore: Annotated[str | None, on_table("Columns that no model should see: a,b,c.")] = None,
+    trusted: Annotated[
+        str | None,
+        typer.Option(help="Labels known to be right: a column of yes and no, a table of more rows, or a .npy file."),
+    ] = None,
+    labels: Annotated[str | None, on_model("A .npy file of labels, beside arrays or predictions.")] = None,
+    pred_probs: Annotated[
+        str | None, on_model("A .npy file (N, K) of another model's out-of-sample probabilities: nothing is trained.")
+    ] = None,
+    embeddings: Annotated[str | None, on_model("A .npy file (N, F) of features in the place of our own.")] = None,
+    backbone: Annotated[str | None, on_model("timm:NAME, a pretrained model that looks at the pictures.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names of all classes, in the order of their numbers: a,b.")
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast/--thorough", help="Watch one training, or judge each row by models of other folds.")
+    ] = False,
+    out: Annotated[str, typer.Option(help="Folder of the results; refused if it holds anything.")] = "audit",
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier audit in that folder.")] = False,
+    export: Annotated[str | None, typer.Option(help=f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")] = 0,
+    as_json: AsJson = False,
+    method: Annotated[str | None, on_training("A robust method of `noiseproof methods`.")] = None,
+    model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
+    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
+    folds: Annotated[int, on_training("Parts of the data, each judged by models of the others.", min=2)] = 5,
+    device: Annotated[str | None, on_machine("cpu, cuda or mps; by default the best there is.")] = None,
+    threads: Annotated[int | None, on_machine("Threads, by default torch's choice.", min=1)] = None,
+) -> None:
+    """Name the labels of a dataset that are wrong, with a score, a suggested label and a reason for each."""
+    from pathlib import Path
+
+    import torch
+
+    from noiseproof.audit import audit, read_rows
+    from noiseproof.audit.report import check_folder
+    from noiseproof.train import Diverged, Interrupted
+
+    exports = _words(export)
+    if unknown := [name for name in exports if name not in EXPORTS]:
+        raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
+    check_folder(out, force=force)  # before an hour of work
+    if data is not None and Path(data).is_dir() and Path(out).resolve().is_relative_to(Path(data).resolve()):
+        raise ValueError(f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with --out.")
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        with _progress() as progress:
+            rows = read_rows(
+                data, label=label, text=text, id=id, group=groups, time=time, annotators=_words(annotators),
+                ignore=_words(ignore), trusted=trusted, labels=labels, pred_probs=pred_probs, embeddings=embeddings,
+                classes=_words(classes) or None, backbone=backbone, seed=seed, progress=progress,
+            )  # fmt: skip
+            if "fiftyone" in exports and rows.kind != "folder":
+                raise ValueError(f"Expected pictures to export to FiftyOne, got a {rows.kind}. Use label-studio.")
+            report = audit(
+                rows, mode="fast" if fast else "thorough", method=method, model=model, epochs=epochs, folds=folds,
+                seed=seed, device=device, progress=progress, command=shlex.join(["noiseproof", *sys.argv[1:]]),
+            )  # fmt: skip
+    except (KeyboardInterrupt, Interrupted):
+        say("interrupted, nothing was written.")
+        raise typer.Exit(130) from None
+    except Diverged as error:
+        say(error)
+        raise typer.Exit(3) from None
+    files = report.save(out, force=force)
+    if "label-studio" in exports:
+        files.append(report.to_label_studio(Path(out, "label-studio.json"), force=force))
+    if "fiftyone" in exports:
+        files.append(report.to_fiftyone(Path(out, "fiftyone"), force=force))
+    if as_json:
+        return show_json({"folder": out, "files": files, **report.summary()})
+    return _show(report, files, out)
+
+
+def _words(value: str | None) -> list[str]:
+    return [word.strip() for word in value.split(",") if word.strip()] if value else []
+
+
+def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
+    summary = report.summary()
+    typer.echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
+    if pairs := summary["worst_pairs"][:5]:
+        typer.echo("\nworst pairs")
+        cells = [(p["given"], p["suggested"], str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
+        show(("given", "should be", "issues", "P(given | should be)"), cells)
+    data, found, worst = report.data, report.found, report.order[:SHOWN]
+    none = "" if found.is_issue[worst].any() else ", none of them called wrong"
+    typer.echo(f"\nworst labels{none}")
+    rows = [
+        (
+            str(data.names[i]),
+            f"{found.quality[i]:.3f}",
+            data.classes[data.given[i]],
+            data.classes[found.suggested[i]],
+            why,
+        )
+        for i, why in zip(worst.tolist(), report.why(worst).tolist(), strict=True)
+    ]
+    show(("row", "quality", "given", "suggested", "why"), rows)
+    typer.echo()
+    copies, outliers = summary["near_duplicates"], summary["outliers"]
+    if copies["rows"]:
+        typer.echo(
+            f"near-duplicates: {copies['rows']} rows in {copies['groups']} groups, "
+            f"{len(copies['conflicts'])} of them with different labels"
+        )
+    if outliers["rows"]:
+        typer.echo(f"like no other row: {outliers['rows']} rows")
+    for skipped in summary["skipped"]:
+        first = ", ".join(map(str, skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
+        typer.echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
+    for note in summary["notes"]:
+        typer.echo(f"note: {note}")
+    typer.echo(f"time: {sum(summary['seconds'].values()):.1f} s")
+    typer.echo(f"files: {', '.join(map(str, files))}")
+    typer.echo(f"next: noiseproof review {shlex.quote(out)}")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Says how far the audit is: a bar on a terminal, a line for each stage, and then one every ten seconds, else."""
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def move(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(stage)
+                bars.update(tasks[stage], completed=done, total=total)
+
+            yield move
+        return
+    said: dict[str, float] = {}
+
+    def tell(stage: str, done: int, total: int) -> None:
+        now = clock.monotonic()
+        if stage not in said or now - said[stage] > 10:
+            said[stage] = now
+            typer.echo(f"noiseproof: {stage} {done}/{total}", err=True)
+
+    yield tell

@@ -1,0 +1,124 @@
+"""What models say of each row, averaged over the epochs of a training, for whoever judges labels by it.
+
+These have no name in the registry: they take rows, not numbers, and change nothing of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.margin import margin
+from noiseproof.core.output import Output
+from noiseproof.data import Inputs
+from noiseproof.strategies.base import Batch, Strategy
+from noiseproof.strategies.run import Run
+
+COLUMNS = ("times", "margin", "missed", "doubt")
+
+
+class _Averages(Strategy):
+    """Sums by row: of predicted probabilities (N, K), and of times, margins, misses of the label, doubts (N, 4)."""
+
+    probs: Tensor
+    sums: Tensor
+
+    def _begin(self, num_rows: int, run: Run) -> None:
+        self.probs = torch.zeros(num_rows, run.num_classes, device=run.device, dtype=torch.float32)
+        self.sums = torch.zeros(num_rows, len(COLUMNS), device=run.device, dtype=torch.float32)
+
+    @torch.no_grad()
+    def _said(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
+        """(b, K + 4), of several models the mean: probabilities, one, margin, whether the label was missed, doubt."""
+        each = []
+        for out in outs:
+            scores = run.loss.scores(out).detach()
+            missed = scores.argmax(1) != labels
+            parts = [torch.ones_like(missed), margin(scores, labels), missed, _doubt(out)]
+            each.append(torch.cat([scores.softmax(1), torch.stack([part.to(scores.dtype) for part in parts], 1)], 1))
+        return torch.stack(each).mean(0).to(torch.float32)
+
+    def _add(self, rows: Tensor, said: Tensor) -> None:
+        K = self.probs.shape[1]
+        self.probs.index_add_(0, rows, said[:, :K])
+        self.sums.index_add_(0, rows, said[:, K:])
+
+    def mean(self, name: str) -> Tensor:
+        """``probs`` (N, K), or one of the columns (N,), averaged over the times a row was seen."""
+        times = self.sums[:, 0].clamp(min=1)
+        return self.probs / times[:, None] if name == "probs" else self.sums[:, COLUMNS.index(name)] / times
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"probs": self.probs, "sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.probs, self.sums = state["probs"], state["sums"]
+
+
+class HeldOutAverages(_Averages):
+    """Of rows ``x`` with ``labels``, which the run does not train on, at the end of each epoch."""
+
+    def __init__(self, x: Inputs, labels: Tensor) -> None:
+        self.x, self.labels = x, labels
+
+    def setup(self, run: Run) -> None:
+        self._begin(len(self.labels), run)
+        self.labels = self.labels.to(run.device)
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        found = [(rows, counts, self._said(outs, self.labels[rows], run)) for rows, counts, outs in run.sweep(self.x)]
+        self._add(torch.arange(len(self.labels), device=run.device), run.merge(found, len(self.labels)))
+
+
+class TrainingAverages(_Averages):
+    """Of the training rows, as each step sees them, before it learns from them: no pass of its own.
+
+    Methods whose steps mix samples say nothing of any one: for them, a pass at the end of each epoch.
+    """
+
+    capturable = True
+
+    def setup(self, run: Run) -> None:
+        self._begin(run.num_rows, run)
+        self.seen = 0
+
+    def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+        self._add(batch.all_rows, run.gather(self._said(outs, batch.given, run), batch))
+        self.seen += 1
+        return outs
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        if not self.seen:
+            said = [(rows, counts, self._said(outs, run.data.given[rows], run)) for rows, counts, outs in run.sweep()]
+            self._add(torch.arange(run.num_rows, device=run.device), run.merge(said))
+
+
+class Towards(Strategy):
+    """Training towards the ``table`` of distributions (N, K) in place of the given labels."""
+
+    capturable = True
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def setup(self, run: Run) -> None:
+        self.table = self.table.to(run.device, run.dtype)
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        return batch.with_target(self.table[batch.rows])
+
+
+def _doubt(out: Output) -> Tensor:
+    """How noisy the head says that a row is, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean deviation; 1 − τ."""
+    if out.attention is not None:
+        return 1 - out.attention.detach().sigmoid()
+    if out.root is not None:
+        spread = out.root.detach().square().sum(1)
+    elif out.scale is not None:
+        spread = out.scale.detach().mean(1)
+    else:
+        return out.logits.new_zeros(len(out.logits))
+    return spread / (1 + spread)

@@ -1,0 +1,488 @@
+"""Corrected datasets: what changes, what must not, and what a model gains."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from handmade_audit import write_audit, write_table_audit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from typer.testing import CliRunner
+
+from noiseproof.audit.apply import compare, corrections, hold_out, read_again, write_corrected
+from noiseproof.audit.records import Records
+from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
+from noiseproof.audit.review.issues import read_audit
+from noiseproof.cli import app
+
+
+def write_decisions(folder: Path, *words: tuple[Any, ...]) -> None:
+    (folder / "decisions.csv").write_bytes(b"".join(map(to_line, (COLUMNS, *words))))
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Every file below a folder by the hash of its bytes."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# --- records by their bytes -------------------------------------------------------------------------------------------
+
+cells = st.text(st.sampled_from('ab",\n\r é;\t5'), max_size=5)
+tables = st.integers(2, 4).flatmap(
+    lambda width: st.lists(st.lists(cells, min_size=width, max_size=width), min_size=1, max_size=5)
+)
+
+
+@settings(max_examples=150)
+@given(
+    tables, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.booleans(), st.sampled_from([",", "\t"]), st.data()
+)
+def test_records_are_those_of_pandas_and_only_asked_cells_change(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[list[str]],
+    end: str,
+    bom: bool,
+    last: bool,
+    comma: str,
+    data: st.DataObject,
+) -> None:
+    header = [f"c{k}" for k in range(len(rows[0]))]
+    text = io.StringIO()
+    quoting = csv.QUOTE_ALL if data.draw(st.booleans()) or any("\r" in c or "\n" in c for r in rows for c in r) else 0
+    out = csv.writer(text, delimiter=comma, lineterminator=end, quoting=quoting)
+    for row in (header, *rows):
+        out.writerow(row)
+        text.write(data.draw(st.sampled_from(["", "", end])))  # blank lines are none
+    content = text.getvalue() if last else text.getvalue().rstrip("\r\n")
+    raw = b"\xef\xbb\xbf" * bom + content.encode()
+    path = tmp_path_factory.mktemp("records") / ("t.tsv" if comma == "\t" else "t.csv")
+    path.write_bytes(raw)
+    records = Records(path)
+    frame = pd.read_csv(path, sep=comma, dtype=str, keep_default_na=False, index_col=False)
+    assert records.header == header == list(frame.columns)
+    assert [records[i] for i in range(len(records))] == rows == frame.to_numpy().tolist()
+    assert records.column("c1") == [row[1] for row in rows]
+    same = io.BytesIO()
+    records.replace("c1", {}, same)
+    assert same.getvalue() == raw
+    changes = data.draw(st.dictionaries(st.integers(0, len(rows) - 1), cells))
+    changed = io.BytesIO()
+    records.replace("c1", changes, changed)
+    path.write_bytes(changed.getvalue())
+    assert [Records(path)[i] for i in range(len(rows))] == [
+        [cell if k != 1 else changes.get(i, cell) for k, cell in enumerate(row)] for i, row in enumerate(rows)
+    ]
+    if not changes:
+        assert changed.getvalue() == raw
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+ODD = (
+    "\ufeffid;name,Kind,\"a \"\"quoted\"\" head\",n\r\n"
+    'x1,cat,"1,5",007\r\n'
+    '\r\n'
+    'x2,"dog","two\r\nlines",1e3\r\n'
+    "x3,cat,5\" pipe,  spaced \r\n"
+    'x4,"c,at",,NA\r\n'
+    "x5,dog,é,0.10"
+)  # fmt: skip
+
+
+def odd_audit(root: Path, content: bytes, name: str) -> Path:
+    (root / name).write_bytes(content)
+    labels = ["cat", "dog", "cat", "c,at", "dog"]
+    others = ["dog", "cat", "c,at", "dog", "cat"]
+    return write_audit(root / "audit", labels, others, issues=5, kind="table", data=root / name, label="Kind")
+
+
+@pytest.mark.parametrize("name", ["odd.csv", "odd.csv.gz"])
+def test_a_table_keeps_every_byte_but_the_label_cells(tmp_path: Path, name: str) -> None:
+    raw = ODD.encode()
+    folder = odd_audit(tmp_path, gzip.compress(raw) if name.endswith("gz") else raw, name)
+    write_decisions(
+        folder, (0, 0, "cat", "accept", "dog"), (1, 1, "dog", "keep", "dog"), (2, 2, "cat", "other", "c,at"),
+        (3, 3, "c,at", "accept", "dog"), (4, 4, "dog", "accept", "cat"), (4, 4, "dog", "undo", ""),
+    )  # fmt: skip
+    before = (tmp_path / name).read_bytes()
+    run("apply", folder, "--out", tmp_path / f"new{name[3:]}")
+    written = (tmp_path / f"new{name[3:]}").read_bytes()
+    corrected = gzip.decompress(written) if name.endswith("gz") else written
+    expected = ODD.replace("x1,cat", "x1,dog").replace("x3,cat", 'x3,"c,at"').replace('x4,"c,at"', 'x4,"dog"')
+    assert corrected == expected.encode()
+    assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_class_is_written_as_the_table_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("y,x\n1.0,5\n2.0,6\n2,7\n2.0,8\n1.0,9\n")
+    folder = write_audit(
+        tmp_path / "audit", ["1", "2", "2", "2", "1"], ["2", "1", "1", "1", "2"], issues=5, kind="table",
+        data=tmp_path / "t.csv", label="y", words=["1.0", "2.0", "2", "2.0", "1.0"],
+    )  # fmt: skip
+    write_decisions(folder, (0, 0, "1", "accept", "2"), (2, 2, "2", "accept", "1"))
+    run("apply", folder, "--out", tmp_path / "new.csv")
+    assert (tmp_path / "new.csv").read_text() == "y,x\n2.0,5\n2.0,6\n1.0,7\n2.0,8\n1.0,9\n"
+
+
+@pytest.mark.parametrize("kind", ["words", "categories", "numbers", "gaps"])
+def test_parquet_keeps_its_columns_and_types(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    values = {"words": ["a", "b", "a", "b"], "numbers": [1, 2, 1, 2], "gaps": [1.0, None, 1.0, 2.0]}
+    column: Any = pd.Series(values.get(kind, values["words"]), dtype="category" if kind == "categories" else None)
+    dates = pd.date_range("2020-01-01", periods=4, tz="UTC")
+    frame = pd.DataFrame({"when": dates, "y": column, "x": np.arange(4, dtype=np.float32)})
+    frame.to_parquet(tmp_path / "t.parquet")
+    words = ["" if word == "nan" else word for word in np.asarray(frame["y"]).astype(str).tolist()]
+    first, second = ("a", "b") if kind in ("words", "categories") else ("1", "2")
+    labels = [first, second, first, second]
+    folder = write_audit(
+        tmp_path / "audit", labels, labels[::-1], issues=4, kind="table", data=tmp_path / "t.parquet", label="y",
+        words=words,
+    )  # fmt: skip
+    if kind == "gaps":  # a row without a label is not audited
+        lines = (folder / "issues.csv").read_text().splitlines(keepends=True)
+        (folder / "issues.csv").write_text("".join([*lines[:2], *lines[3:]]))
+    write_decisions(folder, (0, 0, first, "accept", second))
+    run("apply", folder, "--out", tmp_path / "new.parquet")
+    found = pd.read_parquet(tmp_path / "new.parquet")
+    expected = frame.copy()
+    expected.loc[0, "y"] = frame.loc[3, "y"]
+    pd.testing.assert_frame_equal(found, expected)
+    run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([3, 5, 3, 5], dtype=np.uint8), np.array([3.0, 5.0, 3.0, 5.0], dtype=np.float32),
+        np.array(["a", "b", "a", "b"]), np.array([[3], [5], [3], [5]], dtype=np.int16),
+    ],
+    ids=["bytes", "floats", "words", "a column"],
+)  # fmt: skip
+def test_arrays_get_labels_of_the_same_kind(tmp_path: Path, labels: np.ndarray[Any, Any]) -> None:
+    np.save(tmp_path / "y.npy", labels)
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    words = labels.ravel().astype(str).tolist()
+    names = [str(int(float(word))) if word[0].isdigit() else word for word in words]
+    folder = write_audit(
+        tmp_path / "audit", names, names[::-1], issues=4, kind="arrays", data=tmp_path / "x.npy",
+        labels=str(tmp_path / "y.npy"), words=words, classes=[*sorted(set(names)), "a longer name"],
+    )  # fmt: skip
+    write_decisions(folder, (0, 0, names[0], "accept", names[3]))
+    run("apply", folder, "--out", tmp_path / "new.npy")
+    found = np.load(tmp_path / "new.npy")
+    expected = labels.copy()
+    expected[0] = labels[1]
+    assert found.dtype == labels.dtype and found.tolist() == expected.tolist()
+    if labels.dtype.kind == "U":
+        write_decisions(folder, (0, 0, "a", "other", "a longer name"))
+        run("apply", folder, "--out", tmp_path / "longer.npy")
+        assert np.load(tmp_path / "longer.npy").tolist() == ["a longer name", "b", "a", "b"]
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def picture_audit(root: Path) -> Path:
+    for number, name in enumerate(("cat/1.png", "cat/2.png", "cat/sub/1.png", "dog/1.png", "dog/2.png")):
+        (root / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 20 * number, dtype=np.uint8)).save(root / "photos" / name)
+    (root / "photos" / "cat" / "notes.txt").write_text("not a picture")
+    labels = ["cat", "cat", "cat", "dog", "dog"]
+    ids = ["cat/1.png", "cat/2.png", "cat/sub/1.png", "dog/1.png", "dog/2.png"]
+    others = ["dog", "dog", "dog", "cat", "cat"]
+    return write_audit(root / "audit", labels, others, issues=5, kind="folder", data=root / "photos", ids=ids)
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_pictures_move_to_the_folder_of_their_class_and_none_is_lost(tmp_path: Path, link: bool) -> None:
+    folder = picture_audit(tmp_path)
+    before = snapshot(tmp_path / "photos")
+    write_decisions(
+        folder, (0, "cat/1.png", "cat", "accept", "dog"), (2, "cat/sub/1.png", "cat", "accept", "dog"),
+        (4, "dog/2.png", "dog", "accept", "cat"),
+    )  # fmt: skip
+    run("apply", folder, "--out", tmp_path / "new", *(["--link"] if link else []))
+    moved = {
+        "cat/1.png": "dog/1-from-cat.png", "cat/sub/1.png": "dog/sub/1.png", "dog/2.png": "cat/2-from-dog.png",
+    }  # fmt: skip
+    assert snapshot(tmp_path / "new") == {moved.get(name, name): content for name, content in before.items()}
+    assert snapshot(tmp_path / "photos") == before
+    assert all(path.is_symlink() == link for path in (tmp_path / "new").rglob("*.png"))
+    assert not (tmp_path / "new.part").exists()
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_over_and_the_original_is_never_touched(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    write_decisions(folder, (0, 0, "cat", "accept", "dog"))
+    before = snapshot(tmp_path)
+    assert "is there" in run("apply", folder, "--out", tmp_path / "animals.csv", code=2)
+    (tmp_path / "link.csv").symlink_to(tmp_path / "gone.csv")
+    assert "is there" in run("apply", folder, "--out", tmp_path / "link.csv", code=2)
+    assert "Expected a .csv" in run("apply", folder, "--out", tmp_path / "new.tsv", code=2)
+    assert "no such" not in run("apply", folder, "--out", tmp_path / "new.csv")
+    assert "is there" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    assert {name: content for name, content in snapshot(tmp_path).items() if name != "new.csv"} == before
+    pictures = picture_audit(tmp_path / "more")
+    write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
+    inside = tmp_path / "more" / "photos" / "new"
+    assert "Expected a place outside" in run("apply", pictures, "--out", inside, code=2)
+    assert not inside.exists()
+
+
+def test_data_that_changed_since_the_audit_is_refused(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    write_decisions(folder, (0, 0, "cat", "accept", "dog"))
+    text = (tmp_path / "animals.csv").read_text()
+    (tmp_path / "animals.csv").write_text(text.replace(",dog\n", ",cat\n", 1))
+    assert "changed since" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    (tmp_path / "animals.csv").write_text("\n".join(text.splitlines()[:-1]))
+    assert "changed since" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    (tmp_path / "animals.csv").unlink()
+    assert "found none" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    assert not (tmp_path / "new.csv").exists()
+    pictures = picture_audit(tmp_path / "more")
+    write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
+    (tmp_path / "more" / "photos" / "cat" / "1.png").rename(tmp_path / "more" / "photos" / "cat" / "3.png")
+    assert "Audit it again" in run("apply", pictures, "--out", tmp_path / "new", code=2)
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
+
+
+def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    audit = read_audit(folder)
+    assert "found none" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    for word in (
+        (0, "0", "dog", "accept", "cat"),
+        (999, "999", "cat", "accept", "dog"),
+        (0, "0", "cat", "other", "bird"),
+    ):
+        with pytest.raises(BadDecisions, match="another audit"):
+            corrections(audit, {word[0]: Decision(*word)})  # type: ignore[arg-type]
+    with pytest.raises(BadDecisions, match="Expected a label"):
+        corrections(audit, {0: Decision(0, "0", "cat", "accept", "")})
+    for name in ("issues.csv", "config.json", "summary.json"):
+        (folder / name).rename(folder / "hidden")
+        assert f"found no {name}" in run("apply", folder, code=2)
+        (folder / "hidden").rename(folder / name)
+    (folder / "config.json").write_text('{"format": 2}')
+    assert "format 1" in run("apply", folder, code=2)
+
+
+def test_accept_all_takes_suggestions_where_nobody_decided(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path, rows=12, issues=6)
+    audit = read_audit(folder)
+    write_decisions(folder, (0, 0, "cat", "keep", "cat"), (1, 1, "dog", "other", "owl"), (2, 2, "fox", "skip", ""))
+    found = corrections(audit, read_decisions(folder / "decisions.csv"), accept_all=True)
+    suggested = audit.issues.set_index("row")["suggested_label"]
+    assert found == {1: "owl", 3: suggested[3], 4: suggested[4], 5: suggested[5]}
+    assert corrections(audit, read_decisions(folder / "decisions.csv")) == {1: "owl"}
+
+
+# --- before and after -------------------------------------------------------------------------------------------------
+
+
+def noisy_audit(root: Path, **config: Any) -> tuple[Path, list[str], list[str]]:
+    """Three clouds of points, a third of whose labels are wrong, and an audit that found them all."""
+    random = np.random.default_rng(0)
+    true = np.repeat(np.arange(3), 100)
+    x = random.normal(size=(300, 4)) + 3 * np.eye(3, 4)[true]
+    wrong = random.permutation(300)[:100]
+    given = true.copy()
+    given[wrong] = (true[wrong] + 1) % 3
+    order = np.concatenate([wrong, np.setdiff1d(np.arange(300), wrong)])  # issues come first in a handmade audit
+    x, true, given = x[order], true[order], given[order]
+    names = np.array(["a", "b", "c"])
+    table = pd.DataFrame(x, columns=list("pqrs")).assign(kind=names[given], sure=["no"] * 100 + ["yes"] * 200)
+    root.mkdir(parents=True, exist_ok=True)
+    table.to_csv(root / "t.csv", index=False)
+    suggested = np.where(given == true, (given + 1) % 3, true)
+    folder = write_audit(
+        root / "audit", names[given].tolist(), names[suggested].tolist(), issues=100, kind="table",
+        data=root / "t.csv", label="kind", model="mlp:hidden=[16]", method="ce", epochs=20, ignore=["sure"], **config,
+    )  # fmt: skip
+    return folder, names[given].tolist(), names[true].tolist()
+
+
+def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(tmp_path: Path) -> None:
+    folder, given, true = noisy_audit(tmp_path)
+    audit = read_audit(folder)
+    changes = corrections(audit, {}, accept_all=True)
+    assert [changes.get(row, label) for row, label in enumerate(given)] == true
+    found = compare(audit, changes, {}, seed=0)
+    assert found == compare(audit, changes, {}, seed=0)  # the same seed, the same numbers
+    held = hold_out(audit, read_again(audit), np.array([ord(label) - 97 for label in given]), 0)
+    assert found.held_rows == held.sum() == 300 - found.train_rows and 54 <= held.sum() <= 66
+    assert found.changed == sum(1 for row in changes if not held[row])
+    assert found.after > 0.9 > found.before > found.before_by_given
+    assert found.interval[0] < found.after - found.before < found.interval[1]
+    assert found.warning is not None and f"{held.sum()} held-out labels" in found.warning
+    shown = json.loads(run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--json"))
+    assert shown["changed"] == 100 and shown["retrain"]["after"] == found.after
+    assert pd.read_csv(tmp_path / "new.csv")["kind"].tolist() == true
+
+
+def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
+    folder, _, _ = noisy_audit(tmp_path, trusted="sure")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"ignore": []}))
+    audit = read_audit(folder)
+    found = compare(audit, corrections(audit, {}, accept_all=True), {}, epochs=5)
+    assert (found.train_rows, found.held_rows, found.warning) == (100, 200, None)
+    assert found.before == found.before_by_given  # their labels did not change
+
+
+def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
+    folder, given, _ = noisy_audit(tmp_path)
+    audit = read_audit(folder)
+    held = hold_out(audit, read_again(audit), np.array([ord(label) - 97 for label in given]), 0)
+    copies = audit.issues.loc[audit.issues["duplicate_group"] != "", "row"].to_numpy()
+    assert len(copies) > 30 and len(set(held[copies])) == 1
+
+
+def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> None:
+    folder, _, _ = noisy_audit(tmp_path)
+    write_decisions(folder)
+    shown = run("apply", folder, "--out", tmp_path / "same.csv", "--retrain")
+    assert "no label changed" in shown and (tmp_path / "same.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
+    shown = run(
+        "apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 3, "--method", "gce"
+    )
+    for words in ("changed: 100 of 300 labels", "gce on 241 rows", "labels as given", "95 % interval", "warning:"):
+        assert words in shown
+    predictions = write_audit(
+        tmp_path / "p", ["a", "b"], ["b", "a"], issues=2, kind="predictions", data=None, labels=str(tmp_path / "y.npy")
+    )
+    np.save(tmp_path / "y.npy", np.array(["a", "b"]))
+    out = tmp_path / "new.npy"
+    assert "predictions only" in run("apply", predictions, "--accept-all", "--out", out, "--retrain", code=2)
+    assert np.load(out).tolist() == ["b", "a"]
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_table_audit(tmp_path)
+    write_decisions(folder, (0, 0, "cat", "accept", "dog"))
+
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Records, "replace", fail)
+    assert "No space left" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    assert not (tmp_path / "new.csv").exists()
+    monkeypatch.setattr("shutil.copy2", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_corrected(read_audit(picture_audit(tmp_path / "more")), {0: "dog"}, tmp_path / "new")
+    assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
+
+
+# --- with the audit itself --------------------------------------------------------------------------------------------
+
+
+def own_files(root: Path, kind: str) -> tuple[Path, dict[str, Any]]:
+    """Data of each kind, with gaps and odd spellings, and how to read it."""
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    words = ["cat", "dog", " cat", "dog", "", "NA", "cat", "dog", "NA", " cat", "dog", " cat"]
+    numbers = ["1.0", "2", "1", "2.0", "", "1", "2", "1", "2", "1", "2", "1"]
+    if kind == "folder":
+        for i in range(8):
+            path = root / "photos" / ("cat", "dog")[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((8, 8), 30 * i, dtype=np.uint8)).save(path)
+        return root / "photos", {}
+    if kind in ("words", "numbers", "parquet"):
+        frame = pd.DataFrame(x, columns=list("abc")).assign(y=numbers if kind == "numbers" else words)
+        if kind == "parquet":
+            frame["y"] = pd.Series([1, 2, None, 2, 1, 2, 1, 2, 1, 2, 1, 2], dtype="float64")
+            frame.to_parquet(root / "t.parquet")
+            return root / "t.parquet", {"label": "y"}
+        frame.to_csv(root / "t.csv", index=False)
+        return root / "t.csv", {"label": "y"}
+    labels = {
+        "npz": np.arange(12) % 2,
+        "strings": np.array(["cat", "dog"] * 6),
+        "npy": np.array([1.0, np.nan, 2.0] * 4),
+    }
+    if kind == "npz":
+        np.savez(root / "d.npz", x=x, labels=labels[kind])
+        return root / "d.npz", {}
+    np.save(root / "x.npy", x)
+    np.save(root / "y.npy", labels[kind])
+    return root / "x.npy", {"labels": root / "y.npy"}
+
+
+@pytest.mark.parametrize("kind", ["words", "numbers", "parquet", "folder", "npz", "npy", "strings"])
+def test_what_the_audit_reads_is_what_is_corrected(tmp_path: Path, kind: str) -> None:
+    from noiseproof.audit.inputs import read_rows
+
+    path, options = own_files(tmp_path, kind)
+    found = read_rows(path, **options)
+    names = np.array(found.classes, dtype=object)
+    folder = write_audit(
+        tmp_path / "audit", names[found.given].tolist(), names[(found.given + 1) % len(names)].tolist(), issues=0,
+        kind=found.kind, data=path, ids=found.names.tolist(), classes=found.classes,
+    )  # fmt: skip
+    table = pd.read_csv(folder / "issues.csv", dtype=str, keep_default_na=False)
+    table["row"] = found.row  # those without a label are not audited
+    table.to_csv(folder / "issues.csv", index=False)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | found.source | {"kind": found.kind}))
+    row, new = int(found.row[2]), names[(found.given[2] + 1) % len(names)]
+    out = tmp_path / {"folder": "new", "words": "new.csv", "numbers": "new.csv", "parquet": "new.parquet"}.get(
+        kind, "new.npy"
+    )
+    write_corrected(read_audit(folder), {row: new}, out)
+    again = read_rows(path, labels=out) if out.suffix == ".npy" else read_rows(out, **options)
+    expected = dict(zip(found.names.tolist(), names[found.given].tolist(), strict=True))
+    if kind == "folder":
+        moved = found.names[2]
+        expected[f"{new}/{moved.partition('/')[2]}"] = str(new)
+        del expected[moved]
+    else:
+        expected[found.names[2]] = new
+    labels = np.array(again.classes, dtype=object)[again.given].tolist()
+    assert dict(zip(again.names.tolist(), labels, strict=True)) == expected
+
+
+def test_from_a_table_to_its_correction(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    true = np.arange(240) % 3
+    given = true.copy()
+    wrong = random.permutation(240)[:24]
+    given[wrong] = (true[wrong] + 1) % 3
+    x = random.normal(size=(240, 4)) + 4 * np.eye(3, 4)[true]
+    names = np.array(["ant", "bee", "cow"])
+    pd.DataFrame(x, columns=list("pqrs")).assign(kind=names[given]).to_csv(tmp_path / "t.csv", index=False)
+    run("audit", tmp_path / "t.csv", "--label", "kind", "--fast", "--out", tmp_path / "audit")
+    run("review", tmp_path / "audit", "--html", tmp_path / "review.html")
+    assert "is there" in run("review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2)
+    run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new.csv")
+    corrected = pd.read_csv(tmp_path / "new.csv")
+    assert (corrected["kind"].to_numpy() != names[true]).sum() <= 6 < 24
+    assert corrected.drop(columns="kind").equals(pd.read_csv(tmp_path / "t.csv").drop(columns="kind"))

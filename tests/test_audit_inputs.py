@@ -1,0 +1,432 @@
+"""What users have, read from real files: every kind of data, and every way in which it can be bad."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from noiseproof.audit import AuditData, read_rows
+from noiseproof.audit.inputs import _majority
+from noiseproof.audit.pictures import PatchFeatures
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def reasons(data: AuditData) -> dict[str, list[int]]:
+    return {skipped.reason: skipped.rows.tolist() for skipped in data.skipped}
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "data.csv",
+        "name,size,colour,y,who,when,ok\n"
+        "a,1.5,red,cat,1,2020-01-01,yes\n"
+        "b,2.5,blue,dog,1,2020-01-03,no\n"
+        "c,,red,cat,2,2020-01-02,no\n"
+        "d,4.5,blue,dog,2,2020-01-05,no\n"
+        "e,0.5,red,,3,2020-01-04,no\n",
+    )
+
+
+def test_a_table_becomes_standardised_numbers_and_one_hot_words(csv: Path) -> None:
+    data = read_rows(csv, label="y", id="name", ignore=["who", "when", "ok"])
+    assert (data.kind, data.classes, data.source_rows) == ("table", ("cat", "dog"), 5)
+    assert data.given.tolist() == [0, 1, 0, 1]
+    assert data.row.tolist() == [0, 1, 2, 3]
+    assert reasons(data) == {"no label": [4]}
+    assert data.names.tolist() == ["a", "b", "c", "d"]
+    filled = np.array([1.5, 2.5, 2.0, 4.5, 0.5])  # the gap holds the median of all rows, labelled or not
+    numbers = (filled - filled.mean()) / filled.std()
+    assert data.x is not None
+    np.testing.assert_allclose(data.x[:, 0], numbers[:4], rtol=1e-5)
+    np.testing.assert_array_equal(data.x[:, 1:], [[0, 1], [1, 0], [0, 1], [1, 0]])
+    assert any("median" in note for note in data.notes)
+    assert data.show(0).splitlines()[:2] == ["name: a", "size: 1.5"]
+    assert "cat" not in data.show(0)
+
+
+def test_the_source_says_how_to_read_the_same_rows_again(csv: Path) -> None:
+    data = read_rows(csv, label="y", ignore=["name"])
+    assert data.source["data"] == str(csv)
+    assert data.source["labels_sha256"] == hashlib.sha256(b"cat\ndog\ncat\ndog\n").hexdigest()
+    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "backbone")
+    again = read_rows(**{name: data.source[name] for name in names})
+    assert again.x is not None and data.x is not None
+    np.testing.assert_array_equal(again.x, data.x)
+    assert again.source == data.source
+
+
+def test_groups_times_and_trusted_columns(csv: Path) -> None:
+    data = read_rows(csv, label="y", id="name", group="who", time="when", trusted="ok")
+    assert data.groups is not None and data.time is not None and data.trusted is not None
+    assert data.groups.tolist() == [0, 0, 1, 1]
+    assert np.argsort(data.time).tolist() == [0, 2, 1, 3]
+    assert data.trusted.tolist() == [True, False, False, False]
+    assert data.x is not None and data.x.shape[1] == 3  # none of these columns is seen by a model
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".parquet", ".csv.gz"])
+def test_other_files_hold_the_same_table(csv: Path, suffix: str) -> None:
+    frame, path = pd.read_csv(csv), csv.with_suffix("").with_suffix(suffix)
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, sep="\t" if suffix == ".tsv" else ",", index=False)
+    data, first = read_rows(path, label="y"), read_rows(csv, label="y")
+    assert data.given.tolist() == first.given.tolist() and reasons(data) == {"no label": [4]}
+    frames = read_rows(frame, label="y")
+    assert frames.given.tolist() == first.given.tolist() and frames.source["data"] is None
+
+
+def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t.csv",
+        "text,n,mood\nthe sun shines,1,good\ndark rain,2,bad\n,3,bad\nsun and sun,4,good\nrain,5,bad\n",
+    )
+    data = read_rows(path, label="mood", text="text")
+    assert data.kind == "text" and data.row.tolist() == [0, 1, 3, 4]
+    assert reasons(data) == {"no text in 'text'": [2]}
+    assert data.x is not None
+    np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1, rtol=1e-5)
+    assert data.x[0] @ data.x[2] > data.x[0] @ data.x[1]  # they share a word
+    assert data.show(2) == "sun and sun"
+    assert any("Only the text was looked at" in note for note in data.notes)
+
+
+def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
+    rows = ["1,cat,cat,dog", "2,dog,,dog", "3,,,", "4,cat,dog,bird", "5,bird,bird,bird", "6,dog,dog,cat"]
+    path = write(tmp_path / "a.csv", "\n".join(["x,a,b,c", *rows]))
+    data = read_rows(path, annotators=["a", "b", "c"])
+    assert data.classes == ("bird", "cat", "dog") and data.row.tolist() == [0, 1, 3, 5]
+    assert data.given.tolist() == [1, 2, 1, 2]
+    assert data.annotators is not None
+    assert data.annotators.tolist() == [[1, 1, 2], [2, -1, 2], [1, 2, 0], [2, 2, 1]]
+    assert reasons(data) == {
+        "no label": [2],
+        "the only row of its class: there is nothing to compare it with": [4],
+    }
+    beside = read_rows(path, label="a", annotators=["b", "c"])  # the label is one column, the others speak too
+    assert beside.classes == data.classes and beside.row.tolist() == [0, 1, 3, 5]
+    assert beside.annotators is not None and beside.annotators.tolist() == [[1, 2], [-1, 2], [2, 0], [2, 1]]
+
+
+def test_the_majority_is_the_first_among_equals() -> None:
+    votes = np.array([[0, 1, 1], [2, 1, 0], [-1, -1, -1], [-1, 3, -1], [0, 0, -1]])
+    assert _majority(votes).tolist() == [1, 2, -1, 3, 0]
+
+
+def test_a_trusted_table_adds_rows_that_are_not_audited(csv: Path, tmp_path: Path) -> None:
+    more = write(tmp_path / "more.csv", "size,colour,y,when,ok\n9,red,dog,2020-01-01,no\n")
+    data = read_rows(csv, label="y", id="name", group="who", trusted=str(more))
+    assert data.row.tolist() == [0, 1, 2, 3, -1] and data.given.tolist() == [0, 1, 0, 1, 1]
+    assert data.trusted is not None and data.trusted.tolist() == [False] * 4 + [True]
+    assert data.source_rows == 5 and reasons(data) == {"no label": [4]}
+
+
+def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.array([1, 3]))
+    np.save(tmp_path / "flags.npy", np.array([False, True, False, True, False]))
+    for name in ("rows", "flags"):
+        data = read_rows(csv, label="y", trusted=str(tmp_path / f"{name}.npy"))
+        assert data.trusted is not None and data.trusted.tolist() == [False, True, False, True]
+    with pytest.raises(ValueError, match="below 5 in `trusted`, got 5"):
+        read_rows(csv, label="y", trusted=np.array([5]))
+    with pytest.raises(ValueError, match="to hold 5 booleans or numbers of rows"):
+        read_rows(csv, label="y", trusted=np.array([0.5]))
+
+
+# --- arrays and predictions -------------------------------------------------------------------------------------------
+
+
+def test_arrays_from_npz_and_npy(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(3, 2, (6, 4)), np.array(["b", "a", "b", "a", "b", "a"])
+    np.savez(tmp_path / "d.npz", x=x, labels=y)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    one = read_rows(tmp_path / "d.npz")
+    two = read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
+    assert one.source["labels_key"] == "labels" and two.source["labels_key"] is None
+    assert two.source["labels"] == str(tmp_path / "y.npy")
+    for data in (one, two):
+        assert (data.kind, data.classes, data.given.tolist()) == ("arrays", ("a", "b"), [1, 0, 1, 0, 1, 0])
+        assert data.x is not None
+        expected = (x - x.mean(0)) / np.median(x.std(0))  # spreads of one order stay as they are to one another
+        np.testing.assert_allclose(data.x, expected, rtol=1e-4)
+
+
+def test_columns_of_different_units_are_scaled_apart(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3)) * [1, 1, 1000]
+    np.savez(tmp_path / "d.npz", x=x, y=np.arange(50) % 2)
+    data = read_rows(tmp_path / "d.npz")
+    assert data.x is not None
+    np.testing.assert_allclose(data.x.std(0), 1, rtol=1e-4)
+
+
+def test_rows_that_are_not_finite_are_listed(tmp_path: Path) -> None:
+    x = np.ones((6, 2)) * np.arange(6)[:, None]
+    x[2, 1], x[4, 0] = np.nan, np.inf
+    y = np.array([0, 1, 0, 1, 0, np.nan])
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    np.savez(tmp_path / "more.npz", x=np.concatenate([x, x[:2]]), y=np.concatenate([y, y[:2]]))
+    data = read_rows(tmp_path / "more.npz")
+    assert reasons(data) == {"no label": [5], "NaN, infinite or too large numbers in inputs": [2, 4]}
+    assert data.row.tolist() == [0, 1, 3, 6, 7]
+
+
+def test_predictions_alone(tmp_path: Path) -> None:
+    p = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1], [np.nan] * 3])
+    y = np.array([0, 1, 1, 0, 1])
+    np.save(tmp_path / "p.npy", p)
+    np.save(tmp_path / "y.npy", y)
+    data = read_rows(labels=tmp_path / "y.npy", pred_probs=tmp_path / "p.npy")
+    assert (data.kind, data.classes, data.x) == ("predictions", ("0", "1", "2"), None)
+    assert data.pred_probs is not None
+    np.testing.assert_allclose(data.pred_probs, p[:4], rtol=1e-6)
+    assert reasons(data) == {"NaN or infinite predictions": [4]}
+    assert any("no training example: '2'" in note for note in data.notes)
+    with pytest.raises(ValueError, match="Take the softmax of logits first"):
+        read_rows(labels=y, pred_probs=p[:, ::-1] * 9 - 4)
+    with pytest.raises(ValueError, match="with 5 rows, as the data has, got shape"):
+        read_rows(labels=y, pred_probs=p[:4])
+    with pytest.raises(ValueError, match="both `labels` and `pred_probs`"):
+        read_rows(pred_probs=p)
+    words = read_rows(labels=np.array(["a", "b", "b", "a", "c"]), pred_probs=np.full((5, 3), 1 / 3), classes=None)
+    assert words.classes == ("a", "b", "c") and len(words) == 4  # c is alone
+
+
+def test_predictions_and_embeddings_beside_a_table(csv: Path) -> None:
+    p = np.tile([0.5, 0.5], (5, 1))
+    data = read_rows(csv, label="y", pred_probs=p)
+    assert data.x is None and data.pred_probs is not None and data.pred_probs.shape == (4, 2)
+    data = read_rows(csv, label="y", embeddings=np.arange(15.0).reshape(5, 3))
+    assert data.x is not None
+    np.testing.assert_array_equal(data.x, np.arange(12.0).reshape(4, 3))
+    huge = read_rows(csv, label="y", embeddings=np.full((5, 2), 1e30))
+    assert huge.x is not None and huge.x.max() == 1  # squares of 1e30 are infinite in float32
+    with pytest.raises(ValueError, match=r"shape \(5, 2\), a column for each class in the order 'cat', 'dog'"):
+        read_rows(csv, label="y", pred_probs=np.full((5, 4), 0.25))
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    for name, colour in (("red", 0), ("blue", 2)):
+        folder = tmp_path / "photos" / name
+        folder.mkdir(parents=True)
+        for i in range(4):
+            pixels = random.integers(0, 60, (40, 50, 3), dtype=np.uint8)
+            pixels[..., colour] += 150
+            Image.fromarray(pixels).save(folder / f"{i}.png")
+    return tmp_path / "photos"
+
+
+def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
+    write(photos / "red" / "9.png", "no picture")
+    (photos / "blue" / "7.jpg").write_bytes((photos / "blue" / "0.png").read_bytes()[:200])
+    write(photos / "blue" / "notes.txt", "not looked at")
+    seen: list[tuple[str, int, int]] = []
+    data = read_rows(photos, progress=lambda *told: seen.append(told))
+    assert (data.kind, data.classes) == ("folder", ("blue", "red"))
+    assert data.names.tolist() == [f"blue/{i}.png" for i in range(4)] + [f"red/{i}.png" for i in range(4)]
+    assert sorted(row for rows in reasons(data).values() for row in rows) == [4, 9]
+    assert all("not a readable picture" in reason for reason in reasons(data))
+    assert data.row.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert data.file(4) == photos / "red" / "0.png"
+    assert seen[-1] == ("reading pictures", 10, 10)
+    assert data.x is not None and np.isfinite(data.x).all()
+    same = np.linalg.norm(data.x[0] - data.x[1:4], axis=1).max()
+    assert same < np.linalg.norm(data.x[0] - data.x[4:], axis=1).min()
+    assert any("patches" in note for note in data.notes)
+
+
+def test_only_the_training_part_of_a_folder_is_audited(photos: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    (root / "test").mkdir(parents=True)
+    photos.rename(root / "train")
+    for name in ("red", "blue"):
+        (root / "test" / name).mkdir()
+        Image.new("RGB", (20, 20)).save(root / "test" / name / "0.png")
+    data = read_rows(root)
+    assert len(data) == 8 and data.source["data"] == str(root / "train")
+    assert any("Only train/ was audited" in note for note in data.notes)
+    (root / "test" / "green").mkdir()
+    with pytest.raises(ValueError, match="got also 'green'"):  # a label seen only in test
+        read_rows(root)
+
+
+class Colours(nn.Module):
+    """As far as timm's models go: pretrained, the mean of each channel."""
+
+    num_features = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3))
+
+
+def test_a_frozen_backbone_of_timm(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="Expected `backbone` to be timm:NAME"):
+        read_rows(photos, backbone="lenet5")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install noiseproof\[timm\]"):
+        read_rows(photos, backbone="timm:colours")
+    timm, calls = ModuleType("timm"), []
+    timm.create_model = lambda name, **options: calls.append((name, options)) or Colours()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    write(photos / "blue" / "0a.png", "no picture")
+    data = read_rows(photos, backbone="timm:colours")
+    assert calls == [("colours", {"pretrained": True, "num_classes": 0, "in_chans": 3})]
+    assert data.x is not None and data.row.tolist() == [0, 2, 3, 4, 5, 6, 7, 8]
+    means = [np.asarray(Image.open(photos / name)).mean((0, 1)) / 255 for name in data.names]
+    expected = (np.array(means) - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    np.testing.assert_allclose(data.x, expected, atol=0.02)  # scaled to 224 × 224
+
+
+def stripes(n: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Stripes that stand or lie, each of its own random shade: no pixel tells which."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, n)
+    shades = random.normal(0, 40, (n, 24))
+    pictures = np.where(y[:, None, None] == 1, shades[:, :, None], shades[:, None, :])
+    pictures = 128 + pictures + random.normal(0, 8, pictures.shape)
+    return torch.from_numpy(pictures.clip(0, 255).astype(np.uint8))[:, None], y
+
+
+def test_patch_features_see_what_pixels_do_not() -> None:
+    pictures, y = stripes(400)
+    x = PatchFeatures(pictures[:200], centres=32, dim=16).encode(pictures)
+    assert x.shape == (400, 16)
+    assert torch.equal(x, PatchFeatures(pictures[:200], centres=32, dim=16).encode(pictures))
+
+    def accuracy(features: torch.Tensor) -> float:
+        centres = torch.stack([features[:200][torch.from_numpy(y[:200] == k)].mean(0) for k in (0, 1)])
+        return float((torch.cdist(features[200:], centres).argmin(1).numpy() == y[200:]).mean())
+
+    assert accuracy(x) > 0.95
+    assert accuracy(pictures.flatten(1).float()) < 0.65
+
+
+def test_patch_features_are_those_of_the_paper() -> None:
+    pictures, _ = stripes(60)
+    features = PatchFeatures(pictures, centres=8, dim=5)
+    image = pictures[7, 0].double().numpy()
+    answers = np.zeros((10, 10, 8))
+    for i in range(10):
+        for j in range(10):
+            patch = image[2 * i : 2 * i + 6, 2 * j : 2 * j + 6].ravel()
+            patch = (patch - patch.mean()) / np.sqrt(patch.var() + 10)
+            white = (patch - features.mean.double().numpy()) @ features.whiten.double().numpy()
+            distance = np.linalg.norm(white - features.centres.double().numpy(), axis=1)
+            answers[i, j] = np.maximum(0, distance.mean() - distance)
+    quarters = [answers[a : a + 5, b : b + 5].mean((0, 1)) for a in (0, 5) for b in (0, 5)]
+    small = image.reshape(4, 6, 4, 6).mean((1, 3)).ravel()
+    pooled = np.concatenate([np.stack(quarters, 1).ravel(), features.colour * small])
+    expected = (pooled - features.middle.double().numpy()) @ features.axes.double().numpy()
+    np.testing.assert_allclose(features.encode(pictures)[7].numpy(), expected, rtol=1e-3, atol=1e-4)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "no such column": ("x,y\n1,a\n2,b\n", {"label": "z"}, "Expected a column 'z'"),
+    "close name": ("x,label\n1,a\n2,b\n", {"label": "lable"}, "Did you mean 'label'"),
+    "no label named": ("x,y\n1,a\n2,b\n", {}, "Expected `label`, the name of the column"),
+    "constant": ("x,y\n1,a\n2,a\n3,a\n", {"label": "y"}, "every label is 'a'"),
+    "empty labels": ("x,y\n1,\n2,\n", {"label": "y"}, "got none in any of 2 rows"),
+    "one example per class": ("x,y\n1,a\n2,b\n3,c\n", {"label": "y"}, "Is it an identifier rather than a label"),
+    "real numbers": ("x,y\n1,0.5\n2,0.25\n3,0.5\n4,0.25\n", {"label": "y"}, "Cut them into classes first"),
+    "no features": ("y\na\nb\na\nb\n", {"label": "y"}, "Expected columns beside the label"),
+    "useless features": ("x,y\n,a\n,b\n,a\n,b\n", {"label": "y"}, "Expected at least one usable column"),
+    "infinite": ("x,y\n1,a\ninf,b\n1,a\n2,b\n", {"label": "y"}, "Expected finite numbers in column 'x'"),
+    "no rows": ("x,y\n", {"label": "y"}, "got an empty table"),
+    "ragged": ("x,y\n1,a,7,8\n2,b\n", {"label": "y"}, "Expected a readable .csv"),
+    "bad time": ("x,y,t\n1,a,2020\n2,b,soon\n", {"label": "y", "time": "t"}, "Expected numbers or dates in column 't'"),
+    "bad trusted": ("x,y,t\n1,a,2\n2,b,1\n", {"label": "y", "trusted": "t"}, "Expected yes or no"),
+    "trusted is nothing": ("x,y\n1,a\n2,b\n", {"label": "y", "trusted": "t"}, "to be a column, a table or a .npy file"),
+    "two roles": ("x,y\n1,a\n2,b\n", {"label": "y", "group": "y"}, "got 'y' in two"),
+    "ignored column": ("x,y\n1,a\n2,b\n", {"label": "y", "ignore": ["q"]}, "Expected the columns 'q' in the table"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_table_is_refused_with_advice(tmp_path: Path, case: str) -> None:
+    content, options, message = BAD[case]
+    path = write(tmp_path / "bad.csv", content)
+    with pytest.raises(ValueError, match="^Expected") as refused:
+        read_rows(path, **options)  # type: ignore[arg-type]
+    assert message in str(refused.value)
+
+
+def test_mixed_types_and_a_class_of_one_row_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.csv", "x,n,id,y\n1,7,i,a\nlow,8,j,1\n2,9,i,a\nhigh,10,k,1\n3,11,l,b\n")
+    data = read_rows(path, label="y", id="id")
+    assert data.classes == ("1", "a", "b") and data.row.tolist() == [0, 1, 2, 3]
+    assert reasons(data) == {"the only row of its class: there is nothing to compare it with": [4]}
+    notes = " ".join(data.notes)
+    assert "Column 'x' holds numbers written as words, but for 'high', 'low'" in notes
+    assert "1 ids in 'id' name several rows: 'i'" in notes
+    assert "1 of 3 classes have a single training example: 'b'" in notes
+
+
+def test_a_label_only_in_the_trusted_table_is_refused(csv: Path, tmp_path: Path) -> None:
+    more = write(tmp_path / "more.csv", "name,size,colour,y,who,when,ok\nz,9,red,fox,1,2020-01-01,no\n")
+    with pytest.raises(ValueError, match="got 'fox', which it never has"):
+        read_rows(csv, label="y", trusted=str(more))
+    with pytest.raises(ValueError, match="'colour' are not there"):
+        read_rows(csv, label="y", trusted=str(write(tmp_path / "few.csv", "name,size,y,who,when,ok\nz,9,dog,1,2,no\n")))
+
+
+def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="found none"):
+        read_rows(tmp_path / "gone.csv", label="y")
+    with pytest.raises(FileNotFoundError, match="Expected labels at"):
+        read_rows(labels=tmp_path / "gone.npy", pred_probs=np.ones((2, 1)))
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    write(tmp_path / "cut.npy", "x")
+    np.save(tmp_path / "evil.npy", np.array([{"a": 1}], dtype=object))  # a pickle
+    for name in ("cut.npy", "evil.npy"):
+        with pytest.raises(ValueError, match="Expected arrays of numbers or words"):
+            read_rows(tmp_path / "x.npy", labels=tmp_path / name)
+    with pytest.raises(ValueError, match="Name their .npy file with `labels`"):
+        read_rows(tmp_path / "x.npy")
+    np.savez(tmp_path / "odd.npz", a=np.zeros(3), b=np.ones(3))
+    with pytest.raises(ValueError, match="Expected inputs in .*odd.npz, called x or"):
+        read_rows(tmp_path / "odd.npz")
+    with pytest.raises(ValueError, match="got data.txt"):
+        read_rows(write(tmp_path / "data.txt", "hello"))
+    with pytest.raises(ValueError, match="Only tables have columns"):
+        read_rows(photos, label="y")
+    with pytest.raises(ValueError, match="the names of its folders are the labels"):
+        read_rows(photos, labels=np.arange(8))
+    (tmp_path / "empty" / "a").mkdir(parents=True)
+    with pytest.raises(ValueError, match="Expected images"):
+        read_rows(tmp_path / "empty")
+    (tmp_path / "empty" / "b").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "empty" / name / "0.png", "x")
+    with pytest.raises(ValueError, match="Expected pictures that can be read in .* got 2 that can't"):
+        read_rows(tmp_path / "empty")
+
+
+def test_lengths_must_match(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    with pytest.raises(ValueError, match="`inputs` with 3 rows, as the data has, got shape"):
+        read_rows(tmp_path / "x.npy", labels=np.array([0, 1, 0]))
+    with pytest.raises(ValueError, match="For one-hot rows use argmax"):
+        read_rows(tmp_path / "x.npy", labels=np.eye(4))

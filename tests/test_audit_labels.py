@@ -1,0 +1,256 @@
+"""The class-noise posterior by hand, T and rate recovered from samples, cuts, trusted rows, annotators, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.posterior import (
+    ClassNoise,
+    confident_joint,
+    fit_class_noise,
+    sharpened,
+    without_overlap,
+)
+
+Array = NDArray[Any]
+
+
+def simulate(
+    T: Array, n: int = 4000, overlap: float = 0.3, seed: int = 0, shares: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """True and given labels, and the exact clean posterior of Gaussian scores: p(k | x) ∝ π_k·N(x; e_k, overlap²)."""
+    rng, K = np.random.default_rng(seed), len(T)
+    shares = np.full(K, 1 / K) if shares is None else shares
+    true = rng.choice(K, size=n, p=shares)
+    x = np.eye(K)[true] + overlap * rng.normal(size=(n, K))
+    log_p = x / overlap**2 + np.log(shares)
+    p = np.exp(log_p - log_p.max(1, keepdims=True))
+    given = np.array([rng.choice(K, p=T[k]) for k in true])
+    return true, given, (p / p.sum(1, keepdims=True)).astype(np.float32)
+
+
+def symmetric(K: int, rate: float) -> Array:
+    return np.full((K, K), rate / (K - 1)) + np.eye(K) * (1 - rate - rate / (K - 1))
+
+
+def next_class(K: int, rate: float) -> Array:
+    return np.eye(K) * (1 - rate) + np.roll(np.eye(K), 1, axis=1) * rate
+
+
+def average_precision(quality: Array, wrong: Array) -> float:
+    hit = wrong[np.argsort(quality, kind="stable")]
+    return float((np.cumsum(hit) / np.arange(1, len(hit) + 1))[hit].mean())
+
+
+def test_posterior_by_hand() -> None:
+    T = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
+    p = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
+    q = sharpened(p, 2.0)
+    expected = [(0.82**2) / (0.82**2 + 0.22**2), (0.42**2) / (0.42**2 + 0.62**2)]  # ε = 0.02
+    torch.testing.assert_close(q[:, 0], torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
+    ((_, truth),) = ClassNoise(2.0, T).truth(torch.tensor([1, 0]), p)
+    a, b = expected
+    by_hand = [[a * 0.1 / (a * 0.1 + (1 - a) * 0.7), 0], [b * 0.9 / (b * 0.9 + (1 - b) * 0.3), 0]]
+    torch.testing.assert_close(truth[:, 0], torch.tensor(by_hand, dtype=torch.float64)[:, 0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(truth.sum(1), torch.ones(2, dtype=torch.float64))
+
+
+def test_confident_joint_by_hand() -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1])
+    p0 = torch.tensor([0.9, 0.8, 0.1, 0.2, 0.2])
+    # Thresholds: mean p_0 of label 0 is 0.6, mean p_1 of label 1 is 0.8. Row 2 is surely of class 1, all others of
+    # their own; then columns are scaled to 3/5 and 2/5.
+    joint = confident_joint(labels, torch.stack([p0, 1 - p0], 1))
+    torch.testing.assert_close(joint, torch.tensor([[0.4, 0.0], [0.2, 0.4]], dtype=torch.float64))
+
+
+def test_what_is_symmetric_is_overlap() -> None:
+    joint = torch.tensor([[0.28, 0.05, 0.0], [0.05, 0.26, 0.03], [0.0, 0.01, 0.32]], dtype=torch.float64)
+    noise = without_overlap(joint, 10**9)
+    torch.testing.assert_close(noise.sum(0), joint.sum(0))
+    off = ~torch.eye(3, dtype=torch.bool)
+    torch.testing.assert_close(noise[off].sum(), joint[off].sum(), rtol=1e-6, atol=0)
+    excess = (0.03 - 0.01) ** 2 / (0.03 + 0.01)
+    even = torch.outer(joint.sum(1), joint.sum(0)).fill_diagonal_(0)
+    expected = even * (joint[off].sum() - excess) / even.sum()
+    expected[1, 2] += excess
+    torch.testing.assert_close(noise[off], expected[off], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("T", [symmetric(4, 0.3), next_class(4, 0.3), next_class(3, 0.1)], ids=["even", "next", "few"])
+def test_transition_and_rate_are_recovered(T: Array) -> None:
+    true, given, p = simulate(T)
+    found = find_label_issues(given, p)
+    rate = (true != given).mean()
+    assert abs(found.noise_rate - rate) < 0.02
+    assert found.noise_interval[0] < rate < found.noise_interval[1]
+    np.testing.assert_allclose(found.transition.sum(1), 1, atol=1e-12)
+    np.testing.assert_allclose(found.transition, T, atol=0.05)
+
+
+def test_class_dependent_noise_is_ranked_better_than_by_confidence() -> None:
+    true, given, p = simulate(next_class(5, 0.35), overlap=0.5)
+    found, wrong = find_label_issues(given, p), true != given
+    assert average_precision(found.quality, wrong) > average_precision(p[np.arange(len(p)), given], wrong) + 0.02
+
+
+def test_overlap_is_not_noise() -> None:
+    true, given, p = simulate(np.eye(4), overlap=0.5)
+    assert (p.argmax(1) != true).mean() > 0.15  # that many contradict the best model that there can be
+    found = find_label_issues(given, p)
+    assert found.looks_fine and found.noise_rate < 0.04
+    assert found.is_issue.mean() < 0.015
+
+
+def test_a_clean_set_looks_fine_and_a_noisy_one_does_not() -> None:
+    _, given, p = simulate(np.eye(3), overlap=0.25)
+    found = find_label_issues(given, p)
+    assert found.looks_fine and found.is_issue.mean() < 0.005
+    assert not find_label_issues(*simulate(symmetric(3, 0.1), overlap=0.25)[1:]).looks_fine
+
+
+def test_quality_is_a_probability_and_the_cut_keeps_its_promise() -> None:
+    true, given, p = simulate(symmetric(4, 0.25), n=20_000, overlap=0.45)
+    found, wrong = find_label_issues(given, p), true != given
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        some = (found.quality >= low) & (found.quality < low + 0.2)
+        if some.sum() > 200:
+            assert abs((~wrong)[some].mean() - found.quality[some].mean()) < 0.15
+    realised = (found.is_issue & ~wrong).sum() / (~wrong).sum()
+    assert abs(realised - found.false_positive_rate) < 0.02
+    tp = (found.is_issue & wrong).sum()
+    best = max(2 * (wrong & (found.quality < c)).sum() / (wrong.sum() + (found.quality < c).sum())
+               for c in np.linspace(0.05, 0.95, 19))  # fmt: skip
+    assert 2 * tp / (found.is_issue.sum() + wrong.sum()) > best - 0.02
+    np.testing.assert_array_equal(found.is_issue, found.quality < found.cut[given])
+
+
+def test_suggestions_are_other_labels_and_mostly_the_truth() -> None:
+    true, given, p = simulate(next_class(6, 0.2))
+    found, wrong = find_label_issues(given, p), true != given
+    assert (found.suggested != given).all()
+    assert (found.suggested[wrong] == true[wrong]).mean() > 0.95
+    np.testing.assert_array_equal(found.predicted, p.argmax(1))
+
+
+def test_a_rare_class_is_not_called_noise() -> None:
+    rng = np.random.default_rng(0)
+    _, given, p = simulate(symmetric(3, 0.05), n=3000, overlap=0.3)
+    # Eight rows of a fourth class, which the model knows nothing of: it is sure that they are of class 0.
+    given = np.concatenate([given, np.full(8, 3)])
+    q = np.concatenate([np.pad(p, ((0, 0), (0, 1))), np.tile(np.float32([[0.97, 0.01, 0.01, 0.01]]), (8, 1))])
+    order = rng.permutation(len(given))
+    found = find_label_issues(given[order], q[order])
+    assert found.is_issue[given[order] == 3].sum() <= 3
+
+
+def test_rows_and_class_names_may_be_permuted() -> None:
+    _, given, p = simulate(next_class(4, 0.3), n=500)
+    found = find_label_issues(given, p)
+    rows = np.random.default_rng(1).permutation(500)
+    again = find_label_issues(given[rows], p[rows])
+    np.testing.assert_allclose(again.quality, found.quality[rows], atol=1e-5)
+    np.testing.assert_array_equal(again.suggested, found.suggested[rows])
+    names = np.array([2, 0, 3, 1])  # class k becomes names[k]
+    renamed = np.empty_like(p)
+    renamed[:, names] = p
+    other = find_label_issues(names[given], renamed)
+    np.testing.assert_allclose(other.quality, found.quality, atol=1e-5)
+    np.testing.assert_array_equal(other.suggested, names[found.suggested])
+    np.testing.assert_allclose(other.transition[np.ix_(names, names)], found.transition, atol=1e-6)
+    np.testing.assert_allclose(other.cut[names], found.cut, atol=1e-5)
+
+
+def test_trusted_rows_calibrate_and_are_never_issues() -> None:
+    """A model too unsure by half a temperature hides noise; a few trusted rows bring it to light."""
+    true, given, p = simulate(symmetric(4, 0.3), overlap=0.35)
+    trusted = np.zeros(len(given), dtype=bool)
+    trusted[np.flatnonzero(true == given)[:150]] = True
+    found = find_label_issues(given, p, trusted=trusted)
+    assert not found.is_issue[trusted].any() and (found.quality[trusted] > 0.999).all()
+    assert abs(found.noise_rate - (true != given).mean()) < 0.02
+    by_number = find_label_issues(given, p, trusted=np.flatnonzero(trusted))
+    np.testing.assert_array_equal(by_number.quality, found.quality)
+
+
+def test_all_rows_trusted_is_no_issue_at_all() -> None:
+    _, given, p = simulate(symmetric(3, 0.2), n=100)
+    found = find_label_issues(given, p, trusted=np.ones(100, dtype=bool))
+    assert not found.is_issue.any() and (found.quality == 1).all()
+
+
+def test_beta_of_trusted_rows_is_the_one_that_calibrates_them() -> None:
+    true, _, p = simulate(np.eye(3), overlap=0.6)
+    flat = np.sqrt(p) / np.sqrt(p).sum(1, keepdims=True)
+    noise = fit_class_noise(torch.from_numpy(true), torch.from_numpy(flat), trusted=torch.arange(len(true)) % 2 == 0)
+    assert noise.beta in (1.75, 2.0, 2.5)
+
+
+def test_several_annotators_say_more_than_one() -> None:
+    rng = np.random.default_rng(0)
+    true, given, p = simulate(symmetric(3, 0.3), overlap=0.6)
+    said = np.stack([np.where(rng.random(len(true)) < right, true, rng.integers(3, size=len(true)))
+                     for right in (0.9, 0.8, 0.2)], 1)  # fmt: skip
+    said[rng.random(said.shape) < 0.3] = -1
+    wrong = true != given
+    alone, together = find_label_issues(given, p), find_label_issues(given, p, annotators=said)
+    assert average_precision(together.quality, wrong) > average_precision(alone.quality, wrong) + 0.05
+    assert abs(together.noise_rate - wrong.mean()) < 0.03
+
+
+def test_neighbours_help_predictions_that_know_little() -> None:
+    rng = np.random.default_rng(0)
+    true = rng.integers(3, size=900)
+    x = 4 * np.eye(3)[true] + rng.normal(size=(900, 3))
+    given = np.where(rng.random(900) < 0.2, (true + 1) % 3, true)
+    p = np.full((900, 3), 0.3) + 0.1 * np.eye(3)[rng.integers(3, size=900)]
+    found = find_label_issues(given, p, features=x)
+    assert average_precision(found.quality, true != given) > 0.8
+    assert found.neighbour_agreement is not None and found.neighbour_agreement[true == given].mean() > 0.6
+
+
+def test_missing_classes_and_many_classes() -> None:
+    true, given, p = simulate(symmetric(4, 0.2), n=600)
+    wide = np.zeros((600, 300), dtype=np.float32)
+    wide[:, [3, 50, 51, 299]] = p
+    names = np.array([3, 50, 51, 299])
+    found = find_label_issues(names[given], wide)
+    assert average_precision(found.quality, true != given) > 0.95
+    np.testing.assert_allclose(found.transition.sum(1), 1, atol=1e-9)
+    assert np.isin(found.suggested[found.is_issue], names).all()
+
+
+def test_two_classes_and_few_rows() -> None:
+    found = find_label_issues([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.99, 0.01]])
+    assert isinstance(found, LabelIssues) and found.quality.argmin() == 2 and np.isfinite(found.quality).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "probs", "options", "message"),
+    [
+        ([0, 0], [[1.0], [1.0]], {}, "at least two classes"),
+        ([0, 1], None, {}, "Expected `pred_probs`"),
+        ([0], [[0.5, 0.5], [0.5, 0.5]], {}, "Expected `labels` of shape"),
+        ([0, 2], [[0.5, 0.5], [0.5, 0.5]], {}, "Expected labels in 0 … 1"),
+        ([0, -1], [[0.5, 0.5], [0.5, 0.5]], {}, "Expected labels in 0 … 1"),
+        ([0, 1], [[3.0, -1.0], [0.5, 0.5]], {}, "Apply softmax"),
+        ([0, 1], [[np.nan, 0.5], [0.5, 0.5]], {}, "Apply softmax"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"trusted": [2]}, "Expected `trusted`"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"annotators": [0, 1]}, "Expected `annotators`"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"annotators": [[0], [5]]}, "Expected annotators' labels"),
+    ],
+)
+def test_refusals(labels: Any, probs: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_label_issues(labels, probs, **options)
+
+
+def test_labels_in_words_are_the_callers_job() -> None:
+    with pytest.raises(TypeError, match="Encode the classes"):
+        find_label_issues(["a", "b"], [[0.5, 0.5], [0.5, 0.5]])

@@ -1,0 +1,106 @@
+"""Neighbours are the nearest rows: against brute force, with duplicates, and by vote."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from noiseproof.audit.neighbours import Neighbours, nearest, neighbour_votes
+
+
+def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:
+    """Points around ten centres, whose spread has but six dimensions, as real features have few."""
+    rng = np.random.default_rng(seed)
+    spread = rng.normal(size=(n, 6)) @ rng.normal(size=(6, dims))
+    return (3 * rng.normal(size=(10, dims))[rng.integers(10, size=n)] + spread).astype(np.float32)
+
+
+def brute_force(
+    x: NDArray[np.float32], k: int, metric: str = "euclidean"
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    x = x.astype(np.float64)
+    if metric == "cosine":
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+        apart = 1 - x @ x.T
+    else:
+        apart = np.stack([np.linalg.norm(x - row, axis=1) for row in x])
+    np.fill_diagonal(apart, np.inf)
+    index = np.argsort(apart, axis=1)[:, :k]
+    return index, np.take_along_axis(apart, index, 1)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_exact_search_is_brute_force(metric: str) -> None:
+    x = blobs(300, 12)
+    near = nearest(x, 7, metric=metric)  # type: ignore[arg-type]
+    index, distance = brute_force(x, 7, metric)
+    assert near.recall == 1.0
+    assert (near.index == index).mean() > 0.999  # but for ties in float32
+    np.testing.assert_allclose(near.distance, distance, rtol=1e-4, atol=1e-6)
+
+
+def test_approximate_search_finds_most_and_says_how_many() -> None:
+    x = blobs(3000, 20)
+    near = nearest(x, 10, exact=False, seed=1)
+    index, distance = brute_force(x, 10)
+    found = np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(near.index, index, strict=True)])
+    assert found > 0.8
+    assert abs(near.recall - found) < 0.05  # measured on 256 rows
+    assert (near.distance[:, 1:] >= near.distance[:, :-1]).all()
+    assert np.median(near.distance / distance) < 1.05  # what stands in for a neighbour is hardly farther away
+    assert (near.index >= 0).all() and (near.index != np.arange(3000)[:, None]).all()
+    assert all(len(set(row)) == 10 for row in near.index.tolist())
+
+
+def test_approximate_search_repeats_itself_by_its_seed() -> None:
+    x = blobs(1200, 8)
+    one, two = nearest(x, 5, exact=False, seed=3), nearest(x, 5, exact=False, seed=3)
+    np.testing.assert_array_equal(one.index, two.index)
+
+
+def test_duplicates_are_exactly_nothing_apart() -> None:
+    x = np.random.default_rng(0).normal(1000, 1, size=(50, 30)).astype(np.float32)
+    x[7] = x[3]
+    near = nearest(x, 1)
+    assert near.index[7, 0] == 3 and near.distance[7, 0] == 0.0
+
+
+def test_votes_by_hand() -> None:
+    near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0)
+    votes, agreement = neighbour_votes([0, 0, 1], near, 2)
+    # Row 0: one vote for 0, one for 1, and one for the distribution of all labels, (2/3, 1/3).
+    np.testing.assert_allclose(votes, [[5 / 9, 4 / 9], [5 / 9, 4 / 9], [8 / 9, 1 / 9]], rtol=1e-6)
+    np.testing.assert_allclose(agreement, [0.5, 0.5, 0.0])
+
+
+def test_rows_of_one_group_do_not_vote_for_each_other() -> None:
+    near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0)
+    votes, agreement = neighbour_votes([0, 0, 1], near, 2, apart=[5, 5, 6])
+    np.testing.assert_allclose(votes[0], [2 / 3 / 2, (1 + 1 / 3) / 2], rtol=1e-6)  # only row 2 has a vote
+    assert agreement[0] == 0.0
+    _, agreement = neighbour_votes([0, 0, 1], near, 2, apart=[5, 5, 5])
+    assert np.isnan(agreement).all()
+
+
+def test_soft_votes_of_one_hot_labels_are_votes() -> None:
+    labels = np.random.default_rng(0).integers(4, size=60)
+    near = nearest(blobs(60, 3), 5)
+    hard, soft = neighbour_votes(labels, near, 4)[0], neighbour_votes(np.eye(4, dtype=np.float32)[labels], near, 4)[0]
+    np.testing.assert_allclose(hard, soft, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "message"),
+    [
+        (np.zeros((0, 3)), {}, "Expected `features` of shape"),
+        (np.zeros(5), {}, "Expected `features` of shape"),
+        (np.full((5, 2), np.nan), {}, "Expected finite `features`"),
+        (np.zeros((5, 2)), {"k": 5}, "Expected `k` below the number of rows, 5"),
+        (np.zeros((5, 2)), {"k": 0}, "of at least 1"),
+        (np.zeros((5, 2)), {"k": 1, "metric": "angle"}, "euclidean or cosine"),
+    ],
+)
+def test_refusals(features: NDArray[np.float64], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nearest(features, **options)  # type: ignore[arg-type]

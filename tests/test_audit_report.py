@@ -1,0 +1,330 @@
+"""What an audit writes, checked field by field on a report made by hand; and audits of real data from end to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
+from noiseproof.audit.folds import Duplicates
+from noiseproof.audit.inputs import Skipped
+from noiseproof.audit.report import check_folder
+
+COLUMNS = [
+    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
+    "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group", "duplicate_conflict", "is_outlier",
+    "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+]  # fmt: skip
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def by_hand(**changes: Any) -> LabelReport:
+    """Five rows of three classes, the last one trusted and from another file."""
+    data = AuditData(
+        "text", ("ant", 'b"ee', "Käfer, rot"), np.array([0, 1, 0, 2, 1]), np.array([4, 0, 2, 1, -1]), 6,
+        x=np.zeros((5, 2), np.float32), ids=np.array(["e", "a", "c", "b", "t"], dtype=object),
+        trusted=np.array([False, False, True, False, True]), source={"kind": "text", "text": "t", "label": "y"},
+        frame=pd.DataFrame({"t": [f"text {i}" for i in range(6)], "y": list("abcabc")}),
+        skipped=(Skipped("no label", np.array([3, 5])),), notes=("A note.",),
+    )  # fmt: skip
+    found = LabelIssues(
+        quality=floats(0.125, 0.5, 0.75, 0.25, 1), is_issue=np.array([True, False, False, True, False]),
+        suggested=np.array([1, 0, 2, 1, 0]), predicted=np.array([1, 1, 2, 2, 1]), noise_rate=0.4,
+        noise_interval=(0.3, 0.5), transition=np.array([[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0, 1]]),
+        cut=np.array([0.5, 0.4, 0.3]), false_positive_rate=0.05, margin=floats(-2, 1, 0.5, -1, 3),
+        confidence=floats(0.0625, 0.75, 0.5, 0.125, 0.9), suggested_confidence=floats(0.9, 0.25, 0.25, 0.5, 0.05),
+        neighbour_agreement=floats(0.25, 1, 0.5, 0, 1), unlearned=floats(0.75, 0, 0.5, 0.25, 0),
+        doubt=None,
+    )  # fmt: skip
+    copies = Duplicates(np.array([0, -1, 0, -1, -1]), np.array([True, False, True, False, False]), 0)
+    report = LabelReport(
+        data, found, copies, floats(1, 1, 2, 1, 9), 1.5, 0.98, {"format": 1, "seed": 3, "odd": float("nan")},
+        {"training": 1.5},
+    )  # fmt: skip
+    return dataclasses.replace(report, **changes)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_is_ranked_and_every_cell_is_right(tmp_path: Path) -> None:
+    written = by_hand().save(tmp_path / "audit")
+    assert [path.name for path in written] == ["issues.csv", "issues.parquet", "summary.json", "config.json"]
+    text = (tmp_path / "audit" / "issues.csv").read_text("utf-8")
+    table = pd.read_csv(tmp_path / "audit" / "issues.csv", keep_default_na=False)
+    assert list(table.columns) == COLUMNS
+    assert table["row"].tolist() == [4, 1, 0, 2]  # issues first, then by quality; −1 is not audited
+    assert table["id"].tolist() == ["e", "b", "a", "c"]
+    assert table["is_label_issue"].tolist() == [True, True, False, False]
+    assert table["label_quality"].tolist() == [0.125, 0.25, 0.5, 0.75]
+    assert table["given_label"].tolist() == ["ant", "Käfer, rot", 'b"ee', "ant"]
+    assert table["predicted_label"].tolist() == ['b"ee', "Käfer, rot", 'b"ee', "Käfer, rot"]
+    assert table["suggested_label"].tolist() == ['b"ee', 'b"ee', "ant", "Käfer, rot"]
+    assert table["why"].tolist() == [
+        "The model gives 'ant' 6 % and 'b\"ee' 90 %; 25 % of its neighbours bear 'ant'; 'ant' was predicted only in "
+        "25 % of the epochs; a near-duplicate bears another label.",
+        "The model gives 'Käfer, rot' 12 % and 'b\"ee' 50 %; none of its neighbours bear 'Käfer, rot'.",
+        "The evidence agrees with the label.",
+        "The label is trusted.",
+    ]
+    assert table["margin"].tolist() == [-2, -1, 1, 0.5]
+    assert table["neighbour_agreement"].tolist() == [0.25, 0, 1, 0.5]
+    assert table["is_near_duplicate"].tolist() == [True, False, False, True]
+    assert table["duplicate_group"].tolist() == ["0", "", "", "0"]
+    assert table["duplicate_conflict"].tolist() == [True, False, False, True]
+    assert table["is_outlier"].tolist() == [False, False, False, True]
+    assert table["outlier_score"].tolist() == [1, 1, 1, 2]
+    assert table["unlearned"].tolist() == [0.75, 0.25, 0, 0.5]
+    assert table["doubt"].tolist() == [""] * 4
+    assert text.splitlines()[0] == ",".join(COLUMNS) and "\r" not in text
+    same = pd.read_parquet(tmp_path / "audit" / "issues.parquet")
+    assert list(same.columns) == COLUMNS
+    for column in ("row", "given_label", "suggested_label", "why", "label_quality"):
+        assert same[column].astype(str).tolist() == table[column].astype(str).tolist()
+
+
+def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
+    by_hand().save(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
+    assert summary.pop("seconds")["training"] == 1.5
+    assert summary == {
+        "format": 1, "source_rows": 6, "rows": 4, "issues": 2, "labels_look_fine": False,
+        "verdict": "About 40.0% of the labels look wrong (30.0% to 50.0%): 2 of 4 are issues.",
+        "noise_rate": {"estimate": 0.4, "low": 0.3, "high": 0.5}, "false_positive_rate": 0.05,
+        "classes": [
+            {"name": "ant", "rows": 2, "issues": 1, "cut": 0.5}, {"name": 'b"ee', "rows": 1, "issues": 0, "cut": 0.4},
+            {"name": "Käfer, rot", "rows": 1, "issues": 1, "cut": 0.3},
+        ],
+        "transition": [[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0, 1]],
+        "worst_pairs": [
+            {"given": "ant", "suggested": 'b"ee', "issues": 1, "probability": 0.5},
+            {"given": "Käfer, rot", "suggested": 'b"ee', "issues": 1, "probability": 0.25},
+        ],
+        "near_duplicates": {
+            "groups": 1, "rows": 2, "conflicts": [{"group": 0, "rows": [4, 2], "labels": ["ant", "ant"]}],
+        },
+        "outliers": {"rows": 1, "cut": 1.5},
+        "skipped": [{"reason": "no label", "count": 2, "rows": [3, 5]}],
+        "notes": ["A note.", "Neighbours were found approximately, 98.0% of the true ones."],
+        "neighbour_recall": 0.98,
+    }  # fmt: skip
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    assert config == {"format": 1, "seed": 3, "odd": None}  # NaN is no JSON
+
+
+def test_a_report_without_features_leaves_cells_empty(tmp_path: Path) -> None:
+    report = by_hand(duplicates=None, outlier_scores=None, outlier_cut=None, neighbour_recall=None)
+    table = report.table()
+    assert not table["is_outlier"].any() and not table["is_near_duplicate"].any()
+    assert table["duplicate_group"].isna().all() and table["outlier_score"].isna().all()
+    assert report.summary()["outliers"] == {"rows": 0, "cut": None}
+    report.save(tmp_path)
+
+
+def test_the_matrix_of_many_classes_stays_out_of_the_summary() -> None:
+    report = by_hand()
+    names = (*report.data.classes, *(f"more {k}" for k in range(198)))
+    found = dataclasses.replace(report.found, transition=np.eye(201), cut=np.zeros(201))
+    data = dataclasses.replace(report.data, classes=names)
+    summary = dataclasses.replace(report, data=data, found=found).summary()
+    assert summary["transition"] is None and len(summary["classes"]) == 201
+    assert summary["worst_pairs"][0] == {"given": "ant", "suggested": 'b"ee', "issues": 1, "probability": 0.0}
+
+
+def test_labels_that_look_fine() -> None:
+    report = by_hand()
+    fine = dataclasses.replace(report.found, is_issue=np.zeros(5, dtype=bool), noise_interval=(0.0, 0.02))
+    report = dataclasses.replace(report, found=fine)
+    assert report.summary()["labels_look_fine"] is True
+    assert report.summary()["verdict"] == (
+        "The labels look fine (expected share of right labels called issues: 5.00%)."
+    )
+
+
+def test_an_existing_folder_is_refused_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    report = by_hand()
+    report.save(folder)  # empty is as good as new
+    (folder / "decisions.csv").write_text("mine")
+    (folder / "config.json").write_text("old")
+    with pytest.raises(FileExistsError, match="which holds files"):
+        report.save(folder)
+    assert (folder / "config.json").read_text() == "old"
+    report.save(folder, force=True)
+    assert json.loads((folder / "config.json").read_text())["seed"] == 3
+    assert (folder / "decisions.csv").read_text() == "mine"
+    assert not list(folder.glob(".*"))  # no half-written files
+    with pytest.raises(FileExistsError, match="got the file"):
+        check_folder(folder / "config.json")
+
+
+# --- exports ----------------------------------------------------------------------------------------------------------
+
+
+def test_label_studio_tasks(tmp_path: Path) -> None:
+    path = by_hand().to_label_studio(tmp_path / "tasks.json")
+    first, second = json.loads(path.read_text("utf-8"))
+    why = first["data"].pop("why")
+    assert why.startswith("The model gives 'ant' 6 %")
+    assert first == {
+        "data": {
+            "text": "text 4", "row": 4, "id": "e", "given_label": "ant", "label_quality": 0.125, "is_label_issue": True,
+        },
+        "predictions": [{
+            "model_version": "noiseproof", "score": 0.9,
+            "result": [{
+                "id": "row-4", "from_name": "label", "to_name": "text", "type": "choices",
+                "value": {"choices": ['b"ee']},
+            }],
+        }],
+    }  # fmt: skip
+    assert second["data"]["row"] == 1
+    view = ET.parse(tmp_path / "tasks.xml").getroot()
+    choices = view.find("Choices")
+    assert choices is not None and choices.attrib == {"name": "label", "toName": "text", "choice": "single"}
+    assert [choice.get("value") for choice in choices] == ["ant", 'b"ee', "Käfer, rot"]
+    shown = view.find("Text")
+    assert shown is not None and shown.attrib == {"name": "text", "value": "$text"}
+    with pytest.raises(FileExistsError, match="which exists"):
+        by_hand().to_label_studio(tmp_path / "tasks.json")
+    everything = json.loads(by_hand().to_label_studio(tmp_path / "all.json", all_rows=True).read_text("utf-8"))
+    assert [task["data"]["row"] for task in everything] == [4, 1, 0, 2]
+
+
+def test_exports_of_pictures(tmp_path: Path) -> None:
+    report = by_hand()
+    ids = np.array(["ant/e 1.png", "b/a.png", "ant/c.png", "k/ü&b.png", "t"], dtype=object)
+    data = dataclasses.replace(report.data, kind="folder", ids=ids, frame=None, source={"data": "/pictures"})
+    report = dataclasses.replace(report, data=data)
+    tasks = json.loads(report.to_label_studio(tmp_path / "tasks.json").read_text("utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [
+        "/data/local-files/?d=ant/e%201.png", "/data/local-files/?d=k/%C3%BC%26b.png",
+    ]  # fmt: skip
+    assert tasks[0]["predictions"][0]["result"][0]["to_name"] == "image"
+    folder = report.to_fiftyone(tmp_path / "fiftyone")
+    files, labels = (json.loads((folder / name).read_text("utf-8")) for name in ("data.json", "labels.json"))
+    assert files == {
+        "0000000": "/pictures/ant/e 1.png", "0000001": "/pictures/k/ü&b.png", "0000002": "/pictures/b/a.png",
+        "0000003": "/pictures/ant/c.png",
+    }  # fmt: skip
+    assert set(labels) == {"labels"} and list(labels["labels"]) == list(files)
+    first = labels["labels"]["0000000"]
+    assert first["attributes"].pop("why").startswith("The model gives")
+    assert first == {
+        "label": "ant", "confidence": 0.125,
+        "attributes": {
+            "is_label_issue": True, "suggested_label": 'b"ee', "predicted_label": 'b"ee', "row": 4, "id": "ant/e 1.png",
+            "is_outlier": False, "is_near_duplicate": True,
+        },
+    }  # fmt: skip
+    with pytest.raises(FileExistsError, match="which holds files"):
+        report.to_fiftyone(folder)
+    with pytest.raises(ValueError, match="Expected pictures to export to FiftyOne, got a text"):
+        by_hand().to_fiftyone(tmp_path / "other")
+
+
+# --- from end to end --------------------------------------------------------------------------------------------------
+
+
+def clouds(n: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes that do not touch."""
+    random = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    return (np.eye(3)[y] * 8 + random.normal(size=(n, 3))).astype(np.float32), y
+
+
+def audited(x: np.ndarray, y: np.ndarray, *, mode: str = "thorough", **options: Any) -> LabelReport:
+    columns = {name: options.pop(name) for name in ("trusted", "groups", "time", "annotators") if name in options}
+    data = AuditData("arrays", ("a", "b", "c"), y, np.arange(len(y)), len(y), x, source={"kind": "arrays"}, **columns)
+    return audit(data, mode=mode, epochs=6, folds=2, device="cpu", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["thorough", "fast"])
+def test_a_planted_copy_a_planted_stranger_and_planted_mistakes(mode: str) -> None:
+    x, y = clouds()
+    given = y.copy()
+    given[[5, 50, 101]] = (y[[5, 50, 101]] + 1) % 3
+    x[200] = x[101]  # the same row with its right label, whatever 200 was
+    given[200] = y[101]
+    x[77] = [40, -40, 40]
+    told: list[tuple[str, int, int]] = []
+    report = audited(x, given, mode=mode, progress=lambda *what: told.append(what))
+    table = report.table().set_index("row")
+    assert set(table.index[table["is_label_issue"]]) >= {5, 50}
+    assert table["is_label_issue"].sum() <= 6
+    assert table.loc[101, "duplicate_group"] == table.loc[200, "duplicate_group"]
+    assert set(table.index[table["duplicate_conflict"]]) == {101, 200}
+    assert report.summary()["near_duplicates"]["conflicts"] == [
+        {"group": 0, "rows": [101, 200], "labels": ["abc"[given[101]], "abc"[given[200]]]}
+    ]
+    assert table.loc[77, "is_outlier"] and table["is_outlier"].sum() <= 3
+    assert table["outlier_score"].idxmax() == 77
+    assert [stage for stage, done, total in told if done == total] == [
+        "near-duplicates and outliers", "training", "judging labels",
+    ]  # fmt: skip
+    assert set(report.seconds) == {"reading", "near-duplicates and outliers", "training", "judging labels"}
+
+
+def test_trusted_labels_are_never_issues() -> None:
+    x, y = clouds()
+    given = y.copy()
+    given[[5, 50]] = (y[[5, 50]] + 1) % 3
+    report = audited(x, given, trusted=np.isin(np.arange(240), [5, 6, 7]))
+    table = report.table().set_index("row")
+    assert not table.loc[5, "is_label_issue"] and table.loc[50, "is_label_issue"]
+    assert table.loc[5, "why"] == "The label is trusted."
+
+
+def test_a_class_of_one_group_is_listed_and_not_judged() -> None:
+    x, y = clouds()
+    groups = np.where(y == 2, 0, 1 + np.arange(240))  # every c belongs to one patient
+    report = audited(x, y, groups=groups)
+    assert len(report.data) == 160 and len(report.table()) == 160
+    (skipped,) = report.data.skipped
+    assert skipped.reason.startswith("all rows of its class are in one fold") and len(skipped.rows) == 80
+    with pytest.raises(ValueError, match="Expected classes with rows in several groups or times"):
+        audited(x, y, groups=y)
+    assert len(audited(x, y, groups=y, mode="fast").data) == 240
+
+
+def test_classes_of_copies_alone_are_judged_all_the_same() -> None:
+    x, y = clouds(60)
+    x[y == 2] = x[2]  # twenty copies of one row
+    report = audited(x, y)
+    assert len(report.data) == 60 and report.data.notes[-1].startswith("Near-duplicates were split between folds")
+    with pytest.raises(ValueError, match="Expected columns of `x` that vary"):
+        audited(np.ones((60, 3), np.float32), y)
+
+
+def test_an_unknown_mode_and_nothing_to_learn_from_are_refused() -> None:
+    x, y = clouds(30)
+    with pytest.raises(ValueError, match="Expected `mode` to be thorough or fast, got 'slow'"):
+        audited(x, y, mode="slow")
+    with pytest.raises(ValueError, match="Expected features to train on, or predictions"):
+        audited(None, y)  # type: ignore[arg-type]
+
+
+def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
+    x, y = clouds(90)
+    table = pd.DataFrame(x, columns=list("pqr")).assign(y=np.array(["a", "b", "c"])[y])
+    table.to_csv(tmp_path / "d.csv", index=False)
+    report = audit(read_rows(tmp_path / "d.csv", label="y", ignore=["r"]), mode="fast", epochs=4, seed=2, device="cpu")
+    report.save(tmp_path / "one")
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert config["method"] == "ln:lam=1,tau=0.5" and config["model"] == "auto" and config["folds"] is None
+    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "backbone")
+    rows = read_rows(**{name: config[name] for name in names}, seed=config["seed"])
+    again = {name: config[name] for name in ("mode", "method", "model", "epochs", "seed")}
+    audit(rows, **again, device="cpu").save(tmp_path / "two")
+    assert (tmp_path / "one" / "issues.csv").read_bytes() == (tmp_path / "two" / "issues.csv").read_bytes()

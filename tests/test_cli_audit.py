@@ -1,0 +1,234 @@
+"""``noiseproof audit`` as a user meets it: real files, every bad input, exit codes, exports, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner, Result
+
+from noiseproof.cli import app
+
+QUICK = ("--device", "cpu", "--epochs", "6", "--folds", "2")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+def run_json(*arguments: str | Path) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """600 digits as a table, and which of their labels are wrong: one in ten, by chance."""
+    folder = tmp_path_factory.mktemp("digits")
+    images, y = load_digits(return_X_y=True)
+    random = np.random.default_rng(0)
+    rows = random.permutation(len(y))[:600]
+    wrong = random.random(600) < 0.1
+    given = np.where(wrong, (y[rows] + random.integers(1, 10, 600)) % 10, y[rows])
+    table = pd.DataFrame(images[rows], columns=[f"pixel {i}" for i in range(64)])
+    table.insert(0, "name", [f"digit-{i}" for i in rows])
+    table["digit"] = [f"a {k}" for k in given]
+    table.to_csv(folder / "digits.csv", index=False)
+    return folder / "digits.csv", wrong
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["--fast", "--thorough"])
+def test_planted_noise_is_found_end_to_end(digits: tuple[Path, np.ndarray], here: Path, mode: str) -> None:
+    path, wrong = digits
+    summary = run_json(
+        path, "--label", "digit", "--id", "name", mode, "--device", "cpu", "--folds", "2", "--epochs", "12"
+    )
+    table = pd.read_csv(here / "audit" / "issues.csv", keep_default_na=False)
+    assert len(table) == 600 and sorted(table["row"]) == list(range(600))
+    called = table.set_index("row")["is_label_issue"].sort_index().to_numpy()
+    precision, recall = (called & wrong).sum() / called.sum(), (called & wrong).sum() / wrong.sum()
+    assert precision > 0.7 and recall > 0.7, (precision, recall)
+    assert summary["noise_rate"]["low"] <= wrong.mean() <= summary["noise_rate"]["high"]
+    assert not summary["labels_look_fine"]
+    truth = load_digits().target
+    issues = table[table["is_label_issue"]]
+    right = [
+        truth[int(name.split("-")[1])] == int(label[2:]) for name, label in issues[["id", "suggested_label"]].values
+    ]
+    assert np.mean(right) > 0.7  # what it suggests is the truth
+    assert (issues["suggested_label"] != issues["given_label"]).all()
+    config = json.loads((here / "audit" / "config.json").read_text())
+    assert config["data"] == str(path) and config["label"] == "digit" and config["mode"] == mode.strip("-")
+    assert config["classes"] == [f"a {k}" for k in range(10)]
+
+
+def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    result = run(digits[0], "--label", "digit", "--id", "name", "--fast", "--out", "found", *QUICK)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("600 rows of 10 classes. About ")
+    assert "worst pairs" in lines and "worst labels" in lines
+    worst = lines.index("worst labels")
+    assert lines[worst + 1].split() == ["row", "quality", "given", "suggested", "why"]
+    assert len([line for line in lines[worst + 2 : worst + 12] if line.startswith("digit-")]) == 10
+    assert lines[-2].startswith("files: found/issues.csv, found/issues.parquet, found/summary.json, found/config.json")
+    assert lines[-1] == "next: noiseproof review found"
+    assert "noiseproof: training" in result.stderr and "\x1b" not in result.output
+
+
+def test_the_same_command_gives_the_same_files(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    for out in ("one", "two"):
+        run_json(digits[0], "--label", "digit", "--id", "name", "--fast", "--out", out, "--seed", "3", *QUICK)
+    assert (here / "one" / "issues.csv").read_bytes() == (here / "two" / "issues.csv").read_bytes()
+
+
+def test_an_earlier_audit_is_not_overwritten(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    np.save("y.npy", np.arange(40) % 2)
+    np.save("p.npy", np.eye(2)[np.arange(40) % 2] * 0.8 + 0.1)
+    arguments = ("--labels", "y.npy", "--pred-probs", "p.npy")
+    assert run(*arguments).exit_code == 0
+    before = (here / "audit" / "issues.csv").read_bytes()
+    (here / "audit" / "decisions.csv").write_text("mine")
+    refused = run(*arguments)
+    assert refused.exit_code == 2 and "which holds files" in refused.stderr and "--force" in refused.stderr
+    assert run(*arguments, "--force").exit_code == 0
+    assert (here / "audit" / "issues.csv").read_bytes() == before
+    assert (here / "audit" / "decisions.csv").read_text() == "mine"
+
+
+def test_predictions_of_another_model_need_no_training(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 300)
+    p = np.eye(3)[y] * 0.85 + 0.05
+    given = y.copy()
+    given[:15] = (y[:15] + 1) % 3
+    np.save("y.npy", given)
+    np.save("p.npy", p)
+    summary = run_json("--labels", "y.npy", "--pred-probs", "p.npy", "--classes", "x,y,z")
+    table = pd.read_csv("audit/issues.csv")
+    assert sorted(table.loc[table["is_label_issue"], "row"]) == list(range(15))
+    assert table["neighbour_agreement"].isna().all() and table["outlier_score"].isna().all()
+    assert summary["rows"] == 300 and set(table["given_label"]) == {"x", "y", "z"}
+    config = json.loads(Path("audit/config.json").read_text())
+    assert config["kind"] == "predictions" and config["mode"] == "predictions"
+    assert config["pred_probs"] == str(here / "p.npy") and config["labels"] == str(here / "y.npy")
+
+
+def test_clean_labels_look_fine(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 150)
+    np.savez("clean.npz", x=np.eye(3)[y] * 6 + random.normal(size=(450, 3)), y=y)
+    summary = run_json("clean.npz", *QUICK)
+    assert summary["labels_look_fine"] and summary["issues"] <= 9
+    assert "labels look fine" in summary["verdict"]
+
+
+def test_pictures_with_exports(here: Path) -> None:
+    random = np.random.default_rng(0)
+    for k, name in enumerate(("dark", "light")):
+        (here / "photos" / name).mkdir(parents=True)
+        for i in range(20):
+            shade = 200 * (k if i or k else 1)  # dark/0 is light
+            pixels = (shade + random.integers(0, 50, (24, 24, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(here / "photos" / name / f"{i}.png")
+    (here / "photos" / "light" / "broken.png").write_text("not a picture")
+    summary = run_json("photos", "--export", "label-studio,fiftyone", *QUICK)
+    assert [s["reason"] for s in summary["skipped"]] == ["not a readable picture (UnidentifiedImageError)"]
+    tasks = json.loads(Path("audit/label-studio.json").read_text())
+    assert len(tasks) == summary["issues"]
+    labels = json.loads(Path("audit/fiftyone/labels.json").read_text())["labels"]
+    files = json.loads(Path("audit/fiftyone/data.json").read_text())
+    assert len(labels) == 40 and all(Path(file).exists() for file in files.values())
+    table = pd.read_csv("audit/issues.csv")
+    assert table["id"].iloc[0] == "dark/0.png"
+    Path("audit/label-studio.json").write_text("old")
+    run_json("photos", "--fast", "--export", "label-studio,fiftyone", "--force", *QUICK)
+    assert Path("audit/label-studio.json").read_text() != "old"
+
+
+def test_texts_groups_and_times(here: Path) -> None:
+    random = np.random.default_rng(0)
+    words = {"good": ["sun", "joy", "warm", "smile"], "bad": ["rain", "grief", "cold", "tears"]}
+    rows = []
+    for i in range(120):
+        mood = "good" if i % 2 else "bad"
+        said = " ".join(random.choice(words[mood], 5)) + f" word{random.integers(30)}"
+        rows.append((said, mood if i else "good", i // 3, f"2021-01-{1 + i % 28:02d}"))
+    pd.DataFrame(rows, columns=["said", "mood", "who", "when"]).to_csv("t.csv", index=False)
+    arguments = ("t.csv", "--label", "mood", "--text", "said", "--groups", "who", "--time", "when", *QUICK)
+    summary = run_json(*arguments)
+    table = pd.read_csv("audit/issues.csv")
+    assert table["row"].iloc[0] == 0 and bool(table["is_label_issue"].iloc[0])
+    assert summary["rows"] == 120
+
+
+REFUSED = {
+    "missing file": (("gone.csv", "--label", "y"), "found none"),
+    "missing column": (("ok.csv", "--label", "z"), "Expected a column 'z'"),
+    "no label": (("ok.csv",), "Expected `label`"),
+    "constant label": (("ok.csv", "--label", "c"), "every label is 'same'"),
+    "identifier": (("ok.csv", "--label", "id"), "Is it an identifier rather than a label"),
+    "real label": (("ok.csv", "--label", "x"), "Cut them into classes first"),
+    "nothing": ((), "Expected data to audit"),
+    "unknown export": (("ok.csv", "--label", "y", "--export", "paint"), "Expected --export of"),
+    "fiftyone of a table": (("ok.csv", "--label", "y", "--export", "fiftyone"), "Expected pictures to export"),
+    "no such model": (("ok.csv", "--label", "y", "--model", "brain"), "brain"),
+    "no such method": (("ok.csv", "--label", "y", "--method", "magic"), "magic"),
+    "text of a folder": ((".", "--text", "t", "--out", "../elsewhere"), "Only tables have columns"),
+    "out among the pictures": ((".",), "Expected a folder outside the pictures in ., got audit"),
+    "out is a file": (("ok.csv", "--label", "y", "--out", "ok.csv"), "got the file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_ends_in_one_line_and_leaves_nothing(here: Path, case: str) -> None:
+    table = pd.DataFrame(
+        {"id": [f"i{k}" for k in range(30)], "x": np.arange(30) + 0.5, "y": ["a", "b"] * 15, "c": "same"}
+    )
+    table.to_csv("ok.csv", index=False)
+    arguments, message = REFUSED[case]
+    result = run(*arguments, "--device", "cpu")
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()[-1:]) == 1 and result.stderr.splitlines()[-1].startswith("noiseproof: ")
+    assert message in result.stderr and "Traceback" not in result.output
+    assert sorted(path.name for path in here.iterdir()) == ["ok.csv"]
+
+
+def test_skipped_rows_are_shown(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.array(["a", "b"] * 40, dtype=object)
+    table = pd.DataFrame({"x": np.where(y == "a", 0.0, 5.0) + random.normal(size=80), "y": y})
+    table.loc[3, "y"] = np.nan
+    table.loc[7, "y"] = "only one"
+    table.loc[9, "x"] = np.nan
+    table.to_csv("d.csv", index=False)
+    result = run("d.csv", "--label", "y", "--fast", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert "skipped: 1 rows (3): no label" in result.stdout
+    assert "skipped: 1 rows (7): the only row of its class: there is nothing to compare it with" in result.stdout
+    assert "note: 1 missing numbers in column 'x' were filled with its median" in result.stdout
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys; from noiseproof.cli import app; print('torch' in sys.modules)"
+    source = str(Path(__file__).parents[1] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}
+    )
+    assert done.stdout.strip() == "False", done.stderr[-500:]

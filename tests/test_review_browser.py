@@ -1,0 +1,423 @@
+"""The review page in a real browser, driven by the keyboard: served, killed and come back to; and opened as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade_audit import ANIMALS, write_audit, write_table_audit
+from PIL import Image
+
+from noiseproof.audit.review.decisions import read_decisions
+from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.review.page import file_page
+from noiseproof.audit.review.rows import open_rows
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("fastapi", reason="the review server is not installed")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        yield driver.chromium
+
+
+@contextmanager
+def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
+    """A browser with a memory of its own; any error on its pages, and any request to elsewhere, is a failure."""
+    context = chromium.launch_persistent_context(
+        str(profile), executable_path=CHROMIUM, args=ARGUMENTS, accept_downloads=True,
+        **{"viewport": {"width": 1100, "height": 700}, **options},
+    )  # fmt: skip
+    page, errors = context.new_page(), []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on(
+        "request",
+        lambda r: None if re.match(r"(http://127\.0\.0\.1:|file:|data:|blob:)", r.url) else errors.append(r.url),
+    )
+    try:
+        yield page
+        assert errors == []
+    finally:
+        context.close()
+
+
+class Server:
+    """`noiseproof review` in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().split()[1]
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def open_page(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+
+
+def until(page: Any, expression: str, arg: object = None) -> None:
+    """Wait until a page says yes; playwright's own waiting evaluates strings, which the page forbids."""
+    ends = time.monotonic() + 30
+    while not page.evaluate(expression, arg):
+        assert time.monotonic() < ends, f"{expression}; the page says {page.inner_text('body')[:500]}"
+        page.wait_for_timeout(20)
+
+
+def row_shown(page: Any) -> int:
+    return int(page.locator("#row").get_attribute("data-row"))
+
+
+def decided(page: Any, count: int) -> str:
+    """Wait until so many are decided and saved; what the page says of them."""
+    until(page, f"document.getElementById('counts').textContent.startsWith('{count} of ')")
+    until(page, "!document.getElementById('counts').textContent.includes('not saved')")
+    return str(page.inner_text("#counts"))
+
+
+def test_two_hundred_issues_by_keyboard_alone_through_a_closed_browser_and_a_killed_server(
+    chromium: Any, tmp_path: Path
+) -> None:
+    folder = write_table_audit(tmp_path)
+    expected: dict[int, tuple[str, str]] = {}
+    frame = read_audit(folder).issues.set_index("row")
+
+    def press(page: Any, row: int) -> None:
+        choice = ("accept", "keep", "skip", "accept", "other")[row % 5]
+        given, suggested = frame.loc[row, ["given_label", "suggested_label"]]
+        label = next(name for name in ANIMALS if name not in (given, suggested))
+        until(page, f"document.getElementById('row')?.dataset.row === '{row}'")
+        if choice == "other":
+            page.keyboard.press("o")
+            page.keyboard.type(label[:2])
+            page.keyboard.press("Enter")
+        else:
+            page.keyboard.press(choice[0])
+        expected[row] = (choice, {"accept": suggested, "keep": given, "skip": "", "other": label}[choice])
+
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.address)
+        assert "token" not in page.url
+        for row in range(120):
+            press(page, row)
+        decided(page, 120)
+    # The browser is closed and the server killed. Both come again, at another address.
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.address)
+        assert decided(page, 120) and row_shown(page) == 120
+        for row in range(120, 200):
+            press(page, row)
+        assert decided(page, 200) == "200 of 200 decided · accept 80 · keep 40 · other 40 · skip 40"
+        until(page, "document.getElementById('message').textContent === 'Everything is decided.'")
+        assert page.evaluate("document.getElementById('progress').position") == 1
+    found = read_decisions(folder / "decisions.csv")
+    assert {row: (word.decision, word.label) for row, word in found.items()} == expected
+
+
+def test_undo_other_label_filter_and_moves(chromium: Any, tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.address)
+        press = page.keyboard.press
+        press("a")
+        press("k")
+        assert row_shown(page) == 2
+        press("u")
+        assert row_shown(page) == 1 and decided(page, 1)
+        press("Control+z")
+        assert row_shown(page) == 0 and decided(page, 0)
+        press("u")
+        assert page.inner_text("#message") == "There is nothing to undo."
+        # A second word on a row, and back to the first.
+        press("a")
+        press("ArrowLeft")
+        assert "accept" in page.inner_text("#card")
+        press("k")
+        press("u")
+        decided(page, 1)
+        assert read_decisions(folder / "decisions.csv")[0].decision == "accept"
+        # Moves.
+        for key, row in (
+            ("End", 199),
+            ("PageUp", 189),
+            ("ArrowUp", 188),
+            ("j", 189),
+            ("Home", 0),
+            ("n", 1),
+            ("PageDown", 11),
+        ):
+            press(key)
+            until(page, f"document.getElementById('row')?.dataset.row === '{row}'")
+        # The list of classes narrows while one types; Escape decides nothing.
+        press("o")
+        assert page.locator("#chooser li").count() == 4
+        press("Enter")  # nothing is chosen yet
+        assert page.locator("#chooser").is_visible()
+        page.keyboard.type("o")
+        assert page.locator("#chooser li").all_inner_texts()[0].startswith("owl")  # before those that contain it
+        press("Escape")
+        assert decided(page, 1)
+        # One pair of classes.
+        press("f")
+        page.keyboard.type("fox → owl")
+        assert page.locator("#chooser li").count() == 1
+        press("Enter")
+        names = "[...document.querySelectorAll('.item .words > :first-child')].map((name) => name.textContent)"
+        until(page, f"{names}.length > 3 && {names}.every((name) => name === 'fox → owl')")
+        assert page.inner_text("#filtered") == "only fox → owl"
+        until(page, "document.getElementById('row') !== null")
+        first = row_shown(page)
+        assert frame_pair(folder, first) == ("fox", "owl")
+        press("s")
+        assert frame_pair(folder, row_shown(page)) == ("fox", "owl") and row_shown(page) > first
+        press("f")
+        press("Enter")  # all pairs are on top
+        until(page, "document.getElementById('filtered').textContent === ''")
+        # Undo finds the issue in the list it was decided in.
+        press("u")
+        until(page, f"document.getElementById('row')?.dataset.row === '{first}'")
+        assert decided(page, 1) and page.inner_text("#filtered") == "only fox → owl"
+        # Help, and what is typed there decides nothing.
+        press("?")
+        assert page.locator("#keys").is_visible()
+        press("a")
+        press("Escape")
+        assert not page.locator("#keys").is_visible() and decided(page, 1)
+        # A name full of markup is only a name.
+        until(page, "document.getElementById('card').textContent.includes('<b>bold</b>')")
+        assert page.locator("#card b").count() == 0
+
+
+def frame_pair(folder: Path, row: int) -> tuple[str, str]:
+    frame = read_audit(folder).issues.set_index("row")
+    return frame.loc[row, "given_label"], frame.loc[row, "suggested_label"]
+
+
+def test_what_a_dead_server_did_not_confirm_is_counted_and_two_tabs_see_each_other(
+    chromium: Any, tmp_path: Path
+) -> None:
+    folder = write_table_audit(tmp_path)
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.address)
+        other = page.context.new_page()
+        open_page(other, server.address)
+        other.keyboard.press("s")
+        decided(other, 1)
+        other.close()
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        decided(page, 1)
+        page.wait_for_selector("#item-0 .skip-word")
+        server.process.kill()
+        server.process.wait()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("a")
+        until(page, "document.getElementById('counts').textContent.includes('1 not saved yet')")
+        page.wait_for_selector("#message.bad")
+        assert "The server does not answer" in page.inner_text("#message")
+        page.evaluate("store.waiting.length = 0")  # let the browser close without asking
+    assert set(read_decisions(folder / "decisions.csv")) == {0}
+
+
+def write_large_audit(root: Path, issues: int) -> Path:
+    given = [ANIMALS[i % 4] for i in range(issues)]
+    suggested = [ANIMALS[(i + 1) % 4] for i in range(issues)]
+    return write_audit(root / "audit", given, suggested, issues=issues, kind="predictions", data=None)
+
+
+@pytest.mark.parametrize("mode", ["served", "file"])
+def test_a_hundred_thousand_issues_scroll_with_a_few_nodes(chromium: Any, tmp_path: Path, mode: str) -> None:
+    folder, most = write_large_audit(tmp_path, 100_000), 0
+    with browsing(chromium, tmp_path / "profile") as page:
+        if mode == "served":
+            server = Server(folder)
+            address = server.address
+        else:
+            audit = read_audit(folder)
+            (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+            address = (tmp_path / "review.html").as_uri()
+        try:
+            open_page(page, address)
+            for share in (0.1, 0.25, 0.5, 0.75, 0.9, 1):
+                page.evaluate(f"byId('list').scrollTop = {share} * byId('list').scrollHeight")
+                expected = round(share * 100_000)
+                until(
+                    page,
+                    "at => [...document.querySelectorAll('.item')].some((i) => Math.abs(i.dataset.at - at) < 30"
+                    " && i.textContent.includes('→'))",
+                    arg=min(expected, 99_999),
+                )
+                most = max(most, page.evaluate("document.querySelectorAll('*').length"))
+            page.keyboard.press("End")
+            until(page, "document.getElementById('row')?.dataset.row === '99999'")
+            assert page.locator("#item-99999").is_visible()
+            page.keyboard.press("a")  # behind the last, the first is open
+            until(page, "document.getElementById('row')?.dataset.row === '0'")
+            decided(page, 1)
+            assert page.evaluate("view.pages.size") <= 41
+        finally:
+            if mode == "served":
+                server.__exit__()
+    assert most < 400
+
+
+def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    audit = read_audit(folder)
+    page_text = file_page(audit, open_rows(audit.config))
+    assert file_page(audit, open_rows(audit.config)) == page_text  # the same bytes, every time
+    (tmp_path / "review.html").write_text(page_text, "utf-8")
+    address = (tmp_path / "review.html").as_uri()
+    with browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, address)
+        for key in "akskau":
+            page.keyboard.press(key)
+        page.keyboard.press("o")
+        page.keyboard.type("owl")
+        page.keyboard.press("Enter")
+        assert decided(page, 5) == "5 of 200 decided · accept 1 · keep 2 · other 1 · skip 1"
+    with browsing(chromium, tmp_path / "profile") as page:  # the browser was closed meanwhile
+        open_page(page, address)
+        assert decided(page, 5) and row_shown(page) == 5
+        with page.expect_download() as download:
+            page.keyboard.press("e")
+        assert download.value.suggested_filename == "decisions.csv"
+        download.value.save_as(tmp_path / "decisions.csv")
+    found = list(csv.reader(io.StringIO((tmp_path / "decisions.csv").read_text("utf-8"), newline="")))
+    assert found == [
+        ["row", "id", "given_label", "decision", "label"], ["0", "0", "cat", "accept", "dog"],
+        ["1", "1", "dog", "keep", "dog"], ["2", "2", "fox", "skip", ""], ["3", "3", "owl", "keep", "owl"],
+        ["4", "4", "cat", "other", "owl"],
+    ]  # fmt: skip
+    assert len(read_decisions(tmp_path / "decisions.csv")) == 5
+    # Another audit in the same browser knows nothing of it.
+    (tmp_path / "more").mkdir()
+    other = read_audit(write_table_audit(tmp_path / "more", rows=221))
+    (tmp_path / "other.html").write_text(file_page(other, open_rows(other.config)), "utf-8")
+    with browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, (tmp_path / "other.html").as_uri())
+        assert decided(page, 0)
+
+
+def test_names_that_look_like_markup_or_csv_stay_names(chromium: Any, tmp_path: Path) -> None:
+    evil = ['</script><script>document.title="taken"</script>', 'a,"b"', "<img src=x onerror=alert(1)>", "tab\there"]
+    given, suggested = evil * 2, [evil[(i + 1) % 4] for i in range(8)]
+    folder = write_audit(
+        tmp_path / "audit",
+        given,
+        suggested,
+        issues=8,
+        kind="predictions",
+        data=None,
+        ids=[f"<b>{i}</b>," for i in range(8)],
+    )
+    audit = read_audit(folder)
+    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    with browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, (tmp_path / "review.html").as_uri())
+        assert page.title() == "Review" and page.locator("img").count() == 0
+        for _ in range(3):
+            page.keyboard.press("a")
+        page.keyboard.press("o")
+        page.keyboard.type("tab")
+        page.keyboard.press("Enter")
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        decided(page, 4)
+        with page.expect_download() as download:
+            page.keyboard.press("e")
+        download.value.save_as(tmp_path / "decisions.csv")
+    words = read_decisions(tmp_path / "decisions.csv")
+    assert [word.label for word in words.values()] == [evil[1], evil[2], evil[3], "tab\there"]
+    assert [word.given_label for word in words.values()] == evil and words[2].id == "<b>2</b>,"
+
+
+def test_pictures_are_seen_within_the_budget(chromium: Any, tmp_path: Path) -> None:
+    random, labels = np.random.default_rng(0), []
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(6):
+            pixels = random.integers(0, 255, (240, 320, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.jpg")
+            labels.append(name)
+    folder = write_audit(
+        tmp_path / "audit", labels, labels[::-1], issues=12, kind="folder", data=tmp_path / "photos",
+        ids=[f"{name}/{i % 6}.jpg" for i, name in enumerate(labels)],
+    )  # fmt: skip
+    audit = read_audit(folder)
+    whole, small = (file_page(audit, open_rows(audit.config), max_bytes=size) for size in (20_000_000, 100_000))
+    assert len(small) < 120_000 + len(file_page(audit, open_rows(audit.config), max_bytes=0)) and len(small) < len(
+        whole
+    )
+    (tmp_path / "small.html").write_text(small, "utf-8")
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.address)
+        until(page, "document.querySelector('#row img')?.naturalWidth === 320")
+        until(page, "[...document.querySelectorAll('.item img')].every((i) => i.naturalWidth === 96)")
+        open_page(page, (tmp_path / "small.html").as_uri())
+        until(page, "document.querySelector('#row img')?.naturalWidth === 192")
+        page.keyboard.press("End")
+        until(page, "document.getElementById('row').textContent.includes('Not in this page')")
+
+
+def test_dark_mode_and_a_narrow_window(chromium: Any, tmp_path: Path) -> None:
+    audit = read_audit(write_table_audit(tmp_path))
+    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with browsing(chromium, tmp_path / "profile", color_scheme="dark", viewport={"width": 360, "height": 640}) as page:
+        open_page(page, (tmp_path / "review.html").as_uri())
+        assert page.evaluate(ground) == "rgb(20, 23, 26)"
+        page.keyboard.press("d")
+        assert page.evaluate(ground) == "rgb(255, 255, 255)"
+        for key in ("a", "?", "Escape", "o", "Escape", "f", "Escape"):
+            page.keyboard.press(key)
+            assert page.evaluate("document.documentElement.scrollWidth") == 360
+        for choice in ("accept", "keep", "other", "skip", "undo"):  # a thumb can do it, too
+            box = page.locator(f"[data-choice={choice}]").bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["y"] + box["height"] <= 640
+        page.locator("[data-choice=keep]").click()
+        decided(page, 2)
+        assert page.locator("#card").bounding_box()["height"] > 150
+        page.reload()  # the choice of light stays
+        page.wait_for_selector("body[data-ready]")
+        assert page.evaluate(ground) == "rgb(255, 255, 255)"
+
+
+def test_a_dataset_whose_labels_look_fine_says_so(chromium: Any, tmp_path: Path) -> None:
+    audit = read_audit(write_table_audit(tmp_path, issues=0))
+    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    (tmp_path / "all.html").write_text(file_page(audit, open_rows(audit.config), everything=True), "utf-8")
+    with browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, (tmp_path / "review.html").as_uri())
+        assert page.inner_text("#card") == "No issues. The labels look fine."
+        page.keyboard.press("a")
+        assert decided(page, 0)
+        open_page(page, (tmp_path / "all.html").as_uri())
+        assert page.inner_text("#counts") == "0 of 220 decided"

@@ -1,0 +1,478 @@
+"""The review server as a browser and as an attacker meet it: a real process, killed and started again."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade_audit import write_audit, write_table_audit
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from PIL import Image
+
+from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
+from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.review.queue import Queue
+
+httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
+pytest.importorskip("fastapi", reason="the review server is not installed")
+pytest.importorskip("uvicorn", reason="the review server is not installed")
+
+SECRET = b"root:x:0:0:secret"
+CHOICES = ("accept", "keep", "skip")
+
+
+class Server:
+    """`noiseproof review` in a process of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"review: (http://127\.0\.0\.1:(\d+))/\?token=(\S+)\n", line)
+        assert found, line
+        self.address, self.port, self.token = found[1], int(found[2]), found[3]
+
+    def client(self, **options: Any) -> Any:
+        headers = {"authorization": f"Bearer {self.token}"}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=30, **options)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Server]:
+    server = Server(folder, *options)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    write_table_audit(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[Server]:
+    with serving(root / "audit") as running:
+        yield running
+
+
+# --- who is let in ----------------------------------------------------------------------------------------------------
+
+PATHS = (
+    "/", "/docs", "/redoc", "/openapi.json", "/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0",
+    "/api/rows/0/picture", "/api/decisions", "/nowhere", "/favicon.ico",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_comes_without_the_token(server: Server, path: str) -> None:
+    token = server.token
+    for headers in (
+        {}, {"authorization": "Bearer"}, {"authorization": f"Bearer {token[:-1]}"}, {"authorization": "Bearer é"},
+        {"authorization": f"Basic {token}"}, {"cookie": "noiseproof=1; ;;"}, {"cookie": f"noiseproof={token}"},
+    ):  # fmt: skip
+        raw = {name: value.encode() for name, value in headers.items()}
+        with httpx.Client(base_url=server.address, headers=raw) as stranger:
+            for method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"):
+                answer = stranger.request(method, path)
+                assert answer.status_code == 401, (method, headers)
+                assert "set-cookie" not in answer.headers
+            assert stranger.get(path, params={"token": f"{token}x"}).status_code == 401
+
+
+def test_the_address_with_the_token_sets_a_cookie_that_only_this_page_sends(server: Server) -> None:
+    with httpx.Client(base_url=server.address) as client:
+        answer = client.get("/", params={"token": server.token})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")  # the token leaves the address bar
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        page = client.get("/")
+        assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+        assert server.token not in page.text
+        assert client.get("/api/audit").json()["total"] == 200
+    assert httpx.get(f"{server.address}/api/audit?token={server.token}").status_code == 401  # nowhere else
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example:1", "", "0.0.0.0", "["],
+)
+def test_a_name_that_was_bent_to_this_machine_is_refused(server: Server, host: str) -> None:
+    with server.client() as client:
+        assert client.get("/api/audit", headers={"host": host}).status_code == 403
+        assert client.get("/api/audit", headers={"host": f"localhost:{server.port}"}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
+def test_other_sites_decide_nothing(server: Server, root: Path, origin: str) -> None:
+    with server.client() as client:
+        before = (root / "audit" / "decisions.csv").read_bytes()
+        word = {"row": 0, "decision": "accept"}
+        assert client.post("/api/decisions", json=word, headers={"origin": origin}).status_code == 403
+        assert client.post("/api/decisions", content='{"row":0,"decision":"accept"}').status_code == 422  # a plain form
+        assert (root / "audit" / "decisions.csv").read_bytes() == before
+
+
+def test_only_this_machine_can_connect(server: Server) -> None:
+    with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+        other.connect(("127.0.0.2", server.port))  # answered if it listened on every address
+
+
+def test_every_answer_forbids_frames_sniffing_and_storing(server: Server) -> None:
+    with server.client() as client:
+        for answer in (client.get("/"), client.get("/api/issues"), httpx.get(server.address)):
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert "access-control-allow-origin" not in answer.headers
+
+
+# --- what it shows ----------------------------------------------------------------------------------------------------
+
+
+def test_pages_of_issues_join_to_the_whole_list(server: Server) -> None:
+    with server.client() as client:
+        pages = [client.get("/api/issues", params={"offset": at, "limit": 64}).json() for at in range(0, 256, 64)]
+        rows = [issue["row"] for page in pages for issue in page["issues"]]
+        assert rows == list(range(200)) and {page["total"] for page in pages} == {200}
+        audit = client.get("/api/audit").json()
+        assert audit["classes"] == ["cat", "dog", "fox", "owl"]
+        assert sum(pair["issues"] for pair in audit["pairs"]) == 200
+        pair = audit["pairs"][3]
+        number = {side: audit["classes"].index(pair[side]) for side in ("given", "suggested")}
+        only = client.get("/api/issues", params=number).json()
+        assert only["total"] == pair["issues"] == len(only["issues"])
+        assert {(i["given"], i["suggested"]) for i in only["issues"]} == {(pair["given"], pair["suggested"])}
+        assert client.get("/api/issues", params={"given": 4}).json()["total"] == 0
+        for bad in ({"limit": 0}, {"limit": 501}, {"offset": -1}, {"offset": "x"}, {"offset": 2**70}):
+            assert client.get("/api/issues", params=bad).status_code == 422
+
+
+def test_a_row_is_shown_without_its_label_and_rows_that_are_no_issues_are_not(server: Server) -> None:
+    with server.client() as client:
+        assert client.get("/api/rows/3").json() == {
+            "fields": [["weight", "0.375"], ["note", 'number 3, "quoted" <b>bold</b> é']]
+        }
+        assert client.get("/api/rows/3/picture").status_code == 404
+        assert client.get("/api/rows/210").status_code == 404  # in the table, and no issue
+        for strange in ("-1", "1.5", "1e3", "９", "0x1", "..", "%2e%2e", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "0%00"):
+            assert client.get(f"/api/rows/{strange}").status_code in (404, 422), strange
+            assert client.get(f"/api/rows/{strange}/picture").status_code in (404, 422), strange
+
+
+def write_pictures(root: Path) -> Path:
+    """A folder of pictures with links that lead out of it, and its audit."""
+    random = np.random.default_rng(0)
+    (root / "outside").mkdir(parents=True)
+    Image.fromarray(random.integers(0, 255, (40, 30, 3), dtype=np.uint8)).save(root / "outside" / "private.png")
+    (root / "outside" / "passwd").write_bytes(SECRET)
+    for name in ("cat", "dog"):
+        (root / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = random.integers(0, 255, (100, 160, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "photos" / name / f"{i}.png")
+    (root / "photos" / "cat" / "4.png").symlink_to(root / "outside" / "private.png")
+    (root / "photos" / "cat" / "5.png").symlink_to(root / "outside" / "passwd")
+    (root / "photos" / "cat" / "6.png").write_bytes(SECRET)
+    files = sorted(p.relative_to(root / "photos").as_posix() for p in (root / "photos").rglob("*.png"))
+    labels = [file.split("/")[0] for file in files]
+    others = [{"cat": "dog", "dog": "cat"}[label] for label in labels]
+    ids = ["../outside/passwd" if i == 1 else file for i, file in enumerate(files)]  # an id is words, never a path
+    return write_audit(root / "audit", labels, others, issues=len(files), kind="folder", data=root / "photos", ids=ids)
+
+
+def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) -> None:
+    with serving(write_pictures(tmp_path)) as server, server.client() as client:
+        for row in (0, 1, 2, 7, 10):
+            answer = client.get(f"/api/rows/{row}/picture", params={"side": 96})
+            assert answer.status_code == 200 and answer.headers["content-type"] == "image/jpeg"
+            assert answer.content != (tmp_path / "photos" / "cat" / "1.png").read_bytes()
+        for row, why in ((4, "a link out"), (5, "a link out"), (6, "no picture")):
+            answer = client.get(f"/api/rows/{row}/picture")
+            assert answer.status_code == 404 and SECRET not in answer.content, why
+        assert "not in the dataset's folder" in client.get("/api/rows/4").json()["note"]
+        (tmp_path / "photos" / "cat" / "0.png").unlink()
+        (tmp_path / "photos" / "cat" / "0.png").symlink_to(tmp_path / "outside" / "private.png")  # bent meanwhile
+        assert client.get("/api/rows/0/picture").status_code == 404
+        for path in (
+            "/../outside/passwd", "/api/rows/../../outside/passwd", "/%2e%2e/outside/passwd", "/x/../outside/passwd",
+            f"/api/rows/{tmp_path}/outside/passwd", "/api/rows/..%2f..%2foutside%2fpasswd/picture", "//etc/passwd",
+            "/photos/cat/1.png", "/decisions.csv", "/api/rows/1/picture/../../../outside/passwd",
+        ):  # fmt: skip
+            headers = f"host: 127.0.0.1\r\nauthorization: Bearer {server.token}\r\nconnection: close"
+            request = f"GET {path} HTTP/1.1\r\n{headers}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", server.port)) as raw:  # as it is: httpx would tidy it up
+                raw.sendall(request.encode())
+                answer = b"".join(iter(lambda: raw.recv(65536), b""))
+            assert answer.split()[1] in (b"404", b"422", b"400"), path
+            assert SECRET not in answer
+
+
+# --- what it keeps ----------------------------------------------------------------------------------------------------
+
+
+def words(folder: Path) -> list[tuple[str, ...]]:
+    with open(folder / "decisions.csv", newline="", encoding="utf-8") as file:
+        return [tuple(cells) for cells in csv.reader(file)]
+
+
+def test_an_answer_means_that_the_decision_is_in_the_file(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    with serving(folder) as server, server.client() as client:
+        sent: list[dict[str, Any]] = [
+            {"row": 0, "decision": "accept"}, {"row": 1, "decision": "keep"}, {"row": 2, "decision": "skip"},
+            {"row": 3, "decision": "other", "label": "fox"}, {"row": 1, "decision": "undo"},
+            {"row": 0, "decision": "keep"},
+        ]  # fmt: skip
+        expected = [
+            COLUMNS,
+            ("0", "0", "cat", "accept", "dog"), ("1", "1", "dog", "keep", "dog"), ("2", "2", "fox", "skip", ""),
+            ("3", "3", "owl", "other", "fox"), ("1", "1", "dog", "undo", ""), ("0", "0", "cat", "keep", "cat"),
+        ]  # fmt: skip
+        for i, word in enumerate(sent):
+            assert client.post("/api/decisions", json=word).json()["saved"]["row"] == word["row"]
+            assert words(folder) == expected[: i + 2]
+        for odd in (
+            {"row": 3, "decision": "other"},
+            {"row": 3, "decision": "other", "label": "unicorn"},
+            {"row": 3, "decision": "accept", "label": "dog"},
+        ):
+            assert client.post("/api/decisions", json=odd).status_code == 409
+        for bad in (
+            {"row": 3, "decision": "delete"}, {"row": "3", "decision": "keep"}, {"row": True, "decision": "keep"},
+            {"row": 3, "decision": "keep", "path": "/etc"}, {"row": 3}, [], None,
+        ):  # fmt: skip
+            assert client.post("/api/decisions", json=bad).status_code == 422
+        assert client.post("/api/decisions", json={"row": 210, "decision": "keep"}).status_code == 404
+        assert words(folder) == expected
+        progress = {"total": 200, "decided": 3, "accept": 0, "keep": 1, "other": 1, "skip": 1}
+        assert client.get("/api/audit").json()["progress"] == progress
+        assert client.get("/api/issues/next").json() == {"position": 1}
+        assert client.get("/api/issues/next", params={"after": 1}).json() == {"position": 4}
+        assert client.get("/api/issues/next", params={"after": 199}).json() == {"position": 1}  # from the top again
+    assert {row: word.decision for row, word in read_decisions(folder / "decisions.csv").items()} == {
+        0: "keep", 2: "skip", 3: "other",
+    }  # fmt: skip
+
+
+def test_fifty_clients_at_once_lose_nothing(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+
+    def review(number: int) -> list[int]:
+        with server.client() as client:
+            statuses = []
+            for step in range(12):
+                row = (number * 4 + step) % 200  # neighbours decide on the same rows
+                word = {"row": row, "decision": CHOICES[(number + step) % 3]}
+                statuses.append(client.post("/api/decisions", json=word).status_code)
+                statuses.append(client.get("/api/issues", params={"offset": row, "limit": 20}).status_code)
+            return statuses
+
+    with serving(folder) as server:
+        with ThreadPoolExecutor(50) as pool:
+            statuses = [status for found in pool.map(review, range(50)) for status in found]
+        assert set(statuses) == {200}
+        with server.client() as client:
+            shown = [i for at in (0, 100) for i in client.get("/api/issues", params={"offset": at}).json()["issues"]]
+            progress = client.get("/api/audit").json()["progress"]
+    found = words(folder)
+    assert len(found) == 1 + 50 * 12
+    last = {int(cells[0]): cells[3] for cells in found[1:]}
+    assert {issue["row"]: issue["decision"] for issue in shown if issue["decision"]} == last
+    assert progress["decided"] == len(last) == sum(progress[choice] for choice in CHOICES)
+
+
+def test_killed_in_the_middle_of_it_nothing_that_was_answered_is_lost(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    answered: dict[int, str] = {}
+    for first, goal in ((0, 30), (100, 60)):
+        server = Server(folder)
+        enough = threading.Event()
+
+        def storm(number: int, server: Server, first: int, goal: int, enough: threading.Event) -> None:
+            with server.client() as client:
+                for row in range(first + number, first + 100, 4):
+                    choice = CHOICES[row % 3]
+                    try:
+                        assert client.post("/api/decisions", json={"row": row, "decision": choice}).status_code == 200
+                    except httpx.HTTPError:  # killed
+                        return
+                    answered[row] = choice
+                    if len(answered) >= goal:
+                        enough.set()
+
+        threads = [threading.Thread(target=storm, args=(n, server, first, goal, enough)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        assert enough.wait(30)
+        server.kill()
+        for thread in threads:
+            thread.join()
+        kept = {row: word.decision for row, word in read_decisions(folder / "decisions.csv").items()}
+        assert answered.items() <= kept.items()
+        with open(folder / "decisions.csv", "ab") as file:  # what a crash in the middle of a write leaves
+            file.write(b'7,7,"ow')
+    with serving(folder) as server, server.client() as client:
+        shown = [i for at in (0, 100) for i in client.get("/api/issues", params={"offset": at}).json()["issues"]]
+        assert answered.items() <= {issue["row"]: issue["decision"] for issue in shown}.items()
+        assert client.post("/api/decisions", json={"row": 199, "decision": "keep"}).status_code == 200
+    assert words(folder)[-1] == ("199", "199", "owl", "keep", "owl")
+    assert all(len(cells) == 5 for cells in words(folder))
+
+
+def test_a_second_review_of_the_same_file_is_refused(server: Server, root: Path) -> None:
+    command = [sys.executable, "-m", "noiseproof", "review", str(root / "audit"), "--no-browser"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "another one writes to it" in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_decisions_of_another_audit_are_refused(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    for line in (b"0,0,dog,keep,dog\n", b"900,900,cat,keep,cat\n", b"0,x,cat,keep,cat\n", b"0,0,cat,other,bird\n"):
+        (folder / "decisions.csv").write_bytes(to_line(COLUMNS) + line)
+        with pytest.raises(BadDecisions, match="another audit"):
+            Queue(read_audit(folder), folder / "decisions.csv")
+        assert (folder / "decisions.csv").read_bytes() == to_line(COLUMNS) + line
+
+
+# --- the file itself --------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+texts |= st.sampled_from(["\r", "a\rb", '"', "\n", ",", "\r\n"])  # what means something in a CSV file
+some_words = st.lists(
+    st.builds(Decision, st.integers(0, 9), texts, texts, st.sampled_from(["accept", "keep", "other", "undo"]), texts),
+    max_size=3,
+)
+
+
+@settings(max_examples=15)
+@given(some_words)
+def test_a_file_torn_at_any_byte_keeps_every_whole_word(
+    tmp_path_factory: pytest.TempPathFactory, written: list[Decision]
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "decisions.csv"
+    lines = [to_line(COLUMNS), *map(to_line, written)]
+    whole, ends = b"".join(lines), np.cumsum([len(line) for line in lines])
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        complete = written[: max(int((ends <= cut).sum()) - 1, 0)]
+        last = {word.row: word for word in complete}
+        assert read_decisions(path) == {row: word for row, word in last.items() if word.decision != "undo"}
+        if cut % 13 == 0:
+            log = DecisionLog(path)
+            assert log.words == last
+            log.add(Decision(3, "x", "a", "keep", "a"))
+            log.close()
+            assert read_decisions(path)[3].id == "x"
+            assert path.read_bytes().startswith(b"".join(lines[: len(complete) + 1]))
+
+
+@pytest.mark.parametrize("written", ["some", "nothing"])
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    path, real = tmp_path / "decisions.csv", os.write
+    log = DecisionLog(path)
+    log.add(Decision(1, "1", "cat", "keep", "cat"))
+    before = path.read_bytes()
+
+    def full(file: int, data: bytes) -> int:
+        if written == "nothing":
+            raise OSError(28, "No space left on device")
+        return real(file, data[:3])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError):
+        log.add(Decision(2, "2", "dog", "accept", "cat"))
+    assert path.read_bytes() == before and log.get(2) is None
+    monkeypatch.undo()
+    log.add(Decision(2, "2", "dog", "keep", "dog"))
+    log.close()
+    assert set(read_decisions(path)) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "text, match",
+    [
+        ("a,b\n1,2\n", "columns row, id"),
+        ("row,id,given_label,decision,label\n1,1,cat,maybe,\n", "decision 1"),
+        ("row,id,given_label,decision,label\n-1,1,cat,keep,cat\n", "decision 1"),
+        ("row,id,given_label,decision,label\n1,1,cat,keep,cat\n1,1\n", "decision 2"),
+        (
+            'row,id,given_label,decision,label\n1,1,cat,keep,cat\n2,5" pipe,cat,keep,cat\n3,3,cat,keep,cat\n',
+            "stray quote",
+        ),
+        ('row,id,given_label,decision,label\n2,5" pipe,cat,keep,cat\n', "stray quote"),
+        ('{"my": "settings"}', "which is another"),
+        ("one line", "which is another"),
+    ],
+)
+def test_what_is_no_list_of_decisions_is_refused_and_left_alone(tmp_path: Path, text: str, match: str) -> None:
+    path = tmp_path / "decisions.csv"
+    path.write_text(text)
+    for read in (read_decisions, DecisionLog):
+        with pytest.raises(BadDecisions, match=match):
+            read(path)
+    assert path.read_text() == text
+
+
+# --- whatever a schema can think of -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_no_request_that_a_schema_can_think_of_breaks_the_server(tmp_path: Path, mode: str) -> None:
+    schemathesis = pytest.importorskip("schemathesis", reason="the fuzzer of the review server is not installed")
+    from schemathesis.openapi.checks import RejectedPositiveData
+
+    fuzzed = set()
+    with serving(write_pictures(tmp_path)) as server:
+        headers = {"authorization": f"Bearer {server.token}"}
+        schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json", headers=headers)
+        for found in schema.get_all_operations():
+            operation = found.ok()
+
+            @settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
+            @given(operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode)))
+            def attack(case: Any) -> None:
+                answer = case.call(headers=headers)
+                try:
+                    case.validate_response(answer, headers=headers)  # no 500, and nothing that the schema does not say
+                except BaseExceptionGroup as group:  # it cannot say that a label goes with "other" only
+                    if any(not isinstance(failure, RejectedPositiveData) for failure in group.exceptions):
+                        raise
+                    assert case.operation.path == "/api/decisions"
+                assert SECRET not in answer.content
+
+            try:
+                attack()
+            except Unsatisfiable:  # nothing is wrong about asking for the page
+                assert mode == "negative" and not operation.query and not operation.body
+            fuzzed.add(operation.path)
+        assert server.process.poll() is None
+        with server.client() as client:
+            assert client.get("/api/audit").status_code == 200
+    assert len(fuzzed) == 7
