@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## a dozen methods and more on digits with 40 % wrong labels, ranked (about a minute)
+demo: setup  ## digits with 40 % wrong labels: train, audit, pages, correct, train again (about a minute)
 	$(BIN)/noiseproof demo
 
 test: lint  ## lint, types, tests and doctests (under 10 minutes)

@@ -398,7 +398,7 @@ def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:
     shown = {name for name, figure in figures.items() if isinstance(figure, Figure)}
     assert shown == {"accuracy-curves", "loss-curves", "margins", "sample-weights", "kept-labels"}
     margins = figures["margins"]
-    assert isinstance(margins, Figure) and set(margins.data["labels"].dropna()) == {"all labels"}
+    assert isinstance(margins, Figure) and set(margins.data["labels"].dropna()) == {"all"}
 
 
 def test_a_run_that_was_opened_is_not_changed(folder: Callable[..., Path]) -> None:

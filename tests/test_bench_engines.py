@@ -171,8 +171,9 @@ def test_a_failed_run_is_written_down_and_retried_only_when_asked(tmp_path: Path
     calls = []
 
     def fit(jobs: Any, **options: Any) -> Any:
-        calls.extend(job.settings for job in jobs)
-        return fit_many(jobs, **options)
+        asked = list(jobs)
+        calls.extend(job.settings for job in asked)
+        return fit_many(asked, **options)
 
     again = run_all([wild, ONE], tmp_path, retry_failed=True, fit=fit)
     assert calls == [wild.settings]

@@ -1,11 +1,12 @@
-"""The demo: what it shows, in which order, and that it depends on its seed alone."""
+"""The demo: the whole story in order, each number of it true, and all of it by its seed alone."""
 
 from __future__ import annotations
 
 import json
-from itertools import product
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from lightning_fabric import Fabric
@@ -13,84 +14,132 @@ from typer.testing import CliRunner
 
 from noiseproof.cli import app
 from noiseproof.data import get_dataset
-from noiseproof.demo import METHODS, NOISES, SETTINGS, Row, demo
+from noiseproof.demo import (
+    FIGURES,
+    METHODS,
+    NOISE,
+    SETTINGS,
+    Audited,
+    Corrected,
+    Mended,
+    Step,
+    Trained,
+    Written,
+    demo,
+)
 from noiseproof.train import Settings, prepare, train
 
-
-def test_every_method_under_every_noise_in_order() -> None:
-    methods, noises = ["gce", "ce", "sln"], ["symmetric:rate=0.4", "none"]
-    rows = list(demo(methods, noises, epochs=2))
-    assert [(row.noise, row.method) for row in rows] == list(product(noises, methods))
-    assert all(0 <= row.accuracy <= 1 and row.seconds > 0 for row in rows)
-    assert all(0 <= row.memorised <= 1 for row in rows[:3])
-
-
-def test_a_row_is_the_last_epoch_of_a_run() -> None:
-    (row,) = demo(["gce"], ["asymmetric-mnist:rate=0.4"], epochs=3, seed=2)
-    task = prepare(get_dataset("digits", seed=2), "asymmetric-mnist:rate=0.4", seed=2)
-    settings = Settings(model=SETTINGS.model, epochs=3, optimizer=SETTINGS.optimizer)
-    last = train(task, "gce", settings, seed=2, fabric=Fabric(accelerator="cpu", devices=1)).last
-    assert (row.accuracy, row.memorised) == (last["test_accuracy"], last["false_label_accuracy"])
-
-
-def test_a_dozen_methods_and_both_kinds_of_noise() -> None:
-    """Losses, strategies, heads, and two models."""
-    assert NOISES == ("symmetric:rate=0.4", "asymmetric-mnist:rate=0.4")
-    assert len(set(METHODS)) >= 12
-    assert {"ce", "gce", "sln-mo-lc", "ln", "nal", "co-teaching", "dividemix"} <= set(METHODS)
-
-
-def test_it_depends_on_its_seed_alone() -> None:
-    def outcome(seed: int) -> list[tuple[float, float]]:
-        return [(row.accuracy, row.memorised) for row in demo(["ce", "sln"], NOISES[:1], epochs=3, seed=seed)]
-
-    before = torch.get_rng_state()
-    first = outcome(0)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(1)  # moves the global generator
-    assert outcome(0) == first != outcome(1)
+SHORT = Settings(model=SETTINGS.model, epochs=2, optimizer=SETTINGS.optimizer)
 
 
 @pytest.fixture(scope="module")
-def shown() -> tuple[list[dict[str, Any]], str]:
-    """The same demo, for programs and for people."""
-    found = [CliRunner().invoke(app, ["demo", "--epochs", "2", *more]) for more in (["--json"], [])]
-    assert [result.exit_code for result in found] == [0, 0]
-    return json.loads(found[0].stdout), found[1].stdout
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Step]]:
+    folder = tmp_path_factory.mktemp("demo") / "here"
+    before = torch.get_rng_state()
+    steps = list(demo(folder, ["ce", "gce"], ["ce"], epochs=2, seed=2))
+    assert torch.equal(torch.get_rng_state(), before)
+    return folder, steps
 
 
-def test_json_has_every_row(shown: tuple[list[dict[str, Any]], str]) -> None:
-    rows, _ = shown
-    assert [(row["noise"], row["method"]) for row in rows] == list(product(NOISES, METHODS))
-    assert all(set(row) == set(Row.__dataclass_fields__) for row in rows)
+def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
+    folder, steps = story
+    assert [type(step) for step in steps] == [Trained, Trained, Audited, Written, Corrected, Mended]
+    assert {path.name for path in folder.iterdir()} == {
+        "analysis.html", "audit", "corrected.csv", "digits.csv", "review.html", "runs",
+    }  # fmt: skip
 
 
-def test_the_table_ranks_the_methods_of_each_noise(shown: tuple[list[dict[str, Any]], str]) -> None:
-    rows, text = shown
-    assert "\x1b" not in text
-    for noise, block in zip(NOISES, text.strip().split("\n\n"), strict=True):
-        title, header, *lines = block.splitlines()
-        assert title == noise
-        assert header.split("  ")[0] == "method" and "wrong labels repeated" in header
-        cells = [line.split() for line in lines]
-        found = [(method, float(accuracy), float(memorised)) for method, accuracy, memorised, _ in cells]
-        own = [row for row in rows if row["noise"] == noise]
-        expected = [(row["method"], round(row["accuracy"], 3), round(row["memorised"], 3)) for row in own]
-        assert sorted(found) == sorted(expected)
-        assert [accuracy for _, accuracy, _ in found] == sorted((e[1] for e in expected), reverse=True)
+def test_what_was_trained_is_the_last_epoch_of_a_run(story: tuple[Path, list[Step]]) -> None:
+    row = story[1][1]
+    assert isinstance(row, Trained) and row.method == "gce" and row.seconds > 0
+    task = prepare(get_dataset("digits", seed=2), NOISE, seed=2)
+    last = train(task, "gce", SHORT, seed=2, fabric=Fabric(accelerator="cpu", devices=1)).last
+    assert (row.accuracy, row.memorised) == (last["test_accuracy"], last["false_label_accuracy"])
 
 
-def test_one_epoch_is_too_few() -> None:
-    """Forward correction takes one to estimate the noise, and one to train."""
-    result = CliRunner().invoke(app, ["demo", "--epochs", "1"])
-    assert result.exit_code == 2 and "--epochs" in result.stderr
+def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[Step]]) -> None:
+    folder, steps = story
+    audited, corrected = steps[2], steps[4]
+    assert isinstance(audited, Audited) and isinstance(corrected, Corrected)
+    true = get_dataset("digits", seed=2).train.y.numpy()
+    before, after = (pd.read_csv(folder / name) for name in ("digits.csv", "corrected.csv"))
+    issues = pd.read_csv(folder / "audit/issues.csv").query("is_label_issue")
+    wrong = before["digit"].to_numpy() != true
+    assert (audited.rows, audited.wrong) == (len(true), wrong.sum())
+    assert (audited.issues, audited.found) == (len(issues), wrong[issues["row"]].sum())
+    assert 0 <= audited.interval[0] <= audited.noise_rate <= audited.interval[1] <= 1
+    assert (corrected.wrong_before, corrected.wrong_after) == (wrong.sum(), (after["digit"].to_numpy() != true).sum())
+    assert corrected.changed == (before["digit"] != after["digit"]).sum() == len(issues)
+    assert before.drop(columns="digit").equals(after.drop(columns="digit"))
+
+
+def test_the_pages_hold_what_they_should(story: tuple[Path, list[Step]]) -> None:
+    written = story[1][3]
+    assert isinstance(written, Written)
+    assert "review" in written.review.read_text("utf-8").lower()
+    page = written.analysis.read_text("utf-8")
+    assert all(f'id="{name}"' in page for name in FIGURES)
+
+
+def test_the_corrected_labels_are_what_is_trained_on(story: tuple[Path, list[Step]]) -> None:
+    folder, steps = story
+    mended, first = steps[5], steps[0]
+    assert isinstance(mended, Mended) and isinstance(first, Trained)
+    assert mended.before == first.accuracy
+    table = f"table:table={folder / 'corrected.csv'},label=digit"
+    labels = get_dataset(table).train.y
+    task = prepare(get_dataset("digits", seed=2), NOISE, seed=2)
+    task = replace(task, train=replace(task.train, given=labels))
+    last = train(task, "ce", SHORT, seed=2, fabric=Fabric(accelerator="cpu", devices=1)).last
+    assert mended.after == last["test_accuracy"]
+
+
+def test_it_depends_on_its_seed_alone(tmp_path: Path) -> None:
+    def outcome(seed: int, name: str) -> list[float]:
+        steps = demo(tmp_path / name, ["sln"], [], epochs=2, seed=seed)
+        return [step.accuracy for step in (next(steps),) if isinstance(step, Trained)]
+
+    first = outcome(0, "a")
+    torch.rand(1)  # moves the global generator
+    assert outcome(0, "b") == first != outcome(1, "c")
+
+
+def test_the_command_tells_each_step_and_never_writes_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("noiseproof.demo.demo.__defaults__", (("ce",), ("ce",)))  # one method is enough here
+    told, as_json = (CliRunner().invoke(app, ["demo", "--epochs", "2", *more]) for more in ([], ["--json"]))
+    assert (told.exit_code, as_json.exit_code) == (0, 0), told.output + as_json.output
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["demo", "demo-2"]
+    titles = [line.partition(":")[0] for line in told.stdout.splitlines() if not line.startswith(" ")]
+    assert titles == ["train", "audit", "pages, to open in a browser", "correct", "train again"]
+    assert "\x1b" not in told.stdout
+    found = json.loads(as_json.stdout)
+    assert list(found) == ["trained", "audited", "written", "corrected", "mended"]
+    trained, mended = found["trained"][0], found["mended"][0]
+    assert f"{trained['accuracy']:.3f}, repeats" in told.stdout
+    assert f"{mended['before']:.3f} → {mended['after']:.3f}" in told.stdout
+    again = CliRunner().invoke(app, ["demo", "--out", "runs/demo"])
+    assert again.exit_code == 2 and "holds files" in again.stderr
+    few = CliRunner().invoke(app, ["demo", "--epochs", "1"])
+    assert few.exit_code == 2 and "--epochs" in few.stderr
+
+
+def test_a_loss_strategies_a_head_and_two_models() -> None:
+    assert METHODS == ("ce", "gce", "sln-mo-lc", "ln", "co-teaching")
 
 
 @pytest.mark.slow
-def test_it_shows_what_it_is_for() -> None:
-    rows = {(row.noise, row.method): row for row in demo(["ce", "gce", "sln-mo-lc"])}
-    symmetric = NOISES[0]
-    assert rows[symmetric, "ce"].accuracy < 0.75 and rows[symmetric, "ce"].memorised > 0.9
-    assert rows[symmetric, "gce"].accuracy > 0.9 and rows[symmetric, "gce"].memorised < 0.15
-    for noise in NOISES:
-        assert rows[noise, "sln-mo-lc"].accuracy > rows[noise, "ce"].accuracy + 0.03
+def test_it_shows_what_it_is_for(tmp_path: Path) -> None:
+    steps = list(demo(tmp_path / "all"))
+    rows = {step.method: step for step in steps if isinstance(step, Trained)}
+    assert rows["ce"].accuracy < 0.75 and rows["ce"].memorised > 0.9
+    assert all(rows[name].accuracy > rows["ce"].accuracy + 0.1 for name in METHODS[1:])
+    assert rows["gce"].memorised < 0.15
+    (audited,) = (step for step in steps if isinstance(step, Audited))
+    assert audited.found > 0.9 * audited.issues and audited.found > 0.9 * audited.wrong
+    assert audited.interval[0] <= audited.wrong / audited.rows <= audited.interval[1]
+    (corrected,) = (step for step in steps if isinstance(step, Corrected))
+    assert corrected.wrong_after < corrected.wrong_before / 5
+    mended = {step.method: step for step in steps if isinstance(step, Mended)}
+    assert mended["ce"].after > mended["ce"].before + 0.15
+    assert mended["gce"].after > mended["gce"].before - 0.02

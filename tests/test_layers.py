@@ -114,7 +114,8 @@ class Habits(ast.NodeVisitor):
         name = self.dotted(node)
         own = any(name == known or name.startswith(f"{known}.") for known in OWN_STATE)
         numpy_or_python = name.startswith(("numpy.random.", "random.")) and not own
-        if numpy_or_python or (not self.forked and name in TORCH_SEEDS | NEVER):
+        seeds = name in TORCH_SEEDS | NEVER or name.startswith(("torch.default_generator.", "torch.cuda.default_gen"))
+        if numpy_or_python or (not self.forked and seeds):
             self.draws.append(node.lineno)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -177,6 +178,7 @@ def test_a_downward_import_is_fine(module: str, line: str) -> None:
         "import torch; torch.manual_seed(0)",
         "from torch import manual_seed; manual_seed(0)",
         "import torch; torch.cuda.manual_seed_all(0)",
+        "import torch; torch.default_generator.manual_seed(0)",
         "import torch; torch.randn(3)",
         "import torch as t; t.randperm(3)",
         "import torch; torch.rand_like(x)",

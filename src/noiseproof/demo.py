@@ -1,46 +1,158 @@
-"""A minute's proof on bundled data: what wrong labels do to a classifier, and what each method does about it."""
+"""The whole story on bundled data: what wrong labels do, which ones they are, and what mending them brings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import torch
+
+from noiseproof.audit import audit, read_rows
+from noiseproof.audit.apply import corrections, write_corrected
+from noiseproof.audit.report import check_folder
+from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.review.page import file_page
+from noiseproof.audit.review.rows import open_rows
 from noiseproof.data import get_dataset
-from noiseproof.train import Settings, prepare, train
+from noiseproof.train import Settings, Task, prepare, train
 
-NOISES = ("symmetric:rate=0.4", "asymmetric-mnist:rate=0.4")
-METHODS = (
-    "ce", "ls", "gce", "tgce", "mae*", "nce+agce", "agce", "bitemp", "forward", "sln", "sln-mo", "sln-mo-lc", "ln",
-    "nal", "co-teaching", "dividemix",
+NOISE = "symmetric:rate=0.4"
+METHODS = ("ce", "gce", "sln-mo-lc", "ln", "co-teaching")  # a loss, another, strategies, a head, two models
+MENDED = ("ce", "gce")  # methods that train on the corrected labels, too
+FIGURES = (
+    "loss-weights", "accuracy-curves", "false-labels", "margins", "dissection", "label-probability", "confusion",
 )  # fmt: skip
 SETTINGS = Settings(model="mlp:hidden=[256,256]", epochs=60, optimizer="sgd:lr=0.05,momentum=0.9,nesterov=true")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method's result under one noise, in its last epoch; accuracy is on clean test labels."""
+class Trained:
+    """One method in its last epoch; accuracy is on test digits, whose labels are right."""
 
-    noise: str
     method: str
     accuracy: float
     memorised: float  # share of the wrong training labels that the model repeats
     seconds: float
 
 
-def demo(
-    methods: Iterable[str] = METHODS, noises: Iterable[str] = NOISES, *, epochs: int = SETTINGS.epochs, seed: int = 0
-) -> Iterator[Row]:
-    """Train a small network on scikit-learn's digits with each method, under each noise; every fifth digit is a test.
+@dataclass(frozen=True)
+class Audited:
+    """What the audit says of the training labels, beside the truth that it did not see."""
 
-    Each method gets the same wrong labels, the same initial weights and the same batches, and is used as it comes: its
-    hyperparameters follow from the number of classes and epochs. Some of these defaults were settled while looking at
-    results on digits, so this shows what methods do, and is no fair contest.
+    folder: Path
+    rows: int
+    wrong: int  # labels that are wrong
+    issues: int  # labels that it calls wrong
+    found: int  # issues that are wrong indeed
+    noise_rate: float
+    interval: tuple[float, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Written:
+    """Pages to open in a browser: what the methods did, and the issues to decide on."""
+
+    analysis: Path
+    review: Path
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The table with the suggestion in the place of every issue's label; nobody reviewed them."""
+
+    path: Path
+    changed: int
+    wrong_before: int
+    wrong_after: int
+
+
+@dataclass(frozen=True)
+class Mended:
+    """Test accuracy of one method, trained on the labels as given and as corrected."""
+
+    method: str
+    before: float
+    after: float
+
+
+Step = Trained | Audited | Written | Corrected | Mended
+
+
+def demo(
+    out: str | Path,
+    methods: Sequence[str] = METHODS,
+    mended: Sequence[str] = MENDED,
+    *,
+    noise: str = NOISE,
+    epochs: int = SETTINGS.epochs,
+    seed: int = 0,
+) -> Iterator[Step]:
+    """Train on scikit-learn's digits with wrong labels, audit them, write pages, correct and train again.
+
+    Every fifth digit is a test, which neither the methods nor the audit see. Each method gets the same wrong labels,
+    initial weights and batches, and is used as it comes. Some defaults were settled while looking at results on digits,
+    so this shows what methods do, and is no fair contest.
+
+    Args:
+        out: a new or empty folder for the table, the runs, the audit, the pages and the corrected table.
+        mended: methods among ``methods`` that train on the corrected labels, too.
     """
-    methods = tuple(methods)
-    for noise in noises:
-        task = prepare(get_dataset("digits", seed=seed), noise, seed=seed)
-        for method in methods:
-            rows = train(task, method, Settings(**{**vars(SETTINGS), "epochs": epochs}), seed=seed).rows
-            last = rows[-1]
-            seconds = sum(row["seconds"] for row in rows)
-            yield Row(noise, method, last["test_accuracy"], last["false_label_accuracy"], seconds)
+    folder = check_folder(out)
+    task = prepare(get_dataset("digits", seed=seed), noise, seed=seed)
+    settings = replace(SETTINGS, epochs=epochs)
+    accuracy = {}
+    for method in methods:
+        rows = train(task, method, settings, seed=seed, out=folder / "runs" / method, samples=True).rows
+        last, seconds = rows[-1], sum(row["seconds"] for row in rows)
+        accuracy[method] = last["test_accuracy"]
+        yield Trained(method, last["test_accuracy"], last["false_label_accuracy"], seconds)
+    yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)  # None: as the audit would
+    yield _write_pages(folder, methods)
+    corrected, task = _correct(task, folder)
+    yield corrected
+    for method in mended:
+        yield Mended(method, accuracy[method], train(task, method, settings, seed=seed).last["test_accuracy"])
+
+
+def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
+    import pandas as pd
+
+    began, table, data = time.perf_counter(), folder / "digits.csv", task.train
+    assert isinstance(data.x, torch.Tensor) and data.is_flipped is not None
+    pixels = pd.DataFrame(data.x.flatten(1).numpy()).add_prefix("pixel")
+    pixels.assign(digit=data.given.numpy()).to_csv(table, index=False)
+    report = audit(read_rows(table, label="digit"), epochs=epochs, seed=seed)
+    report.save(folder / "audit")
+    called, wrong = report.found.is_issue, data.is_flipped.numpy()
+    return Audited(
+        folder / "audit", len(data), int(wrong.sum()), int(called.sum()), int((called & wrong).sum()),
+        report.found.noise_rate, report.found.noise_interval, time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
+    from noiseproof.analysis import collect, open_runs, save
+    from noiseproof.analysis.figures import page_title, runs_table
+
+    began, analysis, review = time.perf_counter(), folder / "analysis.html", folder / "review.html"
+    runs = open_runs([folder / "runs" / method for method in methods])
+    save(collect(runs, only=FIGURES), analysis, title=page_title(runs), runs=runs_table(runs))
+    found = read_audit(folder / "audit")
+    review.write_text(file_page(found, open_rows(found.config)), "utf-8")
+    return Written(analysis, review, time.perf_counter() - began)
+
+
+def _correct(task: Task, folder: Path) -> tuple[Corrected, Task]:
+    import pandas as pd
+
+    found, data = read_audit(folder / "audit"), task.train
+    changes = corrections(found, {}, accept_all=True)
+    path = write_corrected(found, changes, folder / "corrected.csv")
+    mended = replace(data, given=torch.from_numpy(pd.read_csv(path)["digit"].to_numpy(copy=True)))
+    assert data.is_flipped is not None and mended.is_flipped is not None
+    counts = int(data.is_flipped.sum()), int(mended.is_flipped.sum())
+    return Corrected(path, len(changes), *counts), replace(task, train=mended)

@@ -32,7 +32,7 @@ from noiseproof.strategies import Strategy
 from noiseproof.strategies.mixing import Mixup
 from noiseproof.strategies.weighting import SampleWeights
 from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
-from noiseproof.train.auto import choose_method, estimate_noise
+from noiseproof.train.auto import choose_batch_size, choose_method, estimate_noise
 from noiseproof.train.checkpoint import to_json, write_tensors, write_text
 from noiseproof.train.export import Predictor, export
 
@@ -53,7 +53,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             and by the estimated noise (``noiseproof.train.auto.choose_method``).
         model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
         epochs: passes over the data.
-        batch_size: rows of a step; ``full`` is all of them.
+        batch_size: rows of a step; ``full`` is all of them, ``auto`` 128 or, of few rows, a sixteenth.
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         validation: the share of rows held out, so that ``history_`` tells how well labels as given are met, and
             ``& early-stopping`` has something to look at.
@@ -89,7 +89,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         model: str = "auto",
         *,
         epochs: int = 100,
-        batch_size: int | Literal["full"] = 128,
+        batch_size: int | Literal["auto", "full"] = "auto",
         optimizer: str = "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4",
         schedule: str = "cosine",
         validation: float = 0.0,
@@ -114,7 +114,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         x = self._inputs(X, reset=True)
         labels = self._labels(X, y)
         keep, weights = self._weights(X, labels, sample_weight)
-        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
+        batch_size = choose_batch_size(int(keep.sum())) if self.batch_size == "auto" else self.batch_size
+        settings = Settings(self.model, self.epochs, batch_size, self.optimizer, self.schedule)
         seed = self._seed()
         split = Split(x if bool(keep.all()) else x[keep], labels[keep])
         data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), split)

@@ -38,7 +38,7 @@ OF_A_SEED = ("seed", "labels", "source")  # what differs between seeds in the de
 TESTED = "a dataset with test rows"
 CORRECTION = "label-correction"
 SCHEDULED = ("optimizer", "schedule", "epochs")
-RIGHT, WRONG, ALL = "right labels", "wrong labels", "all labels"
+RIGHT, WRONG, ALL = "right", "wrong", "all"
 SGD_NOISE = {
     "sln": "noise on labels (z_y)",
     "noise-f": "noise on ∇ in logits (z_f)",

@@ -28,7 +28,7 @@ doubt                 float    in [0, 1], what the head says of its own noise; e
 ====================  =======  ======================================================================================
 
 ``summary.json``: ``format`` 1, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
-``verdict`` (a sentence), ``noise_rate`` {estimate, low, high} (95 %), ``false_positive_rate``, ``classes`` [{name,
+``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
 rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
 suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
 conflicts: [{group, rows, labels}]}, ``outliers`` {rows, cut}, ``skipped`` [{reason, count, rows}] (rows: the first
@@ -54,6 +54,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,6 +83,7 @@ FORMAT = 1
 FILES = ("issues.csv", "issues.parquet", "summary.json", "config.json")
 Mode = Literal["thorough", "fast"]
 NEIGHBOURS = 10  # that decide what is a near-duplicate or an outlier
+FEW = 2000  # rows of which a fast audit misses much
 LARGEST_MATRIX, MOST_PAIRS, MOST_LISTED = 200, 20, 1000
 
 
@@ -139,6 +141,10 @@ def audit(
                 fold, scores = [fold[0][~alone]], None if scores is None else scores[~alone]
                 duplicates = duplicates and duplicates.subset(~alone)
                 copies = None if duplicates is None else duplicates.group
+        else:
+            train = partial(train, groups=merge_groups(data.groups, copies))
+            if len(data) < FEW:
+                notes.append(f"With {len(data)} rows, one training tells little: --thorough finds more, in a minute.")
         with clock("training") as done:
             evidence = train(
                 data.x, data.given, len(data.classes), *fold, **chosen, seed=seed, device=device, neighbours=near,

@@ -289,7 +289,7 @@ def analyze_page(
 @refusals()
 def analyze_landscape(
     runs: RunFolders,
-    points: Annotated[int, typer.Option(min=3, help="Points along each of the two directions, an odd number.")] = 21,
+    points: Annotated[int, typer.Option(min=9, help="Points along each of the two directions, an odd number.")] = 21,
     span: Annotated[float, typer.Option(help="How far to go each way; 1 changes each filter by its own length.")] = 1.0,
     rows: Annotated[int, typer.Option(min=1, help="Training rows whose loss is averaged.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and the directions.")] = 0,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from noiseproof.data import Dataset
+    from noiseproof.demo import Step
     from noiseproof.train import Settings, Task
 
 SHOWN = (
@@ -65,7 +66,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where an earlier run in that folder stopped.")] = True,
     samples: Annotated[
-        bool, typer.Option("--samples", help="Record margin, weight and prediction of every sample.")
+        bool, typer.Option("--samples", help="Record margin, weights and prediction of every sample.")
     ] = False,
     log: Annotated[
         list[str] | None, typer.Option(help="Also log to csv, tensorboard, mlflow or wandb; may be given again.")
@@ -209,32 +210,76 @@ def _file_name(*parts: str) -> str:
     return "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
 
 
-@app.command(epilog=examples("demo", "demo --seed 1 --json"))
+@app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --json"))
 @refusals()
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of the split, the wrong labels, the weights and the batches.")] = 0,
-    epochs: Annotated[int, typer.Option(min=2, help="Epochs of each method.")] = 60,
+    out: Annotated[
+        str | None, typer.Option(help="New or empty folder for what it writes, by default runs/demo, runs/demo-2, ….")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the split, the wrong labels, the weights and the batches.")
+    ] = 0,
+    epochs: Annotated[int, typer.Option(min=2, help="Epochs of each training, at most.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Train on handwritten digits of which 40 % are mislabelled, at random or for a look-alike; rank the methods."""
+    """Train on digits of which 40 % are mislabelled, audit the labels, correct them, and train again.
+
+    It takes about a minute, needs no network, and leaves a page of the trainings, a page to review the issues, and the
+    corrected table.
+    """
+    from itertools import count
+    from pathlib import Path
+
     import torch
 
     from noiseproof.demo import demo
 
     # A second thread brings matrices of this size a third, and costs tenfold where its core is busy.
     torch.set_num_threads(1)
-    rows = []
-    busy = Console(stderr=True).status("training …") if sys.stderr.isatty() else nullcontext()
-    with busy as status:
-        for row in demo(epochs=epochs, seed=seed):
-            rows.append(row)
-            if status is not None:
-                status.update(f"{row.noise}: {row.method} {row.accuracy:.3f} …")
+    names = (Path("runs", "demo" if n == 1 else f"demo-{n}") for n in count(1))
+    found: dict[str, list[Any]] = {}
+    busy = Console(stderr=True).status("working …") if sys.stderr.isatty() else nullcontext()
+    with busy:
+        for step in demo(out or next(name for name in names if not name.exists()), epochs=epochs, seed=seed):
+            title, *lines = _tell(step)
+            if not as_json:
+                typer.echo("\n".join([*([title] if type(step).__name__ not in found else []), *lines]))
+            found.setdefault(type(step).__name__, []).append(step)
     if as_json:
-        return show_json([dataclasses.asdict(row) for row in rows])
-    for noise in dict.fromkeys(row.noise for row in rows):
-        typer.echo(f"\n{noise}")
-        ranked = sorted((row for row in rows if row.noise == noise), key=lambda row: -row.accuracy)
-        cells = [(row.method, f"{row.accuracy:.3f}", f"{row.memorised:.3f}", f"{row.seconds:.1f}") for row in ranked]
-        show(("method", "test accuracy", "wrong labels repeated", "seconds"), cells)
-    return None
+        show_json({name.lower(): [dataclasses.asdict(step) for step in steps] for name, steps in found.items()})
+
+
+def _tell(step: Step) -> tuple[str, ...]:
+    """A title for steps of this kind, and what is to say of this one."""
+    from noiseproof.demo import Audited, Corrected, Trained, Written
+
+    if isinstance(step, Trained):
+        return (
+            "train: digits of which 40 % bear a wrong label, accuracy on others with right ones",
+            f"  {step.method:<12} {step.accuracy:.3f}, repeats {step.memorised:4.0%} of the wrong labels "
+            f"({step.seconds:.1f} s)",
+        )
+    if isinstance(step, Audited):
+        low, high = step.interval
+        return (
+            "audit: which labels are wrong?",
+            f"  {step.issues} of {step.rows}, says the audit: about {step.noise_rate:.1%} ({low:.1%} to {high:.1%})",
+            f"  {step.found} of them are indeed, of {step.wrong} wrong ones in all ({step.seconds:.1f} s)",
+            f"  {step.folder}",
+        )
+    if isinstance(step, Written):
+        return (
+            "pages, to open in a browser",
+            f"  {step.analysis}: what the methods did",
+            f"  {step.review}: the issues, to decide on with the keyboard ({step.seconds:.1f} s)",
+        )
+    if isinstance(step, Corrected):
+        return (
+            "correct: every suggestion accepted, without a review",
+            f"  {step.changed} labels changed: {step.wrong_before} wrong ones before, {step.wrong_after} now",
+            f"  {step.path}",
+        )
+    return (
+        "train again: accuracy before and after the correction",
+        f"  {step.method:<12} {step.before:.3f} → {step.after:.3f}",
+    )

@@ -39,15 +39,17 @@ class TextFeatures:
         counts = self.hash.transform([texts[i] for i in np.sort(rows)])
         if counts.nnz == 0:
             raise ValueError("Expected words of two letters or more in the texts, got none.")
-        weighted = self.weigh.fit_transform(counts)
-        self.project = TruncatedSVD(min(check_count("dim", dim, 1), len(rows)), random_state=seed).fit(weighted)
+        self.known = np.unique(counts.indices)  # the axes of few texts are found in the columns that they fill, at once
+        weighted = self.weigh.fit_transform(counts[:, self.known])
+        axes = min(check_count("dim", dim, 1), *weighted.shape)
+        self.project = TruncatedSVD(axes, random_state=seed).fit(weighted)
 
     def encode(self, rows: Iterable[str]) -> Tensor:
         """(N, dim) float32, in blocks so that only the result needs memory."""
         texts = list(rows)
         blocks = [
             torch.from_numpy(
-                self.project.transform(self.weigh.transform(self.hash.transform(texts[i : i + BLOCK])))
+                self.project.transform(self.weigh.transform(self.hash.transform(texts[i : i + BLOCK])[:, self.known]))
             ).float()
             for i in range(0, len(texts), BLOCK)
         ]

@@ -55,10 +55,7 @@ class LabelCorrection(Strategy):
                 loss = kept * loss + (1 - kept) * other
             losses.append((rows, counts, loss))
             predictions.append((rows, counts, log_p.exp() if self.soft else log_p.argmax(1)))
-        loss = run.merge(losses)
-        low, high = loss.aminmax()
-        omega = torch.where(high > low, (loss - low) / (high - low), 1.0)  # 1: nothing to tell them apart by
-        kept, predicted = 1 - omega if self.invert else omega, run.merge(predictions)
+        kept, predicted = _kept_share(run.merge(losses), self.invert), run.merge(predictions)
         if self.kept is None or self.predicted is None:
             self.kept, self.predicted = kept, predicted
         else:  # in place: a CUDA graph knows where they lie
@@ -71,13 +68,48 @@ class LabelCorrection(Strategy):
     def targets(self, batch: Batch, run: Run) -> Batch:
         if self.kept is None or self.predicted is None:
             return batch
-        kept, predicted = self.kept[batch.rows, None], self.predicted[batch.rows]
-        if not self.soft:
-            predicted = F.one_hot(predicted, run.num_classes).to(kept.dtype)
-        return batch.with_target(kept * batch.soft_target(run.num_classes, kept) + (1 - kept) * predicted)
+        kept, predicted = self.kept[batch.rows], self.predicted[batch.rows]
+        return batch.with_target(_mixed(kept, batch.soft_target(run.num_classes, kept), predicted))
 
     def state_dict(self) -> dict[str, Any]:
         return {"kept": self.kept, "predicted": self.predicted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kept, self.predicted = state["kept"], state["predicted"]
+
+
+def corrected_targets(
+    log_probs: Tensor, given: Tensor, *, current: Tensor | None = None, soft: bool = False, invert: bool = False
+) -> Tensor:
+    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch in a loop of your own.
+
+    Args:
+        log_probs: (N, K), logarithms of the predicted probabilities: ``average(x).log_softmax(1)``.
+        given: (N,), the labels as they came.
+        current: (N, K), the targets of the last epoch, against which the loss is measured; by default the given labels.
+        soft: mix in the predicted distribution instead of its largest class.
+        invert: 1 − ω in place of ω.
+
+    >>> log_probs = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]).log()
+    >>> corrected_targets(log_probs, torch.tensor([0, 1, 1]))  # the second row has the largest loss: ω = 1
+    tensor([[1.0000, 0.0000],
+            [0.0000, 1.0000],
+            [0.6309, 0.3691]])
+    """
+    onehot = F.one_hot(given, log_probs.shape[1]).to(log_probs.dtype)
+    losses = -((onehot if current is None else current) * log_probs).sum(1)
+    return _mixed(_kept_share(losses, invert), onehot, log_probs.exp() if soft else log_probs.argmax(1))
+
+
+def _kept_share(losses: Tensor, invert: bool) -> Tensor:
+    """ω, or 1 − ω, from the losses (N,) of all rows."""
+    low, high = losses.aminmax()
+    omega = torch.where(high > low, (losses - low) / (high - low), 1.0)  # 1: nothing to tell them apart by
+    return 1 - omega if invert else omega
+
+
+def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
+    """kept·target + (1 − kept)·predicted (b, K), of classes (b,) or distributions (b, K) predicted."""
+    if predicted.dim() == 1:
+        predicted = F.one_hot(predicted, target.shape[1]).to(kept.dtype)
+    return kept[:, None] * target + (1 - kept[:, None]) * predicted

@@ -35,8 +35,7 @@ class MomentumModel(Strategy):
         self._current = [v for model in run.plain_models for v in _floating(model)]
 
     def after_step(self, run: Run) -> None:
-        with torch.no_grad():
-            torch._foreach_lerp_(self._averages, self._current, 1 - self.alpha)
+        _move(self._averages, self._current, self.alpha)
 
     def state_dict(self) -> dict[str, Any]:
         return {"averages": [average.state_dict() for average in self.averages]}
@@ -44,6 +43,24 @@ class MomentumModel(Strategy):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for average, saved in zip(self.averages, state["averages"], strict=True):
             average.load_state_dict(saved)
+
+
+def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -> None:
+    """θ′ ← α·θ′ + (1 − α)·θ, after each step of a loop of your own; ``average`` began as a copy of ``model``.
+
+    >>> model, average = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.fill_(1.0), average.weight.fill_(0.0)
+    >>> update_average(average, model, alpha=0.75)
+    >>> average.weight.item()
+    0.25
+    """
+    _move(_floating(average), _floating(model), check_number("alpha", alpha, "[0, 1]", 0, 1))
+
+
+@torch.no_grad()
+def _move(averages: list[Tensor], current: list[Tensor], alpha: float) -> None:
+    torch._foreach_lerp_(averages, current, 1 - alpha)
 
 
 def _floating(model: nn.Module) -> list[Tensor]:

@@ -177,7 +177,10 @@ class Run:
         """Layers can only draw from the global generators: theirs for a step, as they were afterwards."""
         on_gpu = self.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
-            torch.manual_seed(self.seed_for("layers", self.step, self.rank))
+            seed = self.seed_for("layers", self.step, self.rank)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed writes down who called it, which takes longer
+            if on_gpu:
+                torch.cuda.default_generators[self.device.index or 0].manual_seed(seed)
             yield
             if on_gpu:  # where all this takes longer than a small model's step: spare it where nothing was drawn
                 self._layers_draw = torch.cuda.default_generators[self.device.index or 0].get_offset() > 0
