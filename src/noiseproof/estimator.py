@@ -276,6 +276,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """Write the fitted estimator to ``folder``: weights as safetensors, everything else as JSON."""
         check_is_fitted(self, "predictor_")
         folder, predictor = Path(folder), self.predictor_.cpu()
+        _check_classes(self.classes_.dtype, self.classes_.tolist())
         if not all(isinstance(model, Classifier) for model in predictor.models):
             raise ValueError(f"Expected a network to save, got `{self.method_}`, which is none. Pickle it instead.")
         tensors = {name: value.detach().contiguous() for name, value in predictor.state_dict().items()}
@@ -287,8 +288,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             tensors |= {f"columns.{name}": getattr(columns, name) for name in ("fill", "mean", "std")}
         write_tensors(folder / _WEIGHTS, tensors)
         loss = predictor.loss
-        parameters = self.get_params()
-        if not isinstance(self.random_state, int):
+        parameters = {name: v.item() if isinstance(v, np.generic) else v for name, v in self.get_params().items()}
+        if isinstance(self.random_state, np.random.RandomState):
             parameters["random_state"] = None
         description = {
             "format": FORMAT,
@@ -298,7 +299,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", [])),
             "columns": columns and {"numeric": columns.numeric, "categories": columns.categories},
-            "model": re.sub(r"pretrained\s*=\s*true", "pretrained=false", self._model),  # the weights are all here
+            "model": self._model,
             "head": self._head if isinstance(loss, Het) else "linear",
             "loss": None if loss is None else str(loss),
             "models": len(predictor.models),
@@ -334,8 +335,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         tensors = load_file(folder / _WEIGHTS)
         found = cls(**said["parameters"])
         dtype = np.dtype(said["classes"]["dtype"])
-        if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in said["classes"]["values"]):
-            raise ValueError(f"classes of dtype {dtype}")
+        _check_classes(dtype, said["classes"]["values"])
         found.classes_ = np.array(said["classes"]["values"], dtype=dtype)
         found._input = tuple(map(int, said["input"]["shape"])), _DTYPES[said["input"]["dtype"]]
         found.n_features_in_ = int(said["n_features_in"])
@@ -365,9 +365,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             normalise = Standardise(tensors.pop("normalise.mean"), tensors.pop("normalise.std"))
         loss = None if said["loss"] is None else get_loss(said["loss"])
         outputs = len(self.classes_) if loss is None else loss.num_outputs(len(self.classes_))
+        model = re.sub(r"pretrained\s*=[^,]*", "pretrained=false", said["model"])  # the weights are all here
         models = [
             build_classifier(
-                said["model"], said["head"], input_shape=self._input[0], num_outputs=outputs,
+                model, said["head"], input_shape=self._input[0], num_outputs=outputs,
                 generator=torch.Generator(),
             )
             for _ in range(said["models"])
@@ -381,6 +382,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             raise ValueError("weights that are not finite")
         return predictor
+
+
+def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:
+    if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in values):
+        raise ValueError(f"Expected words or numbers for classes, to save them as JSON, got classes of dtype {dtype}.")
 
 
 def _has_words(X: Any) -> bool:

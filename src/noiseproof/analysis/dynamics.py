@@ -8,6 +8,7 @@ first shows its samples.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.analysis.figure import Figure, Layer, Missing
-from noiseproof.analysis.runs import NotARun, RunFolder
+from noiseproof.analysis.predictions import stacked
+from noiseproof.analysis.runs import OF_A_SEED, NotARun, RunFolder
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import parse_call
 from noiseproof.heads import HEADS
@@ -34,7 +36,6 @@ STAGE = "During training"
 BINS = 60
 SHOWN = 3  # epochs of a distribution: the first, one in the middle, the last
 SAMPLES = "noiseproof train --samples"
-OF_A_SEED = ("seed", "labels", "source")  # what differs between seeds in the description of a run
 TESTED = "a dataset with test rows"
 CORRECTION = "label-correction"
 SCHEDULED = ("optimizer", "schedule", "epochs")
@@ -58,9 +59,12 @@ def seeds_of(runs: Runs) -> dict[str, list[RunFolder]]:
     """Runs that differ in nothing but their seed together, by their common name."""
     found: dict[str, tuple[str, list[RunFolder]]] = {}
     for name, run in runs.items():
-        same = {key: value for key, value in run.config.items() if key not in OF_A_SEED}
-        found.setdefault(repr(sorted(same.items())), (name, []))[1].append(run)
-    return {_without_seed(name) if len(group) > 1 else name: group for name, group in found.values()}
+        found.setdefault(run.alike(), (name, []))[1].append(run)
+    short = Counter(_without_seed(name) for name, _ in found.values())  # groups may differ in what names don't say
+    return {
+        common if len(group) > 1 and short[common := _without_seed(name)] == 1 else name: group
+        for name, group in found.values()
+    }
 
 
 def _without_seed(name: str) -> str:
@@ -243,8 +247,7 @@ def _strategies(run: RunFolder) -> dict[str, dict[str, Any]]:
 
 def _but_method(run: RunFolder) -> str:
     """What a run shares with those that differ in strategies and seed alone."""
-    same = {key: value for key, value in run.config.items() if key not in (*OF_A_SEED, "method", "name")}
-    return repr((str(run.config["method"]).split(" × ")[0], sorted(same.items())))
+    return str(run.config["method"]).split(" × ")[0] + run.alike("method", "name")
 
 
 def _apart(runs: Runs, *but: str) -> dict[str, str]:
@@ -311,6 +314,9 @@ def correction_figure(runs: Runs) -> Figure | Missing:
     calls = {name: _strategies(group[0]).get(CORRECTION) for name, group in seeds_of(runs).items()}
     begins = min(int(call["start"]) + 1 for call in calls.values() if call)
     last = int(table["epoch"].max())
+    if last < begins:
+        needs = f"a run that reaches epoch {begins}, where its correction begins"
+        return Missing("label-correction", title, paper, needs, STAGE)
     table = table[table["epoch"] >= begins - max(1, (last - begins) // 2)]
     targets = {name: TARGETS[bool(call["invert"]) if call else None] for name, call in calls.items()}
     table["target"] = [targets[name] for name in table["method"]]
@@ -354,7 +360,7 @@ def kept_figure(runs: Runs) -> Figure | Missing:
         title,
         "The share of the given label in the last targets; the rest is the model's own prediction.",
         paper,
-        _stacked(tables),
+        stacked(tables),
         (Layer("area", "kept", "density", color="labels"),),
         "share of the given label",
         "density",
@@ -368,7 +374,7 @@ def kept_figure(runs: Runs) -> Figure | Missing:
 
 
 def histogram(values: Array, groups: Mapping[str, Array], edges: Array, name: str) -> pd.DataFrame:
-    """Counts and densities of ``values`` (N,) in each group (N,) of rows, missing values left out.
+    """Counts and densities of ``values`` (N,) in each group (N,) of rows, what is not finite left out.
 
     Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples`` and ``density``,
     whose integral is one in each group.
@@ -381,7 +387,7 @@ def histogram(values: Array, groups: Mapping[str, Array], edges: Array, name: st
 
     tables = []
     for group, member in groups.items():
-        found = values[member & ~np.isnan(values)]
+        found = values[member & np.isfinite(values)]
         counts = np.histogram(found, edges)[0]
         middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
         density = counts / (max(1, counts.sum()) * widths)
@@ -423,13 +429,13 @@ def distributions(
     if not found or any(quantity not in samples for samples in found.values()):
         raise NotARun(f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use {SAMPLES}.")
     values = {epoch: samples[quantity].astype(np.float64) for epoch, samples in found.items()}
-    values = {epoch: v for epoch, v in values.items() if not np.isnan(v).all()}
+    values = {epoch: v for epoch, v in values.items() if np.isfinite(v).any()}
     if not values:
         raise NotARun(
             f"Expected steps of single samples in {run.folder}, got only mixtures: they have no `{quantity}`."
         )
     if edges is None:
-        edges = np.histogram_bin_edges(np.concatenate([v[~np.isnan(v)] for v in values.values()]), bins)
+        edges = np.histogram_bin_edges(np.concatenate([v[np.isfinite(v)] for v in values.values()]), bins)
     tables = {epoch: histogram(v, _groups(run), edges, quantity) for epoch, v in values.items()}
     return pd.concat(tables, names=["epoch"]).reset_index(level=0).reset_index(drop=True)
 
@@ -508,15 +514,9 @@ def trust_figure(runs: Runs) -> Figure | Missing:
     )
 
 
-def _stacked(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat(tables, names=["method"]).reset_index(level=0).reset_index(drop=True)
-
-
 def _with_panels(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Tables of several runs as one, with a panel for each run and epoch."""
-    table = _stacked(tables)
+    table = stacked(tables)
     table["panel"] = [f"{m}, epoch {e}" for m, e in zip(table["method"], table["epoch"], strict=True)]
     return table
 
@@ -590,7 +590,7 @@ def weight_figure(runs: Runs) -> Figure | Missing:
         "A loss whose α_t starts near zero or falls to it underfits; an snr above one means that right labels pull "
         "harder than wrong ones.",
         paper,
-        _stacked(tables),
+        stacked(tables),
         (Layer("line", "epoch", "value", color="method", dash="labels"),),
         "epoch",
         "sample weight w, or ratio",
@@ -629,7 +629,7 @@ def residual_histograms(found: Mapping[str, Array], groups: Mapping[str, Array],
     logs = {name: np.log10(np.maximum(values, 1e-12)) for name, values in found.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(logs.values())), bins)
     tables = {name: histogram(values, groups, edges, "log10") for name, values in logs.items()}
-    table = _stacked(tables).rename(columns={"method": "covariance"})
+    table = stacked(tables, "covariance")
     return table.assign(residual=10 ** table["log10"])
 
 
@@ -646,7 +646,7 @@ def residual_figure(runs: Runs) -> Figure | Missing:
             why += f" ({name}: {error})"
     if not tables:
         return Missing("residuals", title, paper, f"a run of `ln`, and one of `ln-identity` beside it{why}", STAGE)
-    table = _stacked(tables)
+    table = stacked(tables)
     table["panel"] = [f"{m}, evaluated with {c}" for m, c in zip(table["method"], table["covariance"], strict=True)]
     return Figure(
         "residuals",

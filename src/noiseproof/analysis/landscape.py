@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from noiseproof.analysis.figure import Figure, Layer
+from noiseproof.analysis.predictions import stacked
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import own_generator, shuffled
@@ -33,6 +34,7 @@ Criterion = Callable[[Any, Tensor], Tensor]  # a model's answer and labels to lo
 Progress = Callable[[int, int], None]  # points done, points in all
 
 BATCH = {"cpu": 256}  # rows that fit a CPU's cache; elsewhere as many as keep a GPU busy
+RADIUS = 0.25  # within which it is said how sharp a minimum is
 CUT = 10.0  # where figures cut the loss off, as the contours of Li et al.'s code: far out it grows without bound
 
 
@@ -72,7 +74,7 @@ class Landscape:
         middle = len(self.points) // 2
         return float(self.losses[middle, middle])
 
-    def sharpness(self, radius: float = 0.25) -> float:
+    def sharpness(self, radius: float = RADIUS) -> float:
         """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)), over the points of the grid.
 
         The relative rise of Keskar et al. (2017), who maximise it over a box around the weights: numbers differ.
@@ -212,18 +214,14 @@ def run_landscape(
 
 def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figure]:
     """Contours and surfaces of landscapes, by name, on one scale (paper 001, Fig. 2)."""
-    import pandas as pd
-
     if not landscapes:
         raise ValueError("Expected a landscape at least, got none.")
-    tables = []
-    radius = max(0.25, *(float(found.points.diff().max()) for found in landscapes.values()))
+    tables = {}
+    radius = max(RADIUS, *(float(found.points.diff().max()) for found in landscapes.values()))
     for name, found in landscapes.items():
         table = found.table()
-        table.insert(0, "method", name)
-        table["shown"] = table["loss"].clip(upper=max(CUT, found.centre))
-        tables.append(table)
-    data = pd.concat(tables, ignore_index=True)
+        tables[name] = table.assign(shown=table["loss"].clip(upper=max(CUT, found.centre)))
+    data = stacked(tables)
     each = ", ".join(f"{name} {found.sharpness(radius):.3g}" for name, found in landscapes.items())
     numbers = f"Sharpness within {radius:g}: {each}."
     labels = ("along the first direction", "along the second direction")

@@ -575,7 +575,7 @@ def prediction_figures(
     if records := {name: run.rows for name, run in runs.items() if "test_accuracy" in run.rows}:
         figures.append(cost_figure(costs(records)))
         parameters = varied([runs[name].name for name in records])
-        alike = len({(runs[name].dataset, runs[name].noise) for name in records}) == 1
+        alike = len({runs[name].alike("method", "name") for name in records}) == 1
         if alike and parameters is not None and len(parameters.columns) <= 2:
             accuracy = [record["test_accuracy"].iloc[-1] for record in records.values()]
             figures.append(sensitivity_figure(parameters.assign(test_accuracy=accuracy), parameters.columns.tolist()))
@@ -604,7 +604,7 @@ def _annotations(run: RunFolder) -> Array | None:
     if not torch.equal(rows.sort().values, torch.arange(50_000)) or bool((truth < 0).any()):
         return None  # not all images, or not only they
     try:
-        votes = cifar10n_annotations(torch.empty_like(truth).scatter(0, rows, truth), run.data_dir)
+        votes = cifar10n_annotations(torch.empty_like(truth).scatter(0, rows, truth), run.data_root)
         return np.asarray(votes[run.labels["index"].numpy()])
     except (ValueError, OSError):  # the labels are not there
         return None

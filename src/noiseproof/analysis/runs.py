@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from noiseproof.core.registry import format_call, parse_call
 from noiseproof.data import Dataset, Inputs, NoisyData, get_dataset
 from noiseproof.data.base import take
 from noiseproof.heads import HEADS
@@ -34,8 +35,8 @@ Part = Literal["train", "validation", "test"]
 Which = Literal["last", "best"]
 Array = NDArray[Any]
 
+OF_A_SEED = ("seed", "labels", "source")  # what differs between seeds in run.json; of the source, its labels
 _NAME = re.compile(r"epoch-(\d+)\.safetensors")
-_FOREIGN = re.compile(r"checkpoint_path|hf[-_]hub|local-dir")  # makes timm read files from elsewhere
 
 
 class NotARun(ValueError):
@@ -83,6 +84,12 @@ class RunFolder:
     def num_classes(self) -> int:
         return len(self.classes)
 
+    def alike(self, *but: str) -> str:
+        """What the run shares with those that differ in their seed, and in the keys ``but`` of run.json, alone."""
+        same = {key: value for key, value in self.config.items() if key not in (*OF_A_SEED, *but)}
+        source = self.config.get("source") or {}
+        return repr((sorted(same.items()), [source.get(key) for key in ("spec", "paper", "augment")]))
+
     @cached_property
     def rows(self) -> pd.DataFrame:
         """record.csv: one row an epoch (docs/training.md says what the columns are)."""
@@ -102,8 +109,11 @@ class RunFolder:
     @cached_property
     def sample_epochs(self) -> tuple[int, ...]:
         """The epochs, counted from 1, whose samples were recorded; none without ``--samples``."""
-        found = (_NAME.fullmatch(path.name) for path in (self.folder / "samples").glob("*.safetensors"))
-        return tuple(sorted(int(match[1]) for match in found if match))
+        found = [_NAME.fullmatch(path.name) for path in (self.folder / "samples").glob("*.safetensors")]
+        if not any(found):
+            return ()
+        # A run that goes on from an earlier checkpoint has files of epochs that it has yet to train again.
+        return tuple(sorted({int(match[1]) for match in found if match} & set(self.rows["epoch"].tolist())))
 
     def samples(self, epoch: int) -> dict[str, Array]:
         """Of every training row in that epoch: ``margin``, ``prediction``, ``weight``, ``pull`` and, of NAL, ``trust``.
@@ -155,10 +165,8 @@ class RunFolder:
         """How the run was trained."""
         known = {f.name for f in fields(Settings)}
         settings = Settings(**{key: value for key, value in self.config.items() if key in known})
-        if _FOREIGN.search(settings.model):
-            raise NotARun(f"Expected a model that is built without files of its own, got {settings.model!r}.")
-        # Weights come from the checkpoint, and what is only looked at need not be compiled.
-        return replace(settings, model=settings.model.replace("pretrained=true", "pretrained=false"), compile=False)
+        # What is only looked at need not be compiled.
+        return replace(settings, model=_without_weights(settings.model), compile=False)
 
     @cached_property
     def method(self) -> Method:
@@ -184,10 +192,15 @@ class RunFolder:
             raise NotARun(f"Expected the name of the data of {self.folder}, got data of somebody's own. {remedy}")
         if "clean" in self.labels and bool((self.labels["clean"] < 0).any()):
             raise NotARun(f"Expected the dataset's own inputs in {self.folder}, got some from elsewhere. {remedy}")
-        data = get_dataset(str(source["spec"]), self.data_dir or source.get("data_dir"))
+        data = get_dataset(str(source["spec"]), self.data_root)
         held = self._part(data, "validation.") if "validation.given" in self.labels else None
         options = {key: source[key] for key in ("paper", "augment", "data_dir") if key in source}
         return self._checked(make_task(data, self._part(data, ""), held, noise=self.noise, **options))
+
+    @property
+    def data_root(self) -> str | Path | None:
+        """Where the dataset's files are; None for the usual place."""
+        return self.data_dir or (self.config.get("source") or {}).get("data_dir")
 
     def _part(self, data: Dataset, part: str) -> NoisyData:
         given, index = (self.labels[part + name] for name in ("given", "index"))
@@ -318,6 +331,18 @@ def _method(text: str) -> Method:
     loss, *parts = text.split(" × ")
     head = parts.pop(0) if parts and parts[0].partition(":")[0] in HEADS else "linear"
     return Method(get_loss(loss), head, tuple(map(get_strategy, parts)))
+
+
+def _without_weights(model: str) -> str:
+    """The spec of a backbone without weights of its own, which are the checkpoint's: timm reads no file for it."""
+    prefix, _, rest = model.strip().partition(":")
+    if prefix.strip() != "timm":
+        return model
+    _, params = parse_call("timm:" + (rest if rest.startswith("name=") else f"name={rest}"))
+    reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
+    if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
+        raise NotARun(f"Expected a model that is built without files of its own, got {model!r}.")
+    return format_call("timm", params | {"pretrained": False})
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -324,7 +324,7 @@ def probe(
     each = -(-len(task.train) // settings.batch_rows(len(task.train)))
     settings = replace(settings, epochs=-(-steps // each), schedule="constant", drop_last=False)
 
-    def watch(what: Method | Loss | str) -> tuple[str, list[tuple[float, float]], tuple[int, int]]:
+    def watch(what: Method | Loss | str) -> tuple[str, int, list[tuple[float, float]], tuple[int, int]]:
         made = get_method(what, task, settings) if isinstance(what, str) else what
         made = Method(made) if isinstance(made, Loss) else made
         seen = _Watch(steps)
@@ -336,16 +336,16 @@ def probe(
         )
         if not seen.seen:
             raise ValueError(f"Expected a method that leaves its steps to the loop, got {made}.")
-        tenth = max(1, steps // 10)
+        tenth = max(1, len(seen.seen) // 10)
         columns = torch.stack(seen.seen).cpu().double().T  # (3, steps)
         first_last = [(float(c[:tenth].mean()), float(c[-tenth:].mean())) for c in columns]
         classes = [
             int((torch.bincount(torch.cat(part)) > 0).sum())
             for part in (seen.predicted[:tenth], seen.predicted[-tenth:])
         ]
-        return str(made), first_last, (classes[0], classes[1])
+        return str(made), len(seen.seen), first_last, (classes[0], classes[1])
 
-    name, (margins, accuracy, weight), classes = watch(method)
-    _, (of_ce, *_), _ = watch("ce")
+    name, taken, (margins, accuracy, weight), classes = watch(method)
+    _, _, (of_ce, *_), _ = watch("ce")
     gain, gain_of_ce = margins[1] - margins[0], of_ce[1] - of_ce[0]
-    return Probe(name, steps, margins, accuracy, weight, classes, gain, gain_of_ce)
+    return Probe(name, taken, margins, accuracy, weight, classes, gain, gain_of_ce)

@@ -1,4 +1,4 @@
-"""Nearest neighbours: exact where rows are few; by random trees and one round of neighbours' neighbours where many."""
+"""Nearest neighbours: exact where rows are few; by random trees and neighbours' neighbours where many."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from noiseproof.core.checks import check_count
 
 EXACT = 20_000  # rows up to which all pairs are looked at
-TREES, LEAF = 4, 256  # of an approximate search; each row is compared with TREES × LEAF others at first
-PASSED_ON = 8  # neighbours of each row whose own PASSED_ON neighbours are looked at then
+TREES, LEAF = 8, 256  # of an approximate search; each row is compared with TREES × LEAF others at first
+ROUNDS, PASSED_ON = 3, 12  # then, so often: neighbours of each row whose own PASSED_ON neighbours are looked at
 BLOCK = 2**20  # numbers of an intermediate result: it stays in the cache
 ASKED = 256  # rows that the recall is measured on
 
@@ -113,13 +113,14 @@ def _among_some(x: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, 
             who = part[:, None].expand_as(apart).gather(2, place)
             keep = ~absent
             _merge(index, distance, part[keep], who[keep], near[keep].clamp(min=0).sqrt())
-    some = index[:, : min(PASSED_ON, k)].clone()
-    step = max(1, BLOCK // (some.shape[1] ** 2 * x.shape[1]))
-    for rows in torch.split(torch.arange(len(x)), step):
-        offered = some[some[rows].clamp(min=0)].flatten(1)  # (b, m²)
-        near = _distances(x, rows, offered.clamp(min=0))
-        near.masked_fill_((offered == rows[:, None]) | (offered < 0), math.inf)
-        _merge(index, distance, rows, offered, near)
+    for _ in range(ROUNDS):
+        some = index[:, : min(PASSED_ON, k)].clone()
+        step = max(1, BLOCK // (some.shape[1] ** 2 * x.shape[1]))
+        for rows in torch.split(torch.arange(len(x)), step):
+            offered = some[some[rows].clamp(min=0)].flatten(1)  # (b, m²)
+            near = _distances(x, rows, offered.clamp(min=0))
+            near.masked_fill_((offered == rows[:, None]) | (offered < 0), math.inf)
+            _merge(index, distance, rows, offered, near)
     return index, distance
 
 

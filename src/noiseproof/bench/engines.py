@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 
-from noiseproof.bench.experiment import PRECISIONS, Experiment, check
+from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import (
     Json,
     Lock,
@@ -43,6 +42,7 @@ from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Task
 from noiseproof.train.fleet import Job, Outcome, fit_many
 from noiseproof.train.loop import asked_to_stop
+from noiseproof.train.settings import make_fabric
 
 ENGINES = ("local", "processes", "ray")
 POLL = 0.2  # seconds between looks at what others do
@@ -121,6 +121,8 @@ def run_all(
     workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else check_count("workers", workers, 1)
     if gpus is not None:
         check_number("gpus", gpus, "[0, inf)", 0)
+    if engine != "ray":  # whose machines may be others than this
+        make_fabric(accelerator=accelerator, devices=1)
     folder = Path(results_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = {experiment.key: experiment for experiment in experiments}
@@ -174,7 +176,7 @@ def _run_here(
 ) -> None:
     """Train what nobody else does; then wait for what others do, and take it over from those that die."""
     folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
-    fabrics = lru_cache(maxsize=None)(partial(make_fabric, plan.accelerator))
+    fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
     fleet = plan.engine == "local" and fabrics("32").device.type == "cuda"
 
     @lru_cache(maxsize=FLEET if fleet else TASKS)
@@ -188,7 +190,7 @@ def _run_here(
         del waiting[experiment.key]
         announce(experiment, result)
 
-    with _threads(plan.threads):
+    with torch_threads(plan.threads):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
                 claims = _claim((e for e in waiting.values() if e.precision == precision), folder)
@@ -200,11 +202,6 @@ def _run_here(
                 return
             if waiting:
                 time.sleep(POLL)
-
-
-def make_fabric(accelerator: str, precision: str) -> Fabric:
-    """One device of that kind, and how it computes."""
-    return Fabric(accelerator=accelerator, devices=1, precision=PRECISIONS[precision])  # type: ignore[arg-type]
 
 
 def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[tuple[Experiment, Lock]]:
@@ -272,7 +269,8 @@ def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: A
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def torch_threads(number: int) -> Iterator[None]:
+    """So many threads within."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

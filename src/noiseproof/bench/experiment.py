@@ -26,8 +26,8 @@ from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import get_noise
 from noiseproof.train import Method, Settings, Task, get_method, prepare
 from noiseproof.train.protocols import protocol
+from noiseproof.train.settings import PRECISIONS
 
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}  # as Lightning Fabric calls them
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
 
 
@@ -124,7 +124,7 @@ class Experiment:
             seed=self.seed_of_noise,
             validation=self.validation,
             paper=self.paper,
-            foreign=_images(self.foreign, data_dir),
+            foreign=foreign_images(self.foreign, data_dir),
             data_dir=data_dir,
         )
 
@@ -148,7 +148,8 @@ def _first(split: Split, n: int) -> Split:
     )
 
 
-def _images(spec: str | None, data_dir: PathLike | None) -> Tensor | None:
+def foreign_images(spec: str | None, data_dir: PathLike | None = None) -> Tensor | None:
+    """The training images of another dataset, for open-set noise; None of none."""
     images = get_dataset(spec, data_dir).train.x if spec else None
     if images is not None and not isinstance(images, Tensor):
         raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
@@ -185,7 +186,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
                     "trained on clean labels. Make its labels once, and take them from their file."
                 )
         with _blame(experiment, "foreign"):
-            _images(experiment.foreign, data_dir)
+            foreign_images(experiment.foreign, data_dir)
         with _blame(experiment, "rows"):
             _first(data.train, experiment.rows or 1)
         try:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from noiseproof.bench.engines import make_fabric
+from noiseproof.bench.engines import torch_threads
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.sources import PathLike
 from noiseproof.train import Diverged
 from noiseproof.train.estimate import estimate
+from noiseproof.train.settings import make_fabric
 
 
 def forecast(
@@ -22,11 +23,12 @@ def forecast(
     *,
     data_dir: PathLike | None = None,
     accelerator: str = "auto",
+    threads: int = 1,
 ) -> dict[Experiment, float | None]:
     """Seconds that each run will take by itself on this machine.
 
     Runs that differ in seeds and noise alone are taken to last alike: as long as those of ``results`` that this machine
-    has made, else by the measure of a few real steps. None where these steps diverge.
+    has made with as many threads, else by the measure of a few real steps. None where these steps diverge.
 
     >>> from noiseproof.train import Settings
     >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
@@ -35,8 +37,9 @@ def forecast(
     True
     """
     measured: dict[Experiment, list[float]] = {}
+    here = {"host": socket.gethostname(), "threads": threads}
     for result in results.values():
-        if result["status"] == "done" and result["provenance"].get("host") == socket.gethostname():
+        if result["status"] == "done" and here.items() <= result["provenance"].items():
             measured.setdefault(_alike(Experiment.from_dict(result["experiment"])), []).append(result["seconds"])
     found: dict[Experiment, float | None] = {alike: fmean(seconds) for alike, seconds in measured.items()}
     expected: dict[Experiment, float | None] = {}
@@ -46,7 +49,8 @@ def forecast(
         if alike not in found:
             if data is None or data[0] != experiment.dataset:
                 data = experiment.dataset, get_dataset(experiment.dataset, data_dir)
-            found[alike] = _estimated(experiment, data[1], data_dir, accelerator)
+            with torch_threads(threads):
+                found[alike] = _estimated(experiment, data[1], data_dir, accelerator)
         expected[experiment] = found[alike]
     return expected
 
@@ -58,7 +62,7 @@ def _alike(experiment: Experiment) -> Experiment:
 def _estimated(experiment: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> float | None:
     task = experiment.make_task(data_dir, data=data)
     try:
-        fabric = make_fabric(accelerator, experiment.precision)
+        fabric = make_fabric(experiment.precision, accelerator=accelerator, devices=1)
         return estimate(task, experiment.method, experiment.settings, fabric=fabric).seconds
     except Diverged:
         return None

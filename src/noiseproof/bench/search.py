@@ -277,8 +277,11 @@ def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[
 
     def watch(epoch: int, step: int, steps: int, row: Row | None) -> None:
         if row is not None and epoch + 1 < point.settings.epochs and epoch not in reported:
-            trial.report(row["validation_accuracy"], epoch)
-            if trial.should_prune():
+            # Another driver that was at it may have given it up, and left it to this one, which waited.
+            given_up = trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
+            if not given_up:
+                trial.report(row["validation_accuracy"], epoch)
+            if given_up or trial.should_prune():
                 raise Pruned(f"{point.method} was given up after epoch {epoch + 1} of {point.settings.epochs}.")
 
     def watched(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import sys
 import time
@@ -289,7 +290,7 @@ def analyze_page(
 @refusals()
 def analyze_landscape(
     runs: RunFolders,
-    points: Annotated[int, typer.Option(min=9, help="Points along each of the two directions, an odd number.")] = 21,
+    points: Annotated[int, typer.Option(min=3, help="Points along each of the two directions, an odd number.")] = 21,
     span: Annotated[float, typer.Option(help="How far to go each way; 1 changes each filter by its own length.")] = 1.0,
     rows: Annotated[int, typer.Option(min=1, help="Training rows whose loss is averaged.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and the directions.")] = 0,
@@ -307,12 +308,15 @@ def analyze_landscape(
     import torch
 
     from noiseproof.analysis.figures import keep_landscape, page_title, runs_table
-    from noiseproof.analysis.landscape import landscape_figures, run_landscape
+    from noiseproof.analysis.landscape import RADIUS, landscape_figures, run_landscape
     from noiseproof.analysis.plots import save
     from noiseproof.analysis.runs import open_runs
 
     if precision not in ("32", "bf16"):
         raise ValueError(f"Expected 32 or bf16 as precision, got {precision!r}.")
+    if (apart := span / (points // 2)) > RADIUS * (1 + 1e-9):  # before minutes are spent on it
+        few = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller --span."
+        raise ValueError(f"Expected points at most {RADIUS:g} apart, to tell how sharp it is, got {apart:g}. {few}")
     if threads:
         torch.set_num_threads(threads)
     opened = open_runs(runs, data_dir=data_dir)

@@ -74,7 +74,7 @@ def bench_run(
 
     experiments = _experiments(spec, only, seeds, data_dir, precision)
     if dry_run:
-        return _show_forecast(experiments, results, data_dir, accelerator, as_json)
+        return _show_forecast(experiments, results, data_dir, accelerator, threads, retry_failed, as_json)
     try:
         found = run_all(
             experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
@@ -90,14 +90,22 @@ def bench_run(
 
 
 def _show_forecast(
-    experiments: Sequence[Experiment], results: str, data_dir: str | None, accelerator: str, as_json: bool
+    experiments: Sequence[Experiment],
+    results: str,
+    data_dir: str | None,
+    accelerator: str,
+    threads: int,
+    retry_failed: bool,
+    as_json: bool,
 ) -> None:
     """What is to do, and how long it will take by a few real steps of each kind of run."""
     from noiseproof.bench import read_results, status
     from noiseproof.bench.forecast import forecast
 
-    todo = [run for run, state in status(experiments, results).items() if state not in ("done", "failed")]
-    expected = forecast(todo, read_results(results), data_dir=data_dir, accelerator=accelerator)
+    ended = ("done",) if retry_failed else ("done", "failed")
+    states = status(experiments, results)
+    todo = [run for run, state in states.items() if state not in ended]
+    expected = forecast(todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads)
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
     kinds: dict[tuple[str, str, str], list[float | None]] = {}
@@ -109,8 +117,8 @@ def _show_forecast(
     ]
     show(("dataset", "noise", "method", "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
-    done = len(experiments) - len(todo)
-    return typer.echo(f"{len(todo)} runs to do, {done} done; about {total} one after another on this machine")
+    have = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
+    return typer.echo(f"{len(todo)} runs to do, {have}; about {total} one after another on this machine")
 
 
 def _tell(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
@@ -157,7 +165,9 @@ def _experiments(
     else:
         experiments = load_table(spec).only(*only or ()).experiments(range(seeds) if seeds else None)
         check(experiments, data_dir)
-    return [dataclasses.replace(e, precision=precision) for e in experiments] if precision else experiments
+    if precision:  # runs that differed in nothing else are one now
+        experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
+    return experiments
 
 
 @bench_app.command(

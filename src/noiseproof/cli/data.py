@@ -14,8 +14,6 @@ from noiseproof.cli.main import app
 from noiseproof.cli.show import AsJson, DataDir, describe, examples, plain, refusals, show, show_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from noiseproof.noise import NoisyLabels
 
 data_app = typer.Typer(help="List, download and look at datasets.", no_args_is_help=True)
@@ -124,6 +122,7 @@ def data_show(
     as_json: AsJson = False,
 ) -> None:
     """Show a dataset: sizes, shapes, classes, what is odd about it; with noise, what really became of the labels."""
+    from noiseproof.bench.experiment import foreign_images
     from noiseproof.data import corrupt, get_dataset
     from noiseproof.data.sources import data_root
     from noiseproof.noise import NoisyLabels, get_noise
@@ -228,15 +227,3 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
             typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
 
     yield say
-
-
-def foreign_images(spec: str | None, data_dir: str | None) -> Tensor | None:
-    """The images of another dataset, for open-set noise."""
-    import torch
-
-    from noiseproof.data import get_dataset
-
-    images = get_dataset(spec, data_dir).train.x if spec else None
-    if images is not None and not isinstance(images, torch.Tensor):
-        raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
-    return images

@@ -18,8 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from noiseproof.core.registry import Registry
     from noiseproof.train.loop import Progress
 
@@ -28,7 +26,6 @@ DataDir = Annotated[
     str | None,
     typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
 ]
-PRECISIONS = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
 
 
 def on_training(text: str, **options: Any) -> Any:
@@ -67,19 +64,6 @@ def list_registered(registry: Registry[Any], as_json: bool) -> None:
         return show_json(described)
     rows = [(thing["name"], signature(thing), thing["summary"]) for thing in described]
     return show(("name", "parameters", "what it does"), rows)
-
-
-def make_fabric(precision: str, **machine: Any) -> Fabric:
-    """Lightning Fabric for these devices."""
-    from lightning_fabric import Fabric
-    from lightning_fabric.utilities.exceptions import MisconfigurationException
-
-    if precision not in PRECISIONS:
-        raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
-    try:
-        return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a word like any other
-    except (RuntimeError, MisconfigurationException) as error:  # devices that this machine does not have
-        raise ValueError(str(error)) from error
 
 
 def duration(seconds: float) -> str:

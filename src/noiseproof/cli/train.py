@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from noiseproof.cli.data import foreign_images
 from noiseproof.cli.main import app
 from noiseproof.cli.show import (
     AsJson,
     DataDir,
     duration,
     examples,
-    make_fabric,
     on_machine,
     on_training,
     refusals,
@@ -100,10 +98,12 @@ def train(
 
     import torch
 
+    from noiseproof.bench.experiment import foreign_images
     from noiseproof.data import get_dataset
     from noiseproof.train import Diverged, Interrupted, Settings, prepare, train
     from noiseproof.train.logs import describe, make_loggers
     from noiseproof.train.protocols import protocol as protocol_of
+    from noiseproof.train.settings import make_fabric
 
     logging.basicConfig(format="noiseproof: %(message)s")
     logging.getLogger("noiseproof").setLevel(logging.INFO)  # what stays eager on a GPU, and why

@@ -13,6 +13,7 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
 from noiseproof.train.task import Task
 
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}  # as Lightning Fabric calls them
 _NO_MATTER = ("workers", "checkpoint_steps", "checkpoint_seconds")  # the same run comes out
 
 
@@ -49,9 +50,10 @@ class Settings:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        check_count("epochs", self.epochs, 1)
+        object.__setattr__(self, "epochs", check_count("epochs", self.epochs, 1))  # NumPy's numbers become Python's
         if self.batch_size != "full":
-            check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
+            rows = check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
+            object.__setattr__(self, "batch_size", rows)
         if self.clip is not None:
             check_number("clip", self.clip, "(0, inf)", 0)
         if self.checkpoint_steps is not None:
@@ -89,3 +91,13 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """What decides the result."""
         return {name: value for name, value in asdict(self).items() if name not in _NO_MATTER}
+
+
+def make_fabric(precision: str = "32", **machine: Any) -> Fabric:
+    """Lightning Fabric on these devices, in one of ``PRECISIONS``; what this machine does not have is refused."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
+    try:
+        return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a word like any other
+    except (RuntimeError, MisconfigurationException) as error:
+        raise ValueError(str(error)) from error
