@@ -20,7 +20,7 @@ from timing import write_rows
 
 from noiseproof.data import Dataset, from_arrays
 from noiseproof.train import Diverged, Settings, prepare, train
-from noiseproof.train.auto import choose_batch_size, choose_method, estimate_noise
+from noiseproof.train.auto import choose_method, estimate_noise
 
 METHODS = ("ce", "gce", "nce+agce", "sln-mo", "elr")
 NOISES = ("none", "symmetric:rate=0.2", "symmetric:rate=0.4", "pairflip:rate=0.3")
@@ -39,7 +39,7 @@ def split(x: np.ndarray, y: np.ndarray) -> Dataset:
 
 
 def accuracy(data: Dataset, noise: str, method: str, seed: int, epochs: int) -> float:
-    settings = Settings(epochs=epochs, batch_size=choose_batch_size(len(data.train)))
+    settings = Settings(epochs=epochs)
     try:
         return train(prepare(data, noise, seed=seed), method, settings, seed=seed).last["test_accuracy"]
     except Diverged:

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def thresholds(cells: list[Judged]) -> tuple[float, float, float]:
     return learns, partly, math.sqrt(max(cell.found.slowness for cell in fast) * min(slow))
 
 
+def by_one_number(rows: list[dict[str, Any]], number: str) -> dict[str, int]:
+    """How many cells of each table one number gets right, by the two thresholds that suit the tables set on best."""
+    of_set = [row for row in rows if row["set_on"]]
+    values = sorted({row[number] for row in of_set})
+    cuts = [0.0, *(math.sqrt(low * high) for low, high in pairwise(values)), math.inf]
+
+    def agrees(row: dict[str, Any], partly: float, learns: float) -> bool:
+        value = row[number]
+        return bool(row["outcome"] == ("learns" if value >= learns else "partly" if value >= partly else "underfits"))
+
+    best = max(
+        ((partly, learns) for partly in cuts for learns in cuts if partly <= learns),
+        key=lambda pair: sum(agrees(row, *pair) for row in of_set),
+    )
+    return dict(Counter(row["table"] for row in rows if agrees(row, *best)))
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
@@ -117,6 +135,8 @@ def main() -> None:
             for cell in of_table:
                 if cell.outcome != cell.found.answer:
                     print(f"  {cell.block}, {cell.row}: {cell.share:.2f} of CE, {cell.found.answer}")
+    for number in ("weight", "start"):
+        print(f"by {number} alone: {by_one_number(rows, number)} agree")
     write_rows(Path(__file__).parent / "results" / "verdict.json", rows)
 
 

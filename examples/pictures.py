@@ -12,7 +12,7 @@ from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.page import file_page
 from noiseproof.audit.review.rows import open_rows
 
-# Pictures with mistakes: photos/three/17.png is a seven. With a folder of your own, begin below.
+# Pictures with mistakes: photos/three/18.png is a one. With a folder of your own, begin below.
 NAMES = ("zero", "one", "two", "three", "four")
 images, digits = load_digits(n_class=5, return_X_y=True)
 random = np.random.default_rng(0)

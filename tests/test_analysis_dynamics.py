@@ -200,6 +200,32 @@ def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
         assert table.groupby("trust")["samples"].sum().tolist() == counts
 
 
+def test_margins_beyond_half_precision_do_not_stop_the_others() -> None:
+    values = np.array([0.1, np.inf, -np.inf, np.nan, 0.9])
+    table = dynamics.histogram(values, {"all": np.full(5, True)}, np.array([0.0, 0.5, 1.0]), "margin")
+    assert table["samples"].tolist() == [1, 1]
+
+
+def test_margins_of_a_run_whose_logits_are_huge(tmp_path: Path) -> None:
+    class Huge(Strategy):
+        def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+            return [
+                out._replace(logits=out.logits * torch.where(batch.rows % 2 == 0, 1e7, 1.0)[:, None]) for out in outs
+            ]
+
+    train(
+        two_classes(),
+        Method(get_loss("mae"), strategies=(Huge(),)),
+        replace(SHORT, epochs=1),
+        out=tmp_path,
+        samples=True,
+    )
+    run = open_run(tmp_path)
+    assert np.isinf(run.samples(1)["margin"]).any()
+    table = dynamics.distributions(run, "margin", bins=5)
+    assert 0 < table["samples"].sum() < 90 and np.isfinite(table["margin"]).all()
+
+
 def test_mixtures_of_samples_have_no_margins(tmp_path: Path) -> None:
     train(digits(), "dividemix:warmup=1", replace(SHORT, epochs=3), out=tmp_path, samples=True)
     table = dynamics.margin_distributions(open_run(tmp_path))
@@ -292,7 +318,28 @@ def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) ->
     assert isinstance(dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), Missing)
 
 
+def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -> None:
+    plain = {"method": "ce", "dataset": "digits", "noise": "none", "precision": "32-true"}
+    own: list[dict[str, Any]] = [
+        {"source": {"spec": "digits", "augment": True, "labels": 1, "data_dir": "/a"}},
+        {"source": {"spec": "digits", "augment": True, "labels": 2, "data_dir": "/b"}},
+        {"source": {"spec": "digits", "augment": False, "labels": 3}},
+        {"source": {"spec": "digits", "augment": False, "labels": 4}},
+        {"source": {"spec": "digits", "augment": False, "labels": 5}, "precision": "bf16-mixed"},
+    ]
+    runs = {f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more}) for n, more in enumerate(own)}
+    seeds = {name: [run.seed for run in group] for name, group in dynamics.seeds_of(runs).items()}
+    assert seeds == {"ce · seed=0": [0, 1], "ce · seed=2": [2, 3], "ce · seed=4": [4]}
+    some = {name: run for name, run in runs.items() if run.seed < 2}
+    assert list(dynamics.seeds_of(some)) == ["ce"]
+
+
 # Label correction
+
+
+def test_correction_that_has_not_begun_is_missing(folder: Callable[..., Path]) -> None:
+    figure = dynamics.correction_figure(open_runs([folder("sln-mo-lc:start=50", epochs=3)]))
+    assert isinstance(figure, Missing) and "epoch 51" in figure.needs
 
 
 def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:

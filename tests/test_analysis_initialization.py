@@ -254,7 +254,7 @@ def test_the_condition_is_tested_for_a_transition_matrix() -> None:
 def test_what_is_no_transition_matrix_or_no_plain_loss_is_refused() -> None:
     with pytest.raises(ValueError, match="rows that sum to one"):
         robustness("mae", 3, torch.ones(3, 3))
-    with pytest.raises(ValueError, match="one row's logits"):
+    with pytest.raises(ValueError, match="one row's 10 logits"):
         robustness("peer", 10)
 
 
@@ -271,6 +271,8 @@ def test_figures_are_complete_and_ln_has_its_own() -> None:
     assert list(dict.fromkeys(figures["average-error"].data["panel"])) == [
         "10 classes", "20 classes", "100 classes", "1000 classes",
     ]  # fmt: skip
+    alone = loss_figures(["ln:covariance=identity,dummy=false"], 10)  # its logits are no softmax's, with Σ = I too
+    assert [figure.name for figure in alone] == ["ln-attenuation", "simplex"]
     with pytest.raises(ValueError, match="needs attention, logits"):
         loss_figures(["nal"], 10)
 

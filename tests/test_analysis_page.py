@@ -451,6 +451,8 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     } - {*missing}
     only = collect(folders, only=["cost", "accuracy-curves"])
     assert [one.name for one in only] == ["accuracy-curves", "cost"]
+    (none,) = collect(folders, only=["sensitivity-q"])
+    assert isinstance(none, Missing) and none.name == "sensitivity-q"
     with pytest.raises(ValueError, match="Expected figures of loss-weights, .*, got nonsense"):
         collect(folders, only=["nonsense"])
 
@@ -501,6 +503,8 @@ def test_the_command_writes_what_it_says(folders: list[Path], tmp_path: Path) ->
         (("page", tmp_path / "nowhere"), "no such folder"),
         (("page", folders[0], "--only", "nonsense"), "got nonsense."),
         (("landscape", folders[0], "--precision", "16"), "Expected 32 or bf16 as precision"),
+        (("loss", "--losses", "gce:q=0.7", "--classes", "10", "--over", "a,q"), "Expected --out"),
+        (("fit", "--loss", "ce", "--classes", "10", "--noise", "symmetric:rate=0.4"), "Expected --data for --noise"),
     ):
         answer = run(*wrong)
         assert answer.exit_code == 2 and words in answer.stderr and answer.stdout == ""
@@ -536,6 +540,9 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
     ]
     drawn = collect(runs, only=["landscape-contour"])
     assert isinstance(drawn[0], Figure) and set(drawn[0].data["method"]) == {"ce"}
+    for points, more in (("3", "--points 5"), ("9", "--points 17")):  # too far apart for a radius of 0.25
+        answer = run("landscape", own[1], "--points", points, "--span", "0.5" if points == "3" else "2")
+        assert answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
     (own[0] / "landscape.csv").write_text("alpha,beta\n1,2\n")
     answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
     assert answer.exit_code == 2 and "Expected a landscape in" in answer.stderr

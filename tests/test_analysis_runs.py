@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
+from noiseproof.analysis.dynamics import sample_weights
 from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
@@ -209,6 +211,17 @@ def test_samples_that_were_not_recorded(task: Task, tmp_path: Path, trained: tup
         open_run(trained[0]).samples(3)
 
 
+def test_samples_of_epochs_that_are_to_be_trained_again_do_not_count(
+    trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    shutil.copytree(trained[0], tmp_path / "run")
+    record = tmp_path / "run" / "record.csv"
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))  # resumed an epoch ago
+    run = open_run(tmp_path / "run")
+    assert run.sample_epochs == open_run(trained[0]).sample_epochs[:-1]
+    assert sample_weights(run)["epoch"].tolist() == list(run.sample_epochs)
+
+
 # What a folder cannot tell
 
 
@@ -305,6 +318,7 @@ def test_nothing_in_a_folder_is_executed(trained: tuple[Path, Result], tmp_path:
     for name in ("labels", "samples/epoch-0001", "checkpoints/step-000000001", "best"):
         (tmp_path / f"{name}.safetensors").write_bytes(bomb)
     (tmp_path / "run.json").write_text(json.dumps(about))
+    shutil.copy(trained[0] / "record.csv", tmp_path)
     run = open_run(tmp_path)
     for ask in (lambda: run.given, lambda: run.samples(1)):
         with pytest.raises(NotARun, match="safetensors"):
@@ -312,7 +326,11 @@ def test_nothing_in_a_folder_is_executed(trained: tuple[Path, Result], tmp_path:
     (tmp_path / "labels.safetensors").write_bytes((trained[0] / "labels.safetensors").read_bytes())
     with pytest.raises(ValueError, match="checkpoint"):
         open_run(tmp_path).models()
-    for model in ("timm:resnet18,checkpoint_path=bomb.pth", "timm:hf-hub:stranger/bomb"):
+    for model in (
+        "timm:resnet18,checkpoint_path=bomb.pth", "timm:hf-hub:stranger/bomb", "timm:HF-HUB:stranger/bomb",
+        "timm:hf-\thub:stranger/bomb", "timm:name=local-dir:bomb", "timm :local-dir:bomb",
+        'timm:resnet18,pretrained=1,pretrained_cfg={"file": "bomb.pth"}',
+    ):  # fmt: skip
         (tmp_path / "run.json").write_text(json.dumps({**about, "model": model}))
         with pytest.raises(NotARun, match="without files"):
             open_run(tmp_path).models()
@@ -340,9 +358,11 @@ def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], tas
         open_run(tmp_path / "untested", task=untested).log_probs("test")
 
 
-def test_pretrained_weights_are_not_fetched_again(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path, {"model": "timm:resnet50.tv_in1k,pretrained=true", "compile": True})
-    assert run.settings.model == "timm:resnet50.tv_in1k,pretrained=false" and not run.settings.compile
+@pytest.mark.parametrize("option", ["pretrained=true", "pretrained=True", "pretrained = true", "pretrained=1"])
+def test_pretrained_weights_are_not_fetched_again(option: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, {"model": f"timm:resnet50.tv_in1k,{option},drop_rate=0.1", "compile": True})
+    assert run.settings.model == "timm:name=resnet50.tv_in1k,pretrained=false,drop_rate=0.1"
+    assert not run.settings.compile
 
 
 # Several runs

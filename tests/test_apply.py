@@ -190,7 +190,7 @@ def test_arrays_get_labels_of_the_same_kind(tmp_path: Path, labels: np.ndarray[A
     names = [str(int(float(word))) if word[0].isdigit() else word for word in words]
     folder = write_audit(
         tmp_path / "audit", names, names[::-1], issues=4, kind="arrays", data=tmp_path / "x.npy",
-        labels=str(tmp_path / "y.npy"), words=words, classes=[*sorted(set(names)), "a longer name"],
+        labels=str(tmp_path / "y.npy"), words=words, classes=[*sorted(set(names)), "a longer name"], classes_named=True,
     )  # fmt: skip
     write_decisions(folder, (0, 0, names[0], "accept", names[3]))
     run("apply", folder, "--out", tmp_path / "new.npy")
@@ -486,3 +486,50 @@ def test_from_a_table_to_its_correction(tmp_path: Path) -> None:
     corrected = pd.read_csv(tmp_path / "new.csv")
     assert (corrected["kind"].to_numpy() != names[true]).sum() <= 6 < 24
     assert corrected.drop(columns="kind").equals(pd.read_csv(tmp_path / "t.csv").drop(columns="kind"))
+
+
+def test_a_class_folder_that_is_a_link_keeps_its_pictures(tmp_path: Path) -> None:
+    folder = picture_audit(tmp_path)
+    (tmp_path / "photos" / "dog").rename(tmp_path / "elsewhere")
+    (tmp_path / "photos" / "dog").symlink_to(tmp_path / "elsewhere")
+    write_decisions(folder, (4, "dog/2.png", "dog", "accept", "cat"))
+    run("apply", folder, "--out", tmp_path / "new")
+    assert sorted(snapshot(tmp_path / "new")) == [
+        "cat/1.png", "cat/2-from-dog.png", "cat/2.png", "cat/notes.txt", "cat/sub/1.png", "dog/1.png",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("words", [True, False])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_class_that_no_audited_row_has(tmp_path: Path, ending: str, words: bool, named: bool) -> None:
+    table = pd.DataFrame({"a": range(4), "y": list("0101")})
+    table = table if words else table.astype({"y": int})
+    path = tmp_path / f"t{ending}"
+    table.to_csv(path, index=False) if ending == ".csv" else table.to_parquet(path)
+    classes = ["cat", "dog", "emu"] if named else ["0", "1", "7"]  # whose only row was skipped
+    folder = write_audit(
+        tmp_path / "audit", classes[:2] * 2, classes[2:] * 4, issues=1, kind="table", data=path, label="y",
+        classes=classes, classes_named=named, words=list("0101"),
+    )  # fmt: skip
+    run("apply", folder, "--accept-all", "--out", tmp_path / f"new{ending}")
+    new = tmp_path / f"new{ending}"
+    after = pd.read_csv(new) if ending == ".csv" else pd.read_parquet(new)
+    assert after["y"].astype(str).tolist() == ["2" if named else "7", "1", "0", "1"]
+
+
+def test_classes_that_the_user_named_are_known_when_it_retrains(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    given = y.copy()
+    given[0] = 1
+    np.save(tmp_path / "x.npy", (random.normal(size=(40, 3)) + 4 * y[:, None]).astype(np.float32))
+    np.save(tmp_path / "y.npy", np.array(["cat", "dog"])[given])
+    np.save(tmp_path / "p.npy", np.where(np.arange(3) == y[:, None], 0.9, 0.05).astype(np.float16))
+    run(
+        "audit", "--labels", tmp_path / "y.npy", "--pred-probs", tmp_path / "p.npy", "--embeddings",
+        tmp_path / "x.npy", "--classes", "cat,dog,emu", "--out", tmp_path / "audit",
+    )  # fmt: skip
+    options = ("--accept-all", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
+    assert "difference" in run("apply", tmp_path / "audit", *options)
+    assert np.load(tmp_path / "new.npy").tolist()[0] == "cat"

@@ -430,3 +430,23 @@ def test_lengths_must_match(tmp_path: Path) -> None:
         read_rows(tmp_path / "x.npy", labels=np.array([0, 1, 0]))
     with pytest.raises(ValueError, match="For one-hot rows use argmax"):
         read_rows(tmp_path / "x.npy", labels=np.eye(4))
+
+
+def test_dates_are_labels_and_a_missing_one_is_no_time() -> None:
+    table = pd.DataFrame(
+        {"a": [1.0, 2, 3, 4, 5], "y": np.array(["2020-01-01", "2021-05-05"], "M8[ns]")[[0, 1, 0, 1, 0]]}
+    )
+    table["t"] = pd.Series(np.array(["2020-01-01", "2020-01-02", "NaT", "2020-01-04", "2020-01-05"], "M8[ns]"))
+    data = read_rows(table, label="y", time="t")
+    assert data.classes == ("2020-01-01", "2021-05-05") and data.row.tolist() == [0, 1, 3, 4]
+    assert reasons(data) == {"no time in 't'": [2]}
+    zoned = read_rows(table.assign(t=table["t"].dt.tz_localize("Asia/Tokyo")), label="y", time="t")
+    assert zoned.row.tolist() == [0, 1, 3, 4] and np.ptp(zoned.time) == np.ptp(data.time)  # type: ignore[arg-type]
+
+
+def test_what_is_trusted_is_found_from_everywhere(csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("sure.npy", np.array([0]))
+    assert read_rows(csv, label="y", trusted="sure.npy").source["trusted"] == str(tmp_path / "sure.npy")
+    table = pd.DataFrame({"a": [1, 2, 3, 4], "y": list("uvuv"), "sure": [1, 0, 0, 1]})
+    assert read_rows(table, label="y", trusted="sure").source["trusted"] == "sure"

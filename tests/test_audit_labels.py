@@ -192,6 +192,12 @@ def test_beta_of_trusted_rows_is_the_one_that_calibrates_them() -> None:
     assert noise.beta in (1.75, 2.0, 2.5)
 
 
+def test_without_rates_beta_and_t_are_the_same() -> None:
+    _, given, p = simulate(symmetric(3, 0.2), n=300)
+    whole, part = (fit_class_noise(torch.from_numpy(given), torch.from_numpy(p), rates=on) for on in (True, False))
+    assert whole.beta == part.beta and torch.equal(whole.transition, part.transition) and whole.mean_rate > 0.1
+
+
 def test_several_annotators_say_more_than_one() -> None:
     rng = np.random.default_rng(0)
     true, given, p = simulate(symmetric(3, 0.3), overlap=0.6)

@@ -15,7 +15,8 @@ import pytest
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.folds import Duplicates
 from noiseproof.audit.inputs import Skipped
-from noiseproof.audit.report import check_folder
+from noiseproof.audit.report import MOST_LISTED, check_folder, replacing
+from noiseproof.audit.review.issues import read_audit
 
 COLUMNS = [
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
@@ -111,7 +112,8 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
             {"given": "Käfer, rot", "suggested": 'b"ee', "issues": 1, "probability": 0.25},
         ],
         "near_duplicates": {
-            "groups": 1, "rows": 2, "conflicts": [{"group": 0, "rows": [4, 2], "labels": ["ant", "ant"]}],
+            "groups": 1, "rows": 2, "conflicting": 1,
+            "conflicts": [{"group": 0, "rows": [4, 2], "labels": ["ant", "ant"]}],
         },
         "outliers": {"rows": 1, "cut": 1.5},
         "skipped": [{"reason": "no label", "count": 2, "rows": [3, 5]}],
@@ -328,3 +330,31 @@ def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
     again = {name: config[name] for name in ("mode", "method", "model", "epochs", "seed")}
     audit(rows, **again, device="cpu").save(tmp_path / "two")
     assert (tmp_path / "one" / "issues.csv").read_bytes() == (tmp_path / "two" / "issues.csv").read_bytes()
+
+
+def test_all_conflicts_are_counted_and_the_first_thousand_listed() -> None:
+    n = 2 * (MOST_LISTED + 5)
+    report = by_hand()
+    data = AuditData("arrays", ("a", "b"), np.arange(n) % 2, np.arange(n), n)
+    copies = Duplicates(np.arange(n) // 2, np.ones(n, dtype=bool), 0)
+    found = dataclasses.replace(report, data=data, duplicates=copies)._near_duplicates(np.ones(n, dtype=bool))
+    assert found["groups"] == found["conflicting"] == MOST_LISTED + 5 and len(found["conflicts"]) == MOST_LISTED
+
+
+def test_carriage_returns_in_names_come_back(tmp_path: Path) -> None:
+    report = by_hand()
+    ids = np.array(["e\re", "a", "c", "b", "t"], dtype=object)
+    data = dataclasses.replace(report.data, classes=("ant\rx", "b\n", "c"), ids=ids)
+    config = {"format": 1, "classes": data.classes}
+    dataclasses.replace(report, data=data, config=config).save(tmp_path)
+    issues = read_audit(tmp_path).issues
+    assert issues["id"].tolist() == ["e\re", "b", "a", "c"]
+    assert issues["given_label"].tolist() == ["ant\rx", "c", "b\n", "ant\rx"]
+
+
+def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(OSError, match="full"), replacing(tmp_path / "a") as part:
+        part.write_text("half")
+        raise OSError("disk full")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]

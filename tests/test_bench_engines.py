@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,21 @@ def test_a_forecast_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) ->
     assert steps[0] is not None and steps[0] == steps[1] > 0
     wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
     assert forecast([wild], {}) == {wild: None}
+
+
+def test_a_forecast_is_for_as_many_threads_as_the_runs_will_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def estimate(*args: Any, **options: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return SimpleNamespace(seconds=1.5)
+
+    monkeypatch.setattr("noiseproof.bench.forecast.estimate", estimate)
+    results, before = run_all([ONE], tmp_path), torch.get_num_threads()
+    assert forecast([ONE], results, threads=2) == {ONE: 1.5}  # the result was made with one
+    assert seen == [2] and torch.get_num_threads() == before
 
 
 def test_results_are_plain_json_without_nan(tmp_path: Path) -> None:
@@ -294,12 +310,41 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     head, line, last = ran.stdout.splitlines()
     assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]
     assert line.split()[:4] == ["digits", "none", "ce", "1"]
-    assert last.startswith("1 runs to do, 1 done; about ") and len(read_results(folder)) == 1
+    assert last.startswith("1 runs to do, 1 done, 0 failed; about ") and len(read_results(folder)) == 1
     (found,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert found["key"] == load_experiments(path)[1].key and found["seconds"] > 0
     half = json.loads(CliRunner().invoke(app, [*command, "--json", "--precision", "bf16"]).stdout)
     assert {one["precision"] for one in half} == {"bf16"} and len(half) == 2
     assert CliRunner().invoke(app, [*command, "--precision", "16"]).exit_code == 2
+
+
+def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Path) -> None:
+    path, folder = tmp_path / "sweep.toml", tmp_path / "results"
+    path.write_text(
+        '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = 1\nprecision = ["32", "bf16"]\n'
+    )
+
+    def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
+        for number, _ in enumerate(jobs):
+            finished(number, ValueError("Too wild."))
+
+    run_all(load_experiments(path)[:1], folder, fit=fit)
+    command = ["bench", "run", str(path), "--results", str(folder), "--dry-run"]
+    for options, expected in (
+        ([], "1 runs to do, 0 done, 1 failed;"),
+        (["--retry-failed"], "2 runs to do, 0 done;"),
+        (["--precision", "64"], "1 runs to do, 0 done, 0 failed;"),
+    ):
+        assert CliRunner().invoke(app, [*command, *options]).stdout.splitlines()[-1].startswith(expected)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_a_device_that_is_not_there_is_refused_in_one_line(engine: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')
+    command = ["bench", "run", str(tmp_path / "sweep.toml"), "--results", str(tmp_path / "results")]
+    ran = CliRunner().invoke(app, [*command, "--accelerator", "cuda", "--engine", engine])
+    assert ran.exit_code == 2 and ran.stderr.startswith("noiseproof: `CUDAAccelerator` can not run")
 
 
 def test_the_command_line_runs_and_says_what_is_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
-from noiseproof.bench.search import GRIDS, Pruned, Range, expand, free_parts, search
+from noiseproof.bench.search import GRIDS, Pruned, Range, _run, expand, free_parts, search
 from noiseproof.cli import app
 from noiseproof.core.registry import parse_call
 from noiseproof.data import get_dataset
@@ -255,6 +255,19 @@ def test_what_begins_badly_is_given_up(tmp_path: Path) -> None:
     given_up = {parse_call(method)[1]["q"] for method in found.pruned}
     assert all(epochs // 3 < ended[q] < epochs for q in given_up)  # from a third of the epochs on
     assert max(given_up) < max(scores) and len(read_results(tmp_path)) == 25 - len(found.pruned)
+
+
+@optuna
+def test_what_another_driver_gave_up_is_no_failure(tmp_path: Path) -> None:
+    """Two drivers: the second waits for the trial of the first, which gives it up; so does the second."""
+    import optuna
+
+    study = optuna.create_study(direction="maximize")
+    trial, point = study.ask(), replace(GRID, method="gce:q=0.5")
+    study.tell(trial.number, state=optuna.trial.TrialState.PRUNED)
+    with pytest.raises(Pruned, match="was given up after epoch 1 of 2"):
+        _run(trial, point, tmp_path, 1, {})
+    assert not read_results(tmp_path)
 
 
 KILLED = """

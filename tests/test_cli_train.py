@@ -363,7 +363,7 @@ def _read(terminal: int) -> bytes:
         (("--optimizer", "sdg"), "Unknown optimizer 'sdg'. Did you mean 'sgd'?"),
         (("--optimizer", "sgd:lr=-1"), "Expected `lr` in (0, inf), got -1."),
         (("--schedule", "nope"), "Unknown schedule 'nope'. There are: constant, cosine,"),
-        (("--precision", "16"), "Expected one of 32, 64, bf16 as precision, got '16'."),
+        (("--precision", "16"), "Expected one of 32, bf16, 64 as precision, got '16'."),
         (("--protocol", "001"), "got 'digits' of paper '001'"),
         (("--protocol", "009", "--dataset", "two-moons"), "got 'two-moons' of paper '009'"),
         (("--model", "resnet23"), "Unknown model 'resnet23'"),

@@ -74,6 +74,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         frame.assign(**{label: np.array(classes)[given]}).to_csv(folder / name, index=False)
 
     table("data.csv", "y", ("no", "yes"))
+    table("cells.csv", "diagnosis", ("benign", "malignant"))
     table("digits.csv", "digit", ("1", "2", "3"))
     for name in ("mine.csv", "my.csv", "checked.csv"):
         table(name, "kind", ("x", "y", "z"))
@@ -81,7 +82,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "y.npy", labels)
     np.save(folder / "p.npy", np.where(labels[:, None] == [0, 1], 0.9, 0.1))
     texts = [("a parcel for you", "delivery"), ("the invoice is here", "invoice"), ("we send parcels", "delivery")] * 20
-    pd.DataFrame(texts, columns=["body", "kind"]).to_csv(folder / "mails.csv", index=False)
+    mails = pd.DataFrame(texts, columns=["body", "kind"])
+    mails.assign(mail=mails["body"], drawer=mails["kind"]).to_csv(folder / "mails.csv", index=False)
     pd.DataFrame(texts, columns=["review", "mood"]).to_csv(folder / "reviews.csv", index=False)
     for name in ("cat", "dog"):
         (folder / "photos" / name).mkdir(parents=True)

@@ -30,6 +30,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import noiseproof
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.models.classifier import build_classifier
 from noiseproof.train import prepare
 from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out
 
@@ -126,6 +127,14 @@ def test_the_estimated_noise_is_near_the_truth(noise: str) -> None:
     assert estimate_noise(prepare(few)) is None
 
 
+def test_inputs_that_say_nothing_have_a_rate_all_the_same() -> None:
+    """All rows alike: whatever is not of the largest class looks wrong, however the means are rounded."""
+    for rows in range(50, 250):
+        y = torch.randint(2 + rows % 4, (rows,), generator=torch.Generator().manual_seed(rows))
+        found = estimate_noise(prepare(from_arrays(torch.ones(rows, 2), y)))
+        assert found == pytest.approx(1 - int(y.bincount().max()) / rows)
+
+
 def test_leaving_one_out_in_closed_form_is_what_leaving_one_out_gives() -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(25, 3, generator=generator).double(), torch.arange(25) % 3
@@ -194,6 +203,9 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
         ({"model": "lenet5"}, "Expected inputs of shape"),
         ({"epochs": 0}, "Expected `epochs`"),
         ({"validation": 1.5}, "Expected `validation`"),
+        pytest.param(
+            {"device": "cuda"}, "can not run", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
+        ),
     ],
 )
 def test_bad_parameters_are_refused_by_fit(options: dict[str, Any], message: str) -> None:
@@ -346,6 +358,36 @@ def test_pickling_and_saving_keep_every_prediction(method: str, tmp_path: Path) 
     assert [row["train_loss"] for row in again.history_] == [row["train_loss"] for row in model.history_]
     assert (NoisyLabelClassifier.load(again.save(tmp_path / "again")).predict_proba(X) == p).all()
     assert clone(again).fit(X, NAMES).predict_proba(X) == pytest.approx(p)
+
+
+def test_numbers_of_numpy_are_parameters_like_others(tmp_path: Path) -> None:
+    """As a search over an array of values sets them."""
+    model = small(epochs=np.int64(2), batch_size=np.int32(16), random_state=np.int64(7)).fit(X, Y)
+    again = NoisyLabelClassifier.load(model.save(tmp_path))
+    assert (again.epochs, again.batch_size, again.random_state) == (2, 16, 7)
+    assert (again.fit(X, Y).predict_proba(X) == model.predict_proba(X)).all()
+
+
+def test_classes_that_could_not_be_loaded_are_not_saved(tmp_path: Path) -> None:
+    days = np.array(["2020-01-01", "2021-01-01", "2022-01-01"], dtype="datetime64[D]")[Y]
+    with pytest.raises(ValueError, match="Expected words or numbers for classes"):
+        small().fit(X, days).save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("written", ["true", "True", " TRUE", "1"])
+def test_loading_asks_for_no_pretrained_weights(written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small().fit(X, Y).save(tmp_path)
+    edit(model=f"mlp:pretrained={written},hidden=[8]")(tmp_path)
+    asked: list[str] = []
+
+    def build(spec: str, *args: Any, **options: Any) -> Any:
+        asked.append(spec)
+        return build_classifier("mlp:hidden=[8]", *args, **options)
+
+    monkeypatch.setattr("noiseproof.estimator.build_classifier", build)
+    NoisyLabelClassifier.load(tmp_path)
+    assert asked == ["mlp:pretrained=false,hidden=[8]"]
 
 
 def test_loading_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

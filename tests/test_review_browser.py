@@ -326,6 +326,20 @@ def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: 
         assert decided(page, 0)
 
 
+def test_what_a_full_browser_cannot_keep_can_still_be_exported(chromium: Any, tmp_path: Path) -> None:
+    audit = read_audit(write_table_audit(tmp_path))
+    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    with browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, (tmp_path / "review.html").as_uri())
+        page.evaluate("() => { Storage.prototype.setItem = () => { throw new Error('Full.'); }; }")
+        page.keyboard.press("a")
+        page.wait_for_function("document.getElementById('message').textContent.includes('Full.')")
+        with page.expect_download() as download:
+            page.keyboard.press("e")
+        download.value.save_as(tmp_path / "decisions.csv")
+    assert read_decisions(tmp_path / "decisions.csv")[0].label == "dog"
+
+
 def test_names_that_look_like_markup_or_csv_stay_names(chromium: Any, tmp_path: Path) -> None:
     evil = ['</script><script>document.title="taken"</script>', 'a,"b"', "<img src=x onerror=alert(1)>", "tab\there"]
     given, suggested = evil * 2, [evil[(i + 1) % 4] for i in range(8)]

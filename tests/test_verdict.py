@@ -19,7 +19,8 @@ from noiseproof.cli import app
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
-from noiseproof.train import Settings, Task, prepare, train
+from noiseproof.strategies import Run, Strategy
+from noiseproof.train import Method, Settings, Task, prepare, train
 
 runner = CliRunner()
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -131,6 +132,9 @@ def test_few_classes(num_classes: int) -> None:
 def test_what_cannot_be_judged_is_refused() -> None:
     with pytest.raises(ValueError, match="needs logits, root"):
         verdict("ln", 10)
+    for spec in ("peer", "ln:covariance=identity,dummy=false"):  # of other rows too; of nine logits
+        with pytest.raises(ValueError, match="one row's 10 logits alone"):
+            verdict(spec, 10)
     with pytest.raises(ValueError, match=r"`margins` \(N,\)"):
         verdict("mae", 10, margins=torch.zeros(2, 3))
 
@@ -176,6 +180,11 @@ def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None
     assert agree == {
         "curriculum-table2": 20, "bias-table3": 11, "bias-table2": 25, "curriculum-table3": 9, "curriculum-table4": 10,
     }  # fmt: skip
+    held_out = {"weight": [25, 7, 9], "start": [26, 7, 9]}  # what docs/analysis.md sets beside it
+    for number, right in (("weight", 27), ("start", 28)):
+        found = benchmark.by_one_number(rows, number)
+        assert sum(found[table] for table in benchmark.SET_ON) == right
+        assert [found[table] for table in benchmark.HELD_OUT] == held_out[number]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +232,16 @@ def test_a_probe_may_be_shorter_than_an_epoch_and_takes_losses_and_methods(digit
         probe(digits, "gce:q=0.7", settings, steps=5),
     )
     assert loss == method
+
+
+def test_a_probe_of_a_method_that_leaves_rows_out_says_how_many_steps_it_took(digits: Task) -> None:
+    class Half(Strategy):
+        def rows(self, rows: torch.Tensor, run: Run) -> torch.Tensor:
+            return rows[:640]
+
+    settings = Settings(model="mlp:hidden=[16]", batch_size=64)  # 23 steps an epoch, 10 of these rows
+    found = probe(digits, Method(get_loss("ce"), strategies=(Half(),)), settings, steps=23)
+    assert found.steps == 10 and found.pace == pytest.approx(1)  # the first of the same steps
 
 
 def test_the_command_answers_and_probes() -> None:

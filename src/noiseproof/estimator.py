@@ -32,9 +32,10 @@ from noiseproof.strategies import Strategy
 from noiseproof.strategies.mixing import Mixup
 from noiseproof.strategies.weighting import SampleWeights
 from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
-from noiseproof.train.auto import choose_batch_size, choose_method, estimate_noise
+from noiseproof.train.auto import choose_method, estimate_noise
 from noiseproof.train.checkpoint import to_json, write_tensors, write_text
 from noiseproof.train.export import Predictor, export
+from noiseproof.train.settings import make_fabric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             and by the estimated noise (``noiseproof.train.auto.choose_method``).
         model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
         epochs: passes over the data.
-        batch_size: rows of a step; ``full`` is all of them, ``auto`` 128 or, of few rows, a sixteenth.
+        batch_size: rows of a step; ``full`` is all of them.
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         validation: the share of rows held out, so that ``history_`` tells how well labels as given are met, and
             ``& early-stopping`` has something to look at.
@@ -69,8 +70,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         predictor_: the network, from inputs to class probabilities, as a module of PyTorch.
         columns_: how columns of words became numbers, where there were any.
 
-    >>> from sklearn.datasets import load_iris
-    >>> x, y = load_iris(return_X_y=True)
+    >>> from sklearn.datasets import load_wine
+    >>> x, y = load_wine(return_X_y=True)
     >>> wrong = y.copy()
     >>> wrong[::5] = (wrong[::5] + 1) % 3
     >>> model = NoisyLabelClassifier(epochs=30, model="mlp:hidden=[32]").fit(x, wrong)
@@ -89,7 +90,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         model: str = "auto",
         *,
         epochs: int = 100,
-        batch_size: int | Literal["auto", "full"] = "auto",
+        batch_size: int | Literal["full"] = 128,
         optimizer: str = "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4",
         schedule: str = "cosine",
         validation: float = 0.0,
@@ -114,8 +115,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         x = self._inputs(X, reset=True)
         labels = self._labels(X, y)
         keep, weights = self._weights(X, labels, sample_weight)
-        batch_size = choose_batch_size(int(keep.sum())) if self.batch_size == "auto" else self.batch_size
-        settings = Settings(self.model, self.epochs, batch_size, self.optimizer, self.schedule)
+        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
         seed = self._seed()
         split = Split(x if bool(keep.all()) else x[keep], labels[keep])
         data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), split)
@@ -251,9 +251,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _fabric(self) -> Fabric:
         if self.device == "auto":
-            return Fabric(accelerator="auto", devices=1)
+            return make_fabric(accelerator="auto", devices=1)
         device = torch.device(self.device)
-        return Fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
+        return make_fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
 
     # What comes out
 

@@ -164,7 +164,10 @@ def collect(
         found += [figure for figure in maker.make(opened) if not only or figure.name in only]
     if progress is not None:
         progress(len(makers), len(makers), "")
-    return found
+    made = {figure.name for figure in found}
+    return found + [
+        Missing(name, name, "", "other runs: these have nothing for it") for name in only if name not in made
+    ]
 
 
 def _is_named(name: str, names: Sequence[str]) -> bool:

@@ -44,6 +44,13 @@ def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
+def check_of_logits(loss: Loss, num_classes: int) -> None:
+    """Refuse a loss that looks at more than one row's logits, or takes another number of them."""
+    if loss.needs != {"logits"} or not loss.independent_rows or loss.num_outputs(num_classes) != num_classes:
+        needs = "" if loss.needs == {"logits"} else f", which needs {', '.join(sorted(loss.needs))}"
+        raise ValueError(f"Expected a loss of one row's {num_classes} logits alone, got `{loss}`{needs}.")
+
+
 # Weights over the margins of an untrained network
 
 
@@ -493,8 +500,7 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
     0.25
     """
     loss, K = as_loss(loss), check_count("num_classes", num_classes, 2, "A classifier has at least two classes.")
-    if loss.needs != {"logits"} or not loss.independent_rows:
-        raise ValueError(f"Expected a loss of one row's logits, got `{loss}`.")
+    check_of_logits(loss, K)
     sums = _sums_over_labels(loss, K)
     total, spread = float(sums.mean()), float(sums.max() - sums.min())
     largest = _largest_ratio(loss) if loss.kind == "margin" else None
@@ -571,12 +577,10 @@ def loss_figures(
     >>> [figure.name for figure in loss_figures(["ce", "ln"], 10)]
     ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex']
     """
-    plain = [loss for loss in losses if as_loss(loss).needs == {"logits"}]
-    others = [as_loss(loss) for loss in losses if loss not in plain]
-    for loss in others:
-        if not isinstance(loss, LN):
-            needs = ", ".join(sorted(loss.needs))
-            raise ValueError(f"Expected losses of logits alone, or ln, got `{loss}`, which needs {needs}.")
+    plain = [loss for loss in losses if not isinstance(as_loss(loss), LN)]
+    others = [made for made in map(as_loss, losses) if isinstance(made, LN)]
+    for loss in plain:
+        check_of_logits(as_loss(loss), num_classes)
     figures = []
     if plain:
         margins = None if logits is None or labels is None else margin(logits, labels)

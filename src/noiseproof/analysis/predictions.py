@@ -518,15 +518,10 @@ def predict(
 
 def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
     """Given and, where they are known, clean labels of a part of a run's data."""
-    task = run.task
-    if part == "test":
-        run.inputs("test")  # refuses where there is none
-        assert task.test is not None
-        return task.test.y.cpu().numpy(), task.test.y.cpu().numpy()
-    run.inputs(part)
-    data = task.train if part == "train" else task.validation
-    assert data is not None
-    return data.given.cpu().numpy(), None if data.clean is None else data.clean.cpu().numpy()
+    run.inputs(part)  # refuses where there is none
+    data = getattr(run.task, part)
+    given, clean = (data.y, data.y) if part == "test" else (data.given, data.clean)
+    return given.cpu().numpy(), None if clean is None else clean.cpu().numpy()
 
 
 def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
@@ -571,7 +566,10 @@ def prediction_figures(
         *([reliability_figure(test), calibration_figure(test)] if test else [unread]),
         annotator_figure(nll),
     ]
-    figures = [replace(f, reading=f.reading + why) if isinstance(f, Figure) else f for f in figures]
+    if found:
+        figures = [replace(f, reading=f.reading + why) if isinstance(f, Figure) else f for f in figures]
+    else:
+        figures = [replace(f, needs=needs) if isinstance(f, Missing) else f for f in figures]
     if records := {name: run.rows for name, run in runs.items() if "test_accuracy" in run.rows}:
         figures.append(cost_figure(costs(records)))
         parameters = varied([runs[name].name for name in records])

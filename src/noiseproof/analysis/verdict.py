@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noiseproof.analysis.initialization import terms_of
+from noiseproof.analysis.initialization import check_of_logits, terms_of
 from noiseproof.core.checks import check_count
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
@@ -79,7 +79,7 @@ class Verdict:
     answer: Answer
     margin: float  # E[Δ] at the start
     weight: float  # w̄ there: −⟨δ_k⟩(0) of 002 Eq. 3 for simulated logits
-    maximum: float  # of w̄ over all margins
+    maximum: float  # of w over all margins; of w̄ for losses that look at other classes too
     start: float  # weight/maximum
     left_behind: float  # w̄ at margin − FALL, over the maximum
     learnt: float  # w̄ at Δ = 0, over the maximum
@@ -111,12 +111,10 @@ def verdict(
     'learns'
     """
     whole = as_loss(loss)
-    if whole.needs != {"logits"}:
-        needs = ", ".join(sorted(whole.needs))
-        raise ValueError(f"Expected a loss of logits alone, got `{whole}`, which needs {needs}.")
+    check_of_logits(whole, check_count("num_classes", num_classes, 2))
     if margins is not None and (margins.dim() != 1 or not len(margins)):
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
-    weights = _Weights(check_count("num_classes", num_classes, 2), margins, sigma)
+    weights = _Weights(num_classes, margins, sigma)
     found = _judge(whole, weights)
     return (
         found
@@ -324,7 +322,7 @@ def probe(
     each = -(-len(task.train) // settings.batch_rows(len(task.train)))
     settings = replace(settings, epochs=-(-steps // each), schedule="constant", drop_last=False)
 
-    def watch(what: Method | Loss | str) -> tuple[str, int, list[tuple[float, float]], tuple[int, int]]:
+    def watch(what: Method | Loss | str, steps: int) -> tuple[str, int, list[tuple[float, float]], tuple[int, int]]:
         made = get_method(what, task, settings) if isinstance(what, str) else what
         made = Method(made) if isinstance(made, Loss) else made
         seen = _Watch(steps)
@@ -345,7 +343,7 @@ def probe(
         ]
         return str(made), len(seen.seen), first_last, (classes[0], classes[1])
 
-    name, taken, (margins, accuracy, weight), classes = watch(method)
-    _, _, (of_ce, *_), _ = watch("ce")
+    name, taken, (margins, accuracy, weight), classes = watch(method, steps)
+    _, _, (of_ce, *_), _ = watch("ce", taken)  # a method may leave rows out, and take fewer steps
     gain, gain_of_ce = margins[1] - margins[0], of_ce[1] - of_ce[0]
     return Probe(name, taken, margins, accuracy, weight, classes, gain, gain_of_ce)

@@ -22,6 +22,7 @@ from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import BadDecisions, Decision
 from noiseproof.audit.review.issues import Audit
 from noiseproof.audit.review.queue import check_words
+from noiseproof.data.labels import read_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,11 +109,20 @@ def _source(audit: Audit, key: str = "data") -> Path:
 
 
 def _spelling(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
-    """How the source writes each class: most often 1.0, say, where the class is called 1."""
+    """How the source writes each class: most often 1.0, say, where the class is called 1.
+
+    One that no audited row bears is its own name, or among numbers its position in the classes that the user named.
+    """
     seen: dict[str, Counter[Any]] = {}
     for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
         seen.setdefault(name, Counter())[cells[row]] += 1
-    return {name: counts.most_common(1)[0][0] for name, counts in seen.items()}
+    spelling = {name: counts.most_common(1)[0][0] for name, counts in seen.items()}
+    written = list(spelling.values())
+    is_number = read_labels(written).dtype.kind == "i"
+    for k, name in enumerate(audit.classes):
+        word = str(k) if is_number and audit.config.get("classes_named") else name
+        spelling.setdefault(name, int(word) if is_number and not isinstance(written[0], str) else word)
+    return spelling
 
 
 @contextmanager
@@ -145,7 +155,7 @@ def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
     _check_unchanged(audit, cells)
     spelling = _spelling(audit, cells)
     with _new_file(out) as file:
-        written = {row: spelling.get(name, name) for row, name in changes.items()}
+        written = {row: spelling[name] for row, name in changes.items()}
         if out.name.lower().endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
                 records.replace(label, written, packed)  # type: ignore[arg-type]  # it writes like any file
@@ -163,9 +173,8 @@ def _write_parquet(audit: Audit, changes: Mapping[int, str], path: Path, label: 
     at = table.schema.get_field_index(label)
     field, values = table.schema.field(at), table.column(at).to_pylist()
     spelling = _spelling(audit, values)
-    is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
     for row, name in changes.items():
-        values[row] = _typed(audit, spelling, name, is_number)
+        values[row] = spelling[name]
     column = pa.array(values, type=field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
     if pa.types.is_dictionary(field.type):  # categories keep their order, and a new one comes last
         known = table.column(at).unify_dictionaries().chunk(0).dictionary.to_pylist()
@@ -186,20 +195,15 @@ def _words(values: Any) -> list[str]:
     return [str(word) for word in words]
 
 
-def _typed(audit: Audit, spelling: Mapping[str, Any], name: str, is_number: bool) -> Any:
-    """A class as the source writes it; one that it never does is its own name, or among numbers its position."""
-    return spelling[name] if name in spelling else audit.classes.index(name) if is_number else name
-
-
 def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
     if out.suffix != ".npy":
         raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
     labels = _label_array(audit)
     _check_unchanged(audit, _words(labels.ravel()))
-    cells, is_number = labels.ravel().tolist(), labels.dtype.kind in "iuf"
+    cells = labels.ravel().tolist()
     spelling = _spelling(audit, cells)
     for row, name in changes.items():
-        cells[row] = _typed(audit, spelling, name, is_number)
+        cells[row] = spelling[name]
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if labels.dtype.kind in "US" else labels.dtype)
     with _new_file(out) as file:
@@ -254,8 +258,13 @@ def _write_pictures(audit: Audit, changes: Mapping[int, str], out: Path, link: b
 
 def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:
     """Where each file below ``root`` goes: to the folder of its class, under a name that nobody else has there."""
+    # A class may be a link to a folder elsewhere, which the audit has followed.
+    linked = [folder for folder in root.iterdir() if folder.is_symlink() and folder.is_dir()]
     found = sorted(
-        Path(folder, name).relative_to(root).as_posix() for folder, _, names in os.walk(root) for name in names
+        Path(folder, name).relative_to(root).as_posix()
+        for top in (root, *linked)
+        for folder, _, names in os.walk(top)
+        for name in names
     )
     places = {name: name for name in found if name not in moves}
     taken = set(places.values())
@@ -368,6 +377,8 @@ def read_again(audit: Audit) -> AuditData:
         raise ValueError("Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain.")
     names = ("label", "text", "id", "group", "time", "trusted", "labels", "embeddings", "backbone")
     options = {name: config[name] for name in names if config.get(name) is not None}
+    if config.get("classes_named"):
+        options["classes"] = config["classes"]
     if not has_data:
         options["pred_probs"] = config["pred_probs"]
     return read_rows(

@@ -43,9 +43,7 @@ class Evidence:
     features: NDArray[np.float32] | None  # (N, F): the inputs as the models saw them
     margin: NDArray[np.float32]  # (N,): mean over epochs of Δ_y = z_y − log Σ_{i≠y} exp z_i
     unlearned: NDArray[np.float32] | None = None  # (N,): share of epochs in which the given label was not predicted
-    doubt: NDArray[np.float32] | None = (
-        None  # (N,) in [0, 1]: what the head says of its own noise (LN's Σ, 1 − NAL's τ)
-    )
+    doubt: NDArray[np.float32] | None = None  # (N,) in [0, 1]: what the head says of its noise (LN's Σ, 1 − NAL's τ)
     neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
     dynamics: NDArray[np.float32] | None = None  # (N, K): what models said of the rows that they trained on, on the way
 
@@ -141,7 +139,8 @@ def watch_training(
 def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
     """P(true k | x, given y), (N, K) float32."""
     truth = torch.empty_like(probs)
-    for rows, part in fit_class_noise(given, probs, generator=torch.Generator().manual_seed(0)).truth(given, probs):
+    noise = fit_class_noise(given, probs, generator=torch.Generator().manual_seed(0), rates=False)
+    for rows, part in noise.truth(given, probs):
         truth[rows] = part.to(truth.dtype)
     return truth
 

@@ -147,8 +147,8 @@ def read_rows(
     }  # fmt: skip
     source: dict[str, Any] = {
         "data": path and str(path), "labels": _where(labels), "labels_key": None, "pred_probs": _where(pred_probs),
-        "embeddings": _where(embeddings), **columns, "backbone": backbone,
-        "trusted": trusted if isinstance(trusted, str) else _where(trusted),
+        "embeddings": _where(embeddings), **columns, "backbone": backbone, "trusted": _where(trusted),
+        "classes_named": classes is not None,
     }  # fmt: skip
     is_table = data is not None and (path is None or path.name.lower().endswith(TABLES))
     if not is_table and (asked := [name for name, value in columns.items() if value]):
@@ -279,6 +279,8 @@ def _from_table(
         present = whole[label][~absent_label]
         if len(present) == 0:
             raise ValueError(f"Expected labels in column {label!r}, got none in any of {len(frame)} rows.")
+        if present.dtype.kind in "mM":  # of which NumPy would make nanoseconds
+            present = present.astype(str)
         labelled, names = encode_labels(present, names or classes, positions=classes is not None, name=label)
         given = np.full(len(whole), -1)
         given[~absent_label] = labelled.numpy()
@@ -307,7 +309,10 @@ def _from_table(
         "text" if text else "table", names, given, row, len(frame), x,
         ids=ids, groups=_codes(whole[roles["group"]]) if "group" in roles else None, time=times,
         trusted=known if "trusted" in roles or extra is not None else None, annotators=votes, frame=frame,
-        source={"labels_sha256": _sha256(frame[label], absent_label[: len(frame)]) if label else None},
+        source={
+            "labels_sha256": _sha256(frame[label], absent_label[: len(frame)]) if label else None,
+            **({"trusted": trusted} if "trusted" in roles else {}),
+        },
         notes=tuple(notes),
     )  # fmt: skip
     return _leave_out(found, skip)
@@ -393,7 +398,7 @@ def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
     import pandas as pd
 
     absent = _missing(column)
-    numbers = pd.to_numeric(column.where(~absent), errors="coerce")
+    numbers = pd.to_numeric(column, errors="coerce").where(~absent)  # a missing date is a number to pandas
     if (numbers.isna() & ~absent).any():
         dates = pd.to_datetime(column.where(~absent), errors="coerce", utc=True, format="mixed")
         if bad := column[dates.isna() & ~absent].tolist():

@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.audit.evidence import Evidence
+from noiseproof.audit.evidence import VOTERS, Evidence
 from noiseproof.audit.neighbours import nearest, neighbour_votes
 from noiseproof.audit.posterior import SMALL, ClassNoise, blocks, fit_class_noise, sharpened
 from noiseproof.core.checks import check_count
 
-VOTERS = 25  # neighbours that are asked
 LEAST_TRUSTED = 20  # rows that β is worth being fitted to
 RARE = 20.0  # rows' worth of the overall noise rate that each class's own is averaged with
 FINE = 0.01  # a share of wrong labels that is no matter
@@ -102,7 +101,7 @@ def find_label_issues(
     least, mean, most = noise.least_rate, noise.mean_rate, noise.confident_rate
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
         probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
-        noise = fit_class_noise(given, probs, trusted=fitted_to, generator=generator)
+        noise = fit_class_noise(given, probs, trusted=fitted_to, generator=generator, rates=False)
     crowd = None if annotators is None else _Crowd(_columns(annotators, N, K), given, probs, noise)
 
     right = torch.empty(N, dtype=torch.float64)  # P(true = given)

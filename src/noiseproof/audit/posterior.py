@@ -71,12 +71,18 @@ def sharpened(p: Tensor, beta: float, floor: float = FLOOR) -> Tensor:
 
 
 def fit_class_noise(
-    labels: Tensor, probs: Tensor, *, trusted: Tensor | None = None, generator: torch.Generator | None = None
+    labels: Tensor,
+    probs: Tensor,
+    *,
+    trusted: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    rates: bool = True,
 ) -> ClassNoise:
     """β and T of given ``labels`` (N,) and out-of-sample predictions ``probs`` (N, K).
 
     Rows whose labels are ``trusted`` (N,) bool tell how certain q should be, for there no noise is in the way: β is
-    then the one under which *they* are most likely. They tell nothing of the noise.
+    then the one under which *they* are most likely. They tell nothing of the noise. Without ``rates``, the noise rates,
+    which are most of the work, stay unknown.
     """
     noisy = slice(None) if trusted is None else ~trusted
     y, p = labels[noisy], probs[noisy]
@@ -94,11 +100,14 @@ def fit_class_noise(
             fit = _likelihood(some_y, some_p, candidate, _em(some_y, some_p, candidate, start))
         if fit > best:
             best, beta = fit, candidate
+    T = _em(y, p, beta, confident)
+    if not rates:
+        return ClassNoise(beta, T)
     mean, least = (
         ClassNoise(beta, _em(some_y, some_p, beta, start, rounds, LOW_FLOOR), LOW_FLOOR).rate(some_y, some_p)
         for rounds in (ROUNDS, MANY)
     )
-    return ClassNoise(beta, _em(y, p, beta, confident), FLOOR, mean, least, 1 - float(confident.trace()))
+    return ClassNoise(beta, T, FLOOR, mean, least, 1 - float(confident.trace()))
 
 
 def confident_joint(labels: Tensor, probs: Tensor) -> Tensor:

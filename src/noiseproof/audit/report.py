@@ -31,16 +31,18 @@ doubt                 float    in [0, 1], what the head says of its own noise; e
 ``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
 rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
 suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
-conflicts: [{group, rows, labels}]}, ``outliers`` {rows, cut}, ``skipped`` [{reason, count, rows}] (rows: the first
-thousand), ``notes`` [str], ``neighbour_recall``, ``seconds`` {stage: s}.
+conflicting (groups with different labels), conflicts (the first thousand of these): [{group, rows, labels}]},
+``outliers`` {rows, cut}, ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
+``neighbour_recall``, ``seconds`` {stage: s}.
 
 ``config.json``: ``format`` 1, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (what
 the labels inside an .npz file of arrays are called; null where they are in a file of their own); the columns
-``label``, ``text``, ``id``, ``group``, ``time``, ``trusted``, ``annotators`` [..], ``ignore`` [..] or null; ``classes``
-[names, in the order of their numbers], ``backbone``, ``mode``, ``method``, ``model``, ``epochs``, ``folds``, ``seed``,
-``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without one: an
-empty line), ``versions``, ``command``.
+``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
+[..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
+that whole numbers are positions among them), ``backbone``, ``mode``, ``method``, ``model``, ``epochs``, ``folds``,
+``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without
+one: an empty line), ``versions``, ``command``.
 """
 
 from __future__ import annotations
@@ -80,7 +82,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
-FILES = ("issues.csv", "issues.parquet", "summary.json", "config.json")
 Mode = Literal["thorough", "fast"]
 NEIGHBOURS = 10  # that decide what is a near-duplicate or an outlier
 FEW = 2000  # rows of which a fast audit misses much
@@ -341,7 +342,7 @@ class LabelReport:
     def _verdict(self, issues: int, rows: int) -> str:
         low, high = self.found.noise_interval
         if self.found.looks_fine:
-            alarms = f"; {issues} of {rows} are called issues, as false alarms may be" if issues else ""
+            alarms = f"; {issues} of {rows} are called issues, mistakes or false alarms" if issues else ""
             rate = self.found.false_positive_rate
             return f"The labels look fine{alarms} (expected share of right labels called issues: {rate:.2%})."
         rate = self.found.noise_rate
@@ -362,19 +363,22 @@ class LabelReport:
 
     def _near_duplicates(self, own: NDArray[np.bool_]) -> dict[str, Any]:
         if self.duplicates is None:
-            return {"groups": 0, "rows": 0, "conflicts": []}
+            return {"groups": 0, "rows": 0, "conflicting": 0, "conflicts": []}
         group, data = np.where(own, self.duplicates.group, -1), self.data
         rows = np.flatnonzero((group >= 0) & self.duplicates.conflict)
         rows = rows[np.argsort(group[rows], kind="stable")]
-        parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1)[:MOST_LISTED] if len(rows) else []
+        parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else []
         conflicts = [
             {
                 "group": int(group[part[0]]), "rows": data.row[part].tolist(),
                 "labels": [data.classes[k] for k in data.given[part].tolist()],
             }
-            for part in parts
+            for part in parts[:MOST_LISTED]
         ]  # fmt: skip
-        return {"groups": len(np.unique(group[group >= 0])), "rows": int((group >= 0).sum()), "conflicts": conflicts}
+        return {
+            "groups": len(np.unique(group[group >= 0])), "rows": int((group >= 0).sum()), "conflicting": len(parts),
+            "conflicts": conflicts,
+        }  # fmt: skip
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -388,8 +392,10 @@ class LabelReport:
         began = time.perf_counter()
         table = self.table()
         written = []
+        # A carriage return in a cell is quoted only where it may end a line.
+        returns = any("\r" in word for word in (*self.data.classes, *map(str, table["id"])))
         with replacing(target / "issues.csv") as path:
-            table.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
+            table.to_csv(path, index=False, lineterminator="\r\n" if returns else "\n", encoding="utf-8")
             written.append(target / "issues.csv")
         if importlib.util.find_spec("pyarrow") is not None:
             with replacing(target / "issues.parquet") as path:
@@ -459,10 +465,14 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write, which takes its place once it is whole."""
+    """A file beside ``path`` to write, which takes its place once it is whole; of one that fails nothing is left."""
     part = path.with_name(f".{path.name}.part")
-    yield part
-    os.replace(part, path)
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _plain(value: Any) -> Any:

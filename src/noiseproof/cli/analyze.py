@@ -67,6 +67,8 @@ def analyze_loss(
     from noiseproof.losses import get_loss
     from noiseproof.noise import get_noise
 
+    if over is not None and out is None:
+        raise ValueError("Expected --out, a file to draw the map of --over to, got none.")
     task, settings, K = _own(data, model, "none", classes, seed, data_dir)
     specs = split_losses(losses)
     logits, labels = (None, None) if task is None else initial_logits(task, "ce", settings, seed=seed)
@@ -74,7 +76,7 @@ def analyze_loss(
     found = {}
     for spec in specs:
         loss = get_loss(spec)
-        if loss.needs == {"logits"} and loss.independent_rows:
+        if loss.needs == {"logits"} and loss.independent_rows and loss.num_outputs(K) == K:
             found[spec] = robustness(loss, K, transition)
     if out is not None:
         title = f"Before training, {K} classes"
@@ -169,8 +171,8 @@ def _own(
     if data is None:
         if classes is None:
             raise ValueError("Expected --classes or --data, got neither.")
-        if model is not None:
-            raise ValueError("Expected --data for a model to look at, got none.")
+        if model is not None or noise != "none":
+            raise ValueError(f"Expected --data for {'a model to look at' if model else '--noise'}, got none.")
         return None, settings, classes
     task = prepare(get_dataset(data, data_dir), noise, seed=seed, data_dir=data_dir)
     if classes not in (None, task.train.num_classes):
@@ -183,7 +185,7 @@ def _show_verdict(found: Verdict, probe: Probe | None) -> None:
     rows = [
         ("margin", plain(found.margin), "mean Δ of the labels before training (004 Eq. 4)"),
         ("weight", plain(found.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (002 Eq. 3)"),
-        ("maximum", plain(found.maximum), "largest mean weight over all margins"),
+        ("maximum", plain(found.maximum), "largest weight over all margins"),
         ("start", plain(found.start), "weight over maximum"),
         ("left behind", plain(found.left_behind), "weight of a margin that falls 3 below, over maximum"),
         ("learnt", plain(found.learnt), "weight at Δ = 0, over maximum"),

@@ -161,7 +161,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     if copies["rows"]:
         typer.echo(
             f"near-duplicates: {copies['rows']} rows in {copies['groups']} groups, "
-            f"{len(copies['conflicts'])} of them with different labels"
+            f"{copies['conflicting']} of them with different labels"
         )
     if outliers["rows"]:
         typer.echo(f"like no other row: {outliers['rows']} rows")

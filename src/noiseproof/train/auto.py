@@ -18,15 +18,6 @@ _LENGTHS = (0.5, 1.0)  # of the kernel, by the median distance
 _RIDGES = tuple(10 ** (step / 2) for step in range(-6, 4))
 
 
-def choose_batch_size(rows: int) -> int:
-    """Rows of a step: 128, but where there are few rows, so that an epoch has sixteen steps as long as each has 16.
-
-    >>> [choose_batch_size(rows) for rows in (100, 1000, 10_000)]
-    [16, 62, 128]
-    """
-    return min(128, max(16, rows // 16))
-
-
 def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
     """The method that ``auto`` stands for.
 

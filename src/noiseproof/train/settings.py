@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from noiseproof.core.checks import check_count, check_number

@@ -91,11 +91,11 @@ class FileStore {
   save(row, decision, label) {
     try {
       if (decision === "undo") {
-        localStorage.removeItem(this.prefix + row);
         this.words.delete(row);
+        localStorage.removeItem(this.prefix + row);
       } else {
+        this.words.set(row, { decision, label }); // first: an export has it even where the storage is full
         localStorage.setItem(this.prefix + row, label === null ? decision : `${decision}\t${label}`);
-        this.words.set(row, { decision, label });
       }
     } catch (error) {
       say(`Not saved: ${error.message} Export the decisions now.`, true);
