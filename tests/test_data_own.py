@@ -464,6 +464,7 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     [
         (table()[:0], {}, "Expected at least one row in the table, got an empty table"),
         (table(), {"label": "labels"}, "Expected a column 'labels' in the table, found none. Did you mean 'label'?"),
+        (pd.DataFrame({"age;label": ["3;a", "4;b"]}), {}, "Its only one is 'age;label'. Separate columns with commas"),
         (table(), {"features": ["agee"]}, "Expected the columns 'agee' in the table"),
         (table(), {"features": ["age", "label"]}, "a list of columns without the label 'label', got"),
         (table(), {"features": "age"}, "a list of columns without the label 'label', got 'age'"),

@@ -58,6 +58,8 @@ def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFram
         if column is not None and column not in frame.columns:
             near = difflib.get_close_matches(str(column), map(str, frame.columns), n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are {some(list(frame.columns))}."
+            if len(frame.columns) == 1 and any(mark in str(frame.columns[0]) for mark in ";\t|"):
+                hint = f"Its only one is {frame.columns[0]!r}. Separate columns with commas, or tabs in a .tsv file."
             raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
     if len(frame) == 0:
         raise ValueError(f"Expected at least one row in {source}, got an empty table.")
