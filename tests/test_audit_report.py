@@ -358,3 +358,10 @@ def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
         part.write_text("half")
         raise OSError("disk full")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]
+
+
+def test_few_rows_are_said_to_be_few(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    np.savez(tmp_path / "few.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    notes = " ".join(audit(read_rows(tmp_path / "few.npz"), mode="fast", epochs=2).summary()["notes"])
+    assert "With 30 rows, rates and counts mean little" in notes and "--thorough finds more" in notes

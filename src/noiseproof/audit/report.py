@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 Mode = Literal["thorough", "fast"]
 NEIGHBOURS = 10  # that decide what is a near-duplicate or an outlier
-FEW = 2000  # rows of which a fast audit misses much
+FEW, VERY_FEW = 2000, 50  # rows of which a fast audit misses much, and of which none says much
 LARGEST_MATRIX, MOST_PAIRS, MOST_LISTED = 200, 20, 1000
 
 
@@ -126,6 +126,8 @@ def audit(
             )
     else:
         notes.append("Without features there is no search for neighbours, near-duplicates and outliers.")
+    if len(data) < VERY_FEW:
+        notes.append(f"With {len(data)} rows, rates and counts mean little: look at each row yourself.")
     copies = None if duplicates is None else duplicates.group
     train: Any = watch_training if mode == "fast" else cross_validate
     asked = {"method": method, "model": model, "epochs": epochs}
