@@ -40,6 +40,15 @@ def test_every_option_has_a_help_text(name: str) -> None:
         assert text and text.strip(), f"`{parameter.name}` of noiseproof {name} has no help text."
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_in_an_example(name: str) -> None:
+    shown = {word for example in examples_of(COMMANDS[name]) for word in words(example)}
+    for parameter in COMMANDS[name].params:
+        spellings = {*parameter.opts, *parameter.secondary_opts}
+        is_option = parameter.param_type_name == "option" and parameter.name not in ("help", "version")
+        assert not is_option or spellings & shown, f"No example of noiseproof {name} shows {' or '.join(spellings)}."
+
+
 def test_every_group_says_what_is_in_it() -> None:
     groups = [ROOT_COMMAND, *(c for c in ROOT_COMMAND.commands.values() if hasattr(c, "commands"))]
     assert all(group.help for group in groups) and len(groups) > 3

@@ -39,6 +39,8 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batch
         "analyze loss --losses 'nce + mae,agce:a=0.6,q=0.6' --data cifar100 --model resnet34 --out losses.pdf",
         "analyze loss --losses mae,ce --classes 10 --noise pairflip:rate=0.4 --json",
         "analyze loss --losses agce:a=0.6,q=0.6 --classes 1000 --over a,q --out agce.html",
+        "analyze loss --losses mae,ce --classes 100 --sigma 0.5",
+        "analyze loss --losses mae,ce --data cifar10 --data-dir /srv/data --model resnet32 --seed 1",
     ),
 )
 @refusals()
@@ -124,6 +126,9 @@ def split_losses(text: str) -> list[str]:
         "analyze fit --loss mae --classes 400",
         "analyze fit --loss '10*nce + 0.1*agce:a=1.8,q=3' --classes 1000 --json",
         "analyze fit --loss gce:q=0.9 --data table:table=mine.csv,label=kind --probe",
+        "analyze fit --loss mae --classes 100 --sigma 0.5",
+        "analyze fit --loss mae --data cifar10 --data-dir /srv/data --model resnet32",
+        "analyze fit --loss mae --data digits --noise symmetric:rate=0.4 --probe --steps 100 --seed 1",
     ),
 )
 @refusals()
@@ -232,6 +237,7 @@ RunFolders = Annotated[
         "analyze page runs/mine",
         "analyze page runs/ce runs/gce runs/sln --out compare.html",
         "analyze page runs/* --format pdf --only accuracy-curves,margins",
+        "analyze page runs/mine --data-dir /srv/data --json",
     ),
 )
 @refusals()
@@ -287,6 +293,7 @@ def analyze_page(
         "analyze landscape runs/ce runs/sln",
         "analyze landscape runs/ce --points 31 --span 0.5 --out landscape.pdf",
         "analyze landscape runs/wrn --rows 10000 --accelerator cuda --precision bf16",
+        "analyze landscape runs/ce --seed 1 --threads 2 --data-dir /srv/data --json",
     ),
 )
 @refusals()

@@ -41,6 +41,9 @@ def on_model(text: str, **options: Any) -> Any:
         "audit x.npy --labels y.npy --out audit-x",
         "audit --labels y.npy --pred-probs p.npy",
         "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore weight_kg",
+        "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
+        "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
+        "audit photos/ --backbone timm:resnet18 --device cuda --threads 8",
     )
 )
 @refusals()

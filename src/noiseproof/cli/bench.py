@@ -47,6 +47,8 @@ Precision = Annotated[str | None, typer.Option(help="32, bf16 or 64: of all runs
         "bench run ln-table1 --only mnist --dry-run",
         "bench run sweep.toml --engine processes --workers 8",
         "bench run sweep.toml --engine ray --address auto --gpus 0.25",
+        "bench run ln-table1 --only mnist --seeds 2 --precision bf16 --accelerator cuda --data-dir /srv/data",
+        "bench run sweep.toml --results mine --threads 2 --retry-failed --json",
     ),
 )
 @refusals()
@@ -127,7 +129,14 @@ def _tell(experiment: Experiment, result: Mapping[str, Any], done: int, total: i
     typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
 
 
-@bench_app.command("status", epilog=examples("bench status sweep.toml", "bench status sweep.toml --json"))
+@bench_app.command(
+    "status",
+    epilog=examples(
+        "bench status sweep.toml",
+        "bench status sweep.toml --json",
+        "bench status ln-table1 --only mnist --seeds 2 --precision bf16 --results mine --data-dir /srv/data",
+    ),
+)
 @refusals()
 def bench_status(
     spec: Spec,
@@ -176,6 +185,7 @@ def _experiments(
         "bench table",
         "bench table ln-table1 --only mnist",
         "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
+        "bench table ln-table1 --results mine --seeds 2 --precision bf16 --json",
     ),
 )
 @refusals()
@@ -220,6 +230,8 @@ def bench_table(
         "bench compare --data my.csv --label kind --test checked.csv --methods ce,gce:q=0.5,sln-mo --seeds 10",
         "bench compare --data mails.csv --text body --label kind --epochs 20",
         "bench compare --data digits --noise symmetric:rate=0.4 --json",
+        "bench compare --data my.csv --label kind --missing impute --model mlp:hidden=[64] --results mine",
+        "bench compare --data mnist --data-dir /srv/data --engine processes --workers 4 --accelerator cpu",
     ),
 )
 @refusals()
@@ -304,6 +316,9 @@ def _method_list(text: str) -> list[str]:
         "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
         "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
+        "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2 --seeds 5 --json",
+        "bench search 'gce:q=[0.3,0.7]' --dataset mnist --data-dir /srv/data --results mine --accelerator cpu",
+        "bench search 'gce:q=[0.3,0.7]' --engine processes --workers 4",
     ),
 )
 @refusals()

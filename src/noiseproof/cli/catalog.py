@@ -52,6 +52,7 @@ def losses(
         "calibrate gce --classes 1000",
         "calibrate agce:a=0.6,q=0.6 --classes 1000 --free a,q",
         "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 1000 --free agce.q --json",
+        "calibrate gce --classes 1000 --like 10 --sigma 0.5",
     )
 )
 @refusals()

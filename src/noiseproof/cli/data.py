@@ -66,7 +66,14 @@ def _found(name: str, data_dir: str | None) -> list[str] | None:
     return [str(path) for path in found]
 
 
-@data_app.command("fetch", epilog=examples("data fetch mnist", "data fetch cifar10n --data-dir /srv/data"))
+@data_app.command(
+    "fetch",
+    epilog=examples(
+        "data fetch mnist",
+        "data fetch cifar10n --data-dir /srv/data",
+        "data fetch mnist --mirror https://files.example.org/mnist --json",
+    ),
+)
 @refusals()
 def data_fetch(
     name: Annotated[str, typer.Argument(help="A dataset of `noiseproof data list`.")],
@@ -108,6 +115,7 @@ def data_fetch(
         "data show cifar10 --noise asymmetric-cifar10:rate=0.4 --seed 1 --json",
         "data show cifar10 --noise open-set:rate=0.4 --foreign cifar100",
         "data show table:table=mine.csv,label=kind",
+        "data show mnist --data-dir /srv/data",
     ),
 )
 @refusals()

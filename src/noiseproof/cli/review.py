@@ -33,6 +33,8 @@ Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit`
         "review audit/",
         "review audit/ --port 8765 --no-browser",
         "review audit/ --html review.html",
+        "review audit/ --html review.html --max-mb 20 --force",
+        "review audit/ --all --decisions mine.csv --browser",
     )
 )
 @refusals()
@@ -97,6 +99,8 @@ def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force
         "apply audit/",
         "apply audit/ --decisions decisions.csv --out corrected.csv --retrain",
         "apply audit/ --accept-all --retrain --method gce",
+        "apply audit/ --retrain --epochs 50 --seed 1 --json",
+        "apply photos-audit/ --link",
     )
 )
 @refusals()

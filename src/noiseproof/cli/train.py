@@ -51,6 +51,11 @@ SHOWN = (
         "train --dataset table:table=mine.csv,label=kind --method gce:q=0.7",
         "train --dataset cifar100 --method ce --devices 8 --nodes 4 --precision bf16",
         "train --dataset cifar10 --method ln --dry-run",
+        "train --model mlp:hidden=[64] --epochs 20 --batch-size 64 --optimizer adam:lr=1e-3 --schedule cosine",
+        "train --method sln-mo --seed 1 --validation 0.2 --clip 1 --samples --out runs/mine --log tensorboard --json",
+        "train --method ce --out runs/mine --no-resume --checkpoint-steps 100 --threads 1 --accelerator cpu",
+        "train --dataset cifar10 --data-dir /srv/data --noise open-set:rate=0.4 --foreign cifar100 --compile",
+        "train --dataset folder:path=photos --method gce --workers 8 --devices 2 --strategy ddp",
     )
 )
 @refusals()
@@ -210,7 +215,7 @@ def _file_name(*parts: str) -> str:
     return "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
 
 
-@app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --json"))
+@app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --epochs 30 --json"))
 @refusals()
 def demo(
     out: Annotated[
