@@ -352,7 +352,7 @@ def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
         ("x,y\n1,a,7\n2,b,8\n", "a.csv, got rows with more fields than the header"),
         ("x,y\n1,a\n2,b,c\n", "a.csv, got .*Expected 2 fields in line 3, saw 3"),
         ("x,y\n1,0.5\n2,1.5\n", "got real numbers such as 0.5"),
-        ("x;y\n1;a\n2;b\n", "There are 'x;y'"),
+        ("x;y\n1;a\n2;b\n", "Its only one is 'x;y'. Separate columns with commas"),
         (b"x,y\n1,caf\xe9\n2,b\n", "Expected UTF-8 in .*a.csv"),
         ("x,y\n1,a\n", "every label is 'a'"),
         ("x,y\n", "Expected at least one row in .*a.csv, got an empty table"),
