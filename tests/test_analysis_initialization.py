@@ -27,8 +27,8 @@ from noiseproof.analysis.initialization import (
     weights_figure,
 )
 from noiseproof.cli import app
-from noiseproof.cli.analyze import split_losses
 from noiseproof.core.margin import margin
+from noiseproof.core.registry import split_specs
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error
@@ -287,7 +287,7 @@ def test_figures_are_complete_and_ln_has_its_own() -> None:
     ],
 )
 def test_a_list_of_losses_is_split_between_losses(text: str, specs: list[str]) -> None:
-    assert split_losses(text) == specs
+    assert split_specs(text) == specs
     for spec in specs:
         get_loss(spec)
 

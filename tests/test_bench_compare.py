@@ -18,7 +18,7 @@ from noiseproof.bench import BadExperiment, Experiment, read_results
 from noiseproof.bench.compare import METHODS, compare, own_table
 from noiseproof.bench.ranking import Place, _holm, rank, recommend
 from noiseproof.cli import app
-from noiseproof.cli.bench import _method_list
+from noiseproof.core.registry import split_specs
 from noiseproof.data import get_dataset
 from noiseproof.train import Settings, get_method
 
@@ -273,7 +273,7 @@ def test_data_without_a_test_part_is_refused(tmp_path: Path) -> None:
 
 def test_lists_of_methods_keep_their_parameters() -> None:
     text = "ce, agce:a=0.6, q=0.6,nce+agce,cr:loss=(phuber:tau=10,x=1),gce & momentum:alpha=0.9"
-    assert _method_list(text) == [
+    assert split_specs(text) == [
         "ce", "agce:a=0.6, q=0.6", "nce+agce", "cr:loss=(phuber:tau=10,x=1)", "gce & momentum:alpha=0.9",
     ]  # fmt: skip
 

@@ -1,7 +1,8 @@
 """noiseproof trains classifiers on labels that can't be trusted, and says which labels are wrong."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from noiseproof.core.lazy import lazily
 
 if TYPE_CHECKING:  # at run time each is imported when it is asked for: the command line must not wait for torch
     from noiseproof.estimator import NoisyLabelClassifier
@@ -24,16 +25,5 @@ __all__ = [
     "expected_margin", "get_loss", "logit_bias", "remargin_for",
 ]  # fmt: skip
 
-_ELSEWHERE = {"NoisyLabelClassifier": "noiseproof.estimator"}  # all other names are of the losses
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_ELSEWHERE.get(name, "noiseproof.losses")), name)
-    globals()[name] = found  # found directly from now on
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_HOMES = dict.fromkeys(__all__, "noiseproof.losses") | {"NoisyLabelClassifier": "noiseproof.estimator"}
+__getattr__, __dir__ = lazily(__name__, _HOMES)

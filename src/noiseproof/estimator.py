@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -28,6 +27,7 @@ from noiseproof.data.tables import Columns, fit_columns
 from noiseproof.losses import get_loss
 from noiseproof.losses.gaussian import Het
 from noiseproof.models.classifier import Classifier, build_classifier
+from noiseproof.models.timm import without_weights
 from noiseproof.strategies import Strategy
 from noiseproof.strategies.mixing import Mixup
 from noiseproof.strategies.weighting import SampleWeights
@@ -365,7 +365,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             normalise = Standardise(tensors.pop("normalise.mean"), tensors.pop("normalise.std"))
         loss = None if said["loss"] is None else get_loss(said["loss"])
         outputs = len(self.classes_) if loss is None else loss.num_outputs(len(self.classes_))
-        model = re.sub(r"pretrained\s*=[^,]*", "pretrained=false", said["model"])  # the weights are all here
+        model = without_weights(said["model"])  # they are all here
         models = [
             build_classifier(
                 model, said["head"], input_shape=self._input[0], num_outputs=outputs,

@@ -1,7 +1,8 @@
 """See what a loss does: before training, during it, and after it."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from noiseproof.core.lazy import lazily
 
 if TYPE_CHECKING:  # at run time each is imported when it is asked for: a page's shell must not wait for the loop
     from noiseproof.analysis.figure import Figure, Layer, Missing
@@ -20,15 +21,4 @@ __all__ = [
     "Figure", "Layer", "Missing", "RunFolder", "Verdict", "collect", "make_page", "open_run", "open_runs", "probe",
     "save", "to_matplotlib", "to_plotly",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"noiseproof.analysis.{_HOME[name]}"), name)
-    globals()[name] = found  # found directly from now on
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.analysis.{home}" for name, home in _HOME.items()})

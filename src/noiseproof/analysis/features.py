@@ -131,8 +131,7 @@ def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
         )
     state, points = run.result().run, torch.as_tensor(data.x)
     grid = plane_grid(points.cpu(), resolution=resolution)
-    parts = [(rows, counts, state.log_probs(outs)) for rows, counts, outs in state.sweep(torch.as_tensor(grid).float())]
-    p = state.merge(parts, len(grid)).exp().cpu().numpy()  # (resolution², 2)
+    p = state.predict(torch.as_tensor(grid).float()).exp().cpu().numpy()  # (resolution², 2)
     over = pd.DataFrame({"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)})
     x, given = points.cpu().double().numpy(), data.given.cpu().numpy()
     right = np.ones(len(given), bool) if data.clean is None else given == data.clean.cpu().numpy()

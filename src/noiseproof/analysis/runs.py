@@ -18,11 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from noiseproof.core.registry import format_call, parse_call
 from noiseproof.data import Dataset, Inputs, NoisyData, get_dataset
 from noiseproof.data.base import take
 from noiseproof.heads import HEADS
 from noiseproof.losses import get_loss
+from noiseproof.models.timm import without_weights
 from noiseproof.strategies import get_strategy
 from noiseproof.train import Method, Result, Settings, Task
 from noiseproof.train.loop import reopen
@@ -165,8 +165,11 @@ class RunFolder:
         """How the run was trained."""
         known = {f.name for f in fields(Settings)}
         settings = Settings(**{key: value for key, value in self.config.items() if key in known})
-        # What is only looked at need not be compiled.
-        return replace(settings, model=_without_weights(settings.model), compile=False)
+        try:
+            model = without_weights(settings.model)
+        except ValueError as error:
+            raise NotARun(str(error)) from error
+        return replace(settings, model=model, compile=False)  # what is only looked at need not be compiled
 
     @cached_property
     def method(self) -> Method:
@@ -257,10 +260,7 @@ class RunFolder:
 
     def log_probs(self, part: Part = "test") -> Array:
         """Logarithms of what the run predicts for each row of a part, not augmented: (N, K), averaged over models."""
-        run = self._result.run
-        x = self.inputs(part)
-        parts = [(rows, counts, run.log_probs(outs)) for rows, counts, outs in run.sweep(x)]
-        return run.merge(parts, len(x)).numpy()
+        return self._result.run.predict(self.inputs(part)).numpy()
 
     def _lacks(self, what: str) -> NotARun:
         return NotARun(f"Expected {what} in {self.folder}, got none: an earlier version trained it. Train it again.")
@@ -331,18 +331,6 @@ def _method(text: str) -> Method:
     loss, *parts = text.split(" × ")
     head = parts.pop(0) if parts and parts[0].partition(":")[0] in HEADS else "linear"
     return Method(get_loss(loss), head, tuple(map(get_strategy, parts)))
-
-
-def _without_weights(model: str) -> str:
-    """The spec of a backbone without weights of its own, which are the checkpoint's: timm reads no file for it."""
-    prefix, _, rest = model.strip().partition(":")
-    if prefix.strip() != "timm":
-        return model
-    _, params = parse_call("timm:" + (rest if rest.startswith("name=") else f"name={rest}"))
-    reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
-    if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
-        raise NotARun(f"Expected a model that is built without files of its own, got {model!r}.")
-    return format_call("timm", params | {"pretrained": False})
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """Which labels are wrong, why, and what they should be."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from noiseproof.core.lazy import lazily
 
 if TYPE_CHECKING:  # at run time each is imported when it is asked for
     from noiseproof.audit.inputs import AuditData, read_rows
@@ -14,15 +15,4 @@ _HOMES = {
     "AuditData": "inputs", "read_rows": "inputs", "LabelIssues": "labels", "find_label_issues": "labels",
     "LabelReport": "report", "audit": "report",
 }  # fmt: skip
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"noiseproof.audit.{_HOMES[name]}"), name)
-    globals()[name] = found  # found directly from now on
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.audit.{home}" for name, home in _HOMES.items()})

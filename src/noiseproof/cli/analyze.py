@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -66,13 +65,14 @@ def analyze_loss(
     """
     from noiseproof.analysis.initialization import error_map_figure, initial_logits, loss_figures, robustness
     from noiseproof.analysis.plots import save
+    from noiseproof.core.registry import split_specs
     from noiseproof.losses import get_loss
     from noiseproof.noise import get_noise
 
     if over is not None and out is None:
         raise ValueError("Expected --out, a file to draw the map of --over to, got none.")
     task, settings, K = _own(data, model, "none", classes, seed, data_dir)
-    specs = split_losses(losses)
+    specs = split_specs(losses)
     logits, labels = (None, None) if task is None else initial_logits(task, "ce", settings, seed=seed)
     transition = None if noise == "none" else get_noise(noise).transition(K)
     found = {}
@@ -105,19 +105,6 @@ def analyze_loss(
     ]
     condition = () if transition is None else (f"asymmetric for {noise}",)
     return show(("loss", "symmetric", "Σ_y L", "its spread", "asymmetric up to r̃", *condition), rows)
-
-
-def split_losses(text: str) -> list[str]:
-    """Specs with commas between them; ``q=0.6`` after a comma belongs to the loss before it."""
-    from noiseproof.core.registry import split_outside_brackets
-
-    specs: list[str] = []
-    for part in split_outside_brackets(text, ","):
-        if specs and re.match(r"\s*\w+\s*=", part):
-            specs[-1] += f",{part}"
-        else:
-            specs.append(part.strip())
-    return specs
 
 
 @analyze_app.command(

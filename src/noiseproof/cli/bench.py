@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -258,6 +257,7 @@ def bench_compare(
     A tenth of the training rows is held out as noisy validation set, as in the papers. Run again, it goes on.
     """
     from noiseproof.bench.compare import METHODS, compare, own_table
+    from noiseproof.core.registry import split_specs
     from noiseproof.train import Interrupted, Settings
 
     notes: list[str] = []
@@ -269,7 +269,7 @@ def bench_compare(
         raise ValueError("Expected --label, the column of the labels, beside --test and --text, got none.")
     try:
         found = compare(
-            dataset, _method_list(methods) if methods else METHODS, results_dir=results, noise=noise, seeds=seeds,
+            dataset, split_specs(methods) if methods else METHODS, results_dir=results, noise=noise, seeds=seeds,
             settings=Settings(model=model, epochs=epochs), data_dir=data_dir, accelerator=accelerator, engine=engine,
             workers=workers, progress=lambda run, *rest: _tell(dataclasses.replace(run, dataset=data), *rest),
         )  # fmt: skip
@@ -294,19 +294,6 @@ def bench_compare(
     ]
     show(("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"), rows)
     return typer.echo("\n".join([*notes, found.recommendation]))
-
-
-def _method_list(text: str) -> list[str]:
-    """Specs between commas; one before ``key=value`` belongs to the spec."""
-    from noiseproof.core.registry import split_outside_brackets
-
-    specs: list[str] = []
-    for part in split_outside_brackets(text, ","):
-        if specs and re.match(r"\s*\w+\s*=", part):
-            specs[-1] += f",{part}"
-        else:
-            specs.append(part.strip())
-    return specs
 
 
 @bench_app.command(

@@ -40,6 +40,21 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
     return [*parts, text[start:]]
 
 
+def split_specs(text: str) -> list[str]:
+    """Specs with commas between them; ``key=value`` after a comma belongs to the spec before it.
+
+    >>> split_specs("ce,agce:a=0.6,q=0.6")
+    ['ce', 'agce:a=0.6,q=0.6']
+    """
+    specs: list[str] = []
+    for part in split_outside_brackets(text, ","):
+        if specs and re.match(r"\s*\w+\s*=", part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part.strip())
+    return specs
+
+
 def parse_value(text: str) -> Any:
     """Read one value of the grammar.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from noiseproof.core.registry import format_call, parse_call
 from noiseproof.models.base import Backbone
 
 
@@ -57,3 +59,16 @@ class TimmBackbone(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.model(x)
         return out
+
+
+def without_weights(model: str) -> str:
+    """The spec of a backbone without weights of its own, which come from elsewhere: timm reads no file for it."""
+    prefix, _, rest = model.strip().partition(":")
+    if prefix.strip() != "timm":
+        name, params = parse_call(model)
+        return format_call(name, params | {"pretrained": False}) if "pretrained" in params else model
+    _, params = parse_call("timm:" + (rest if rest.startswith("name=") else f"name={rest}"))
+    reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
+    if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
+        raise ValueError(f"Expected a model that is built without files of its own, got {model!r}.")
+    return format_call("timm", params | {"pretrained": False})

@@ -339,6 +339,11 @@ class Run:
                 ready = self.prepare(raw, transform, None if params is None else params[rows])
                 yield rows, counts, [self.forward(model, ready) for model in models]
 
+    def predict(self, x: Inputs | None = None) -> Tensor:
+        """Logarithms of the predicted distribution of every row, (N, K), of the training set unless ``x`` is given."""
+        parts = [(rows, counts, self.log_probs(outs)) for rows, counts, outs in self.sweep(x)]
+        return self.merge(parts, self.num_rows if x is None else len(x))
+
     def log_probs(self, outs: Sequence[Output]) -> Tensor:
         """Logarithms of the predicted distribution (b, K), averaged over models where there are several."""
         each = torch.stack([self.loss.scores(out).log_softmax(1) for out in outs])

@@ -84,8 +84,7 @@ class EstimateTransition(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch != self.warmup:
             return
-        probs = run.merge([(rows, counts, run.log_probs(outs).exp()) for rows, counts, outs in run.sweep()])
-        T = estimate_transition(probs, self.percentile)
+        T = estimate_transition(run.predict().exp(), self.percentile)
         self._set(invertible(T) if any(isinstance(loss, Backward) for loss in self._losses) else T)
         if self.restart:
             for model, predicts, first in zip(run.plain_models, run.evaluated, self._first, strict=True):
