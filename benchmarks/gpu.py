@@ -1,6 +1,9 @@
 """Runs side by side on one GPU: seconds per model and epoch, everything included.
 
-    python benchmarks/gpu.py [--only wrn,lenet,resnet,losses,ln] [--epochs 5] [--models 1,8] [--compile]
+    python benchmarks/gpu.py [--only wrn,lenet,resnet,parts,losses,ln] [--epochs 5] [--models 1,8] [--compile] [--apart]
+
+``parts``: what the pass over the test set and label correction's pass over the training set add to an epoch of WRNs.
+``--apart`` leaves runs of one shape on streams of their own instead of stacking them.
 
 ``losses``: forward and backward of each margin loss on bfloat16 logits, compiled and captured, as a multiple
 of ``F.cross_entropy`` compiled the same way, with the largest memory either takes beyond its logits. ``ln``: likewise
@@ -18,6 +21,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +55,9 @@ def images(name: str, n: int, shape: tuple[int, int, int], classes: int) -> Data
     return Dataset(name, tuple(map(str, range(classes))), split(n), split(10_000))
 
 
-def side_by_side(task: Task, method: str, settings: Settings, models: int, precision: str) -> dict[str, object]:
+def side_by_side(
+    task: Task, method: str, settings: Settings, models: int, precision: str, stack: bool
+) -> dict[str, object]:
     """Seconds per model-epoch of ``models`` runs."""
     ends: list[float] = []
 
@@ -62,16 +68,32 @@ def side_by_side(task: Task, method: str, settings: Settings, models: int, preci
     fabric = Fabric(accelerator="cuda", devices=1, precision=precision)
     jobs = [Job(task, method, settings, seed=seed, progress=note) for seed in range(models)]
     torch.cuda.reset_peak_memory_stats()
-    outcomes = fit_many(jobs, fabric=fabric, at_once=models)
+    outcomes = fit_many(jobs, fabric=fabric, at_once=models, stack=stack)
     failed = [o for o in outcomes if isinstance(o, Exception)]
     if failed:
         raise failed[0]
     each = [(b - a) / models for a, b in zip(ends[models - 1 :: models], ends[2 * models - 1 :: models], strict=False)]
     return {
         "model": settings.model, "method": method, "models": models, "precision": precision,
-        "compiled": settings.compile, "seconds_per_model_epoch": [round(v, 4) for v in each],
+        "compiled": settings.compile, "stacked": stack and models > 1,
+        "seconds_per_model_epoch": [round(v, 4) for v in each],
         "median_after_two": round(statistics.median(each[1:]), 4),
         "memory_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2),
+    }  # fmt: skip
+
+
+def parts(measure: Callable[..., dict[str, object]], task: Task, method: str) -> dict[str, object]:
+    """Epochs without a test set, with it, and with label correction's pass over the training set beside it."""
+    found = {
+        "steps": measure(replace(task, test=None), method),
+        "and test set": measure(task, method),
+        "and label correction": measure(task, f"{method}-lc:start=1"),
+    }
+    seconds = {name: float(row["median_after_two"]) for name, row in found.items()}  # type: ignore[arg-type]
+    return {
+        "parts": seconds, "models": found["steps"]["models"],
+        "share_of_test_set": round(1 - seconds["steps"] / seconds["and test set"], 3),
+        "share_of_label_correction": round(1 - seconds["and test set"] / seconds["and label correction"], 3),
     }  # fmt: skip
 
 
@@ -194,6 +216,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--models", default="1,8")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--classes", default="32000,1000", help="of losses")
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--precision", default="bf16-mixed")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "gpu.json"))
     options = parser.parse_args()
@@ -209,19 +233,28 @@ def main() -> None:
     }
     for key in options.only.split(","):
         if key in ("losses", "ln"):
-            sizes = ((8192, 32_000), (8192, 1000)) if key == "losses" else ((1024, 100),)
+            many = [(8192, int(classes)) for classes in options.classes.split(",")]
+            sizes = many if key == "losses" else [(1024, 100)]
             for size in sizes:
                 for row in (margin_losses if key == "losses" else logistic_normal)(*size):
                     rows.append(row)
                     print(row, flush=True)
                 write_rows(Path(options.out), rows)
             continue
-        name, n, shape, classes, model, method, batch = tasks[key]
+        name, n, shape, classes, model, method, batch = tasks["wrn" if key == "parts" else key]
         task = prepare(images(name, n, shape, classes), "symmetric:rate=0.4")
         for models in map(int, options.models.split(",")):
             settings = Settings(model, epochs=options.epochs, batch_size=batch, optimizer=slow, schedule="constant",
                                 compile=options.compile)  # fmt: skip
-            row = side_by_side(task, method, settings, models, options.precision)
+            measure = partial(
+                side_by_side, settings=settings, models=models, precision=options.precision, stack=not options.apart
+            )
+            if key == "parts":
+                rows.append(parts(measure, task, method))
+                print(rows[-1], flush=True)
+                write_rows(Path(options.out), rows)
+                continue
+            row = measure(task, method)
             rows.append(row | (share_of_the_card(row, model, classes, batch, n) if key == "resnet" else {}))
             print(rows[-1], flush=True)
             write_rows(Path(options.out), rows)

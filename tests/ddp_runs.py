@@ -24,7 +24,7 @@ from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import METHODS, Method, Result, Settings, get_method, prepare, train
-from noiseproof.train.loop import forward_backward
+from noiseproof.train.step import forward_backward
 
 PLAIN, NORMALISED = "mlp:hidden=[16]", "bn-mlp"
 DRAW_FOR_THEMSELVES = {"peer", "het", "het-tau", "het-tau-full"}  # losses that each process draws its own numbers for

@@ -540,9 +540,20 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
     ]
     drawn = collect(runs, only=["landscape-contour"])
     assert isinstance(drawn[0], Figure) and set(drawn[0].data["method"]) == {"ce"}
+    table = pd.read_csv(own[0] / "landscape.csv")
+    assert list(table) == ["alpha", "beta", "loss", "seed", "rows", "criterion"]
+    assert kept.made_by == {"seed": 0, "rows": 50, "criterion": "ce"} and set(table["seed"]) == {0}
     for points, more in (("3", "--points 5"), ("9", "--points 17")):  # too far apart for a radius of 0.25
         answer = run("landscape", own[1], "--points", points, "--span", "0.5" if points == "3" else "2")
         assert answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
-    (own[0] / "landscape.csv").write_text("alpha,beta\n1,2\n")
-    answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
-    assert answer.exit_code == 2 and "Expected a landscape in" in answer.stderr
+    table.assign(seed=1).to_csv(own[1] / "landscape.csv", index=False)
+    (drawn,) = collect(runs, only=["landscape-contour"])
+    assert isinstance(drawn, Missing) and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
+    answer = run("page", *own, "--only", "landscape-contour,cost", "--out", tmp_path / "p.html")
+    assert answer.exit_code == 0 and "not drawn: landscape-contour, needs landscapes of one" in answer.stderr
+    half = pd.concat([table[:12].assign(seed=1), table[12:]])
+    for wrong in (table[["alpha", "beta"]], table[["alpha", "beta", "loss"]], half, table[:-1]):
+        wrong.to_csv(own[0] / "landscape.csv", index=False)
+        answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
+        assert answer.exit_code == 2 and "Expected a landscape and what made it in" in answer.stderr
+        assert "Make it again: `noiseproof analyze landscape" in answer.stderr

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from noiseproof.audit.apply import compare, corrections, hold_out, read_again, write_corrected
+from noiseproof.audit.apply import Retraining, compare, corrections, hold_out, read_again, write_corrected
 from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.review.issues import read_audit
 from noiseproof.cli import app
+from noiseproof.train import Diverged, Interrupted
 
 
 def write_decisions(folder: Path, *words: tuple[Any, ...]) -> None:
@@ -202,6 +203,27 @@ def test_arrays_get_labels_of_the_same_kind(tmp_path: Path, labels: np.ndarray[A
         write_decisions(folder, (0, 0, "a", "other", "a longer name"))
         run("apply", folder, "--out", tmp_path / "longer.npy")
         assert np.load(tmp_path / "longer.npy").tolist() == ["a longer name", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("unit", ["ns", "D"])
+def test_dates_of_arrays_stay_dates(tmp_path: Path, unit: str) -> None:
+    labels = np.array(["2020-01-01", "2021-05-05", "2020-01-01", "NaT"], f"M8[{unit}]")
+    np.save(tmp_path / "y.npy", labels)
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    names = ["2020-01-01", "2021-05-05", "2020-01-01"]
+    folder = write_audit(
+        tmp_path / "audit", names, names[::-1], issues=3, kind="arrays", data=tmp_path / "x.npy",
+        labels=str(tmp_path / "y.npy"), words=[*labels[:3].astype(str), ""], classes=[*names[:2], "2022-12-31"],
+        classes_named=True,
+    )  # fmt: skip
+    write_decisions(folder, (0, 0, names[0], "accept", names[1]), (2, 2, names[2], "other", "2022-12-31"))
+    run("apply", folder, "--out", tmp_path / "new.npy")
+    found = np.load(tmp_path / "new.npy")
+    assert found.dtype == labels.dtype
+    assert (
+        found.astype(str).tolist()
+        == np.array(["2021-05-05", names[1], "2022-12-31", "NaT"], labels.dtype).astype(str).tolist()
+    )
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -383,7 +405,49 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
     np.save(tmp_path / "y.npy", np.array(["a", "b"]))
     out = tmp_path / "new.npy"
     assert "predictions only" in run("apply", predictions, "--accept-all", "--out", out, "--retrain", code=2)
-    assert np.load(out).tolist() == ["b", "a"]
+    assert not out.exists()  # nothing is written for a comparison that cannot be made
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (("--method", "nonsense"), "Unknown method 'nonsense'"),
+        (("--method", "gce:q=7"), "Expected `q`"),
+        (("--method", "ce & nonsense"), "nonsense"),
+        ((), "resnet18"),  # an audit's model that does not take its inputs
+    ],
+)
+def test_a_retraining_that_cannot_begin_is_refused_before_anything_is_written(
+    options: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    folder, _, _ = noisy_audit(tmp_path)
+    if not options:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"model": "resnet18"}))
+    before = snapshot(tmp_path)
+    shown = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", *options, code=2)
+    assert words in shown and "is written" not in shown
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("error, code", [(Diverged("Loss is nan."), 3), (Interrupted(""), 130), (OSError("full"), 2)])
+def test_a_retraining_that_fails_later_says_what_was_written(
+    error: Exception, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _, true = noisy_audit(tmp_path)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(Retraining, "run", fail)
+    new = tmp_path / "new.csv"
+    options = ("--accept-all", "--out", str(new), "--retrain", "--json")
+    result = CliRunner().invoke(app, ["apply", str(folder), *options])
+    assert (result.exit_code, result.stdout) == (code, "")
+    said, why = result.stderr.splitlines()
+    assert said == f"noiseproof: The corrected data is written, to {new}; the retraining is not done."
+    assert why == f"noiseproof: {error if code != 130 else 'Stopped.'}"
+    assert pd.read_csv(new)["kind"].tolist() == true
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

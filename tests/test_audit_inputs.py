@@ -444,6 +444,21 @@ def test_dates_are_labels_and_a_missing_one_is_no_time() -> None:
     assert zoned.row.tolist() == [0, 1, 3, 4] and np.ptp(zoned.time) == np.ptp(data.time)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("unit", ["ns", "s", "D"])
+def test_dates_of_arrays_are_labels_as_those_of_tables(tmp_path: Path, unit: str) -> None:
+    dates = np.array(["2021-05-05", "2020-01-01", "2021-05-05", "NaT", "2020-01-01"], f"M8[{unit}]")
+    np.save(tmp_path / "x.npy", np.arange(10.0).reshape(5, 2))
+    np.save(tmp_path / "y.npy", dates)
+    data = read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
+    table = read_rows(pd.DataFrame({"a": np.arange(5.0), "y": dates.astype("M8[ns]")}), label="y")
+    for found in (data, table):
+        assert found.classes == ("2020-01-01", "2021-05-05")
+        assert found.given.tolist() == [1, 0, 1, 0] and reasons(found) == {"no label": [3]}
+    np.save(tmp_path / "y.npy", dates - dates[0])
+    with pytest.raises(ValueError, match="words, whole numbers or dates as labels in `labels`, got timedelta64"):
+        read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
+
+
 def test_what_is_trusted_is_found_from_everywhere(csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("sure.npy", np.array([0]))

@@ -88,7 +88,7 @@ def test_transition_and_rate_are_recovered(T: Array) -> None:
     true, given, p = simulate(T)
     found = find_label_issues(given, p)
     rate = (true != given).mean()
-    assert abs(found.noise_rate - rate) < 0.02
+    assert abs(found.noise_rate - rate) < 0.012  # of 12 seeds, 0.009 at most
     assert found.noise_interval[0] < rate < found.noise_interval[1]
     np.testing.assert_allclose(found.transition.sum(1), 1, atol=1e-12)
     np.testing.assert_allclose(found.transition, T, atol=0.05)
@@ -104,30 +104,36 @@ def test_overlap_is_not_noise() -> None:
     true, given, p = simulate(np.eye(4), overlap=0.5)
     assert (p.argmax(1) != true).mean() > 0.15  # that many contradict the best model that there can be
     found = find_label_issues(given, p)
-    assert found.looks_fine and found.noise_rate < 0.04
+    assert found.looks_fine and found.noise_rate < 0.04  # of 12 seeds, 0.029 to 0.038: not all overlap is seen through
     assert found.is_issue.mean() < 0.015
 
 
 def test_a_clean_set_looks_fine_and_a_noisy_one_does_not() -> None:
     _, given, p = simulate(np.eye(3), overlap=0.25)
     found = find_label_issues(given, p)
-    assert found.looks_fine and found.is_issue.mean() < 0.005
+    assert found.looks_fine and found.is_issue.mean() < 0.001
     assert not find_label_issues(*simulate(symmetric(3, 0.1), overlap=0.25)[1:]).looks_fine
 
 
-def test_quality_is_a_probability_and_the_cut_keeps_its_promise() -> None:
-    true, given, p = simulate(symmetric(4, 0.25), n=20_000, overlap=0.45)
+@pytest.mark.parametrize("seed", [0, 1, 6])  # of 20 seeds, 6 and 16 are those whose quality errs most
+def test_quality_is_a_probability_and_the_cut_keeps_its_promise(seed: int) -> None:
+    true, given, p = simulate(symmetric(4, 0.25), n=20_000, overlap=0.45, seed=seed)
     found, wrong = find_label_issues(given, p), true != given
-    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+    # Sure where it says so; what lies between is right more often than it says, by 0.05 to 0.20 (20 seeds).
+    total = 0.0
+    for low, least, most in ((0.0, -0.08, 0.04), (0.2, 0, 0.22), (0.4, 0, 0.22), (0.6, 0, 0.16), (0.8, 0, 0.035)):
         some = (found.quality >= low) & (found.quality < low + 0.2)
-        if some.sum() > 200:
-            assert abs((~wrong)[some].mean() - found.quality[some].mean()) < 0.15
+        assert some.sum() > 200
+        gap = (~wrong)[some].mean() - found.quality[some].mean()
+        assert least < gap < most
+        total += some.mean() * abs(gap)
+    assert total < 0.055
     realised = (found.is_issue & ~wrong).sum() / (~wrong).sum()
-    assert abs(realised - found.false_positive_rate) < 0.02
+    assert abs(realised - found.false_positive_rate) < 0.02  # of 20 seeds, −0.007 to 0.0195
     tp = (found.is_issue & wrong).sum()
     best = max(2 * (wrong & (found.quality < c)).sum() / (wrong.sum() + (found.quality < c).sum())
                for c in np.linspace(0.05, 0.95, 19))  # fmt: skip
-    assert 2 * tp / (found.is_issue.sum() + wrong.sum()) > best - 0.02
+    assert 2 * tp / (found.is_issue.sum() + wrong.sum()) > best - 0.016
     np.testing.assert_array_equal(found.is_issue, found.quality < found.cut[given])
 
 

@@ -8,12 +8,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
 from noiseproof.bench.experiment import RESULT_VERSION
-from noiseproof.data import Split, get_dataset
+from noiseproof.data import Split, corrupt, get_dataset
 from noiseproof.train import Settings, prepare
 from noiseproof.train.protocols import protocol
 
@@ -188,6 +189,19 @@ def test_no_blocks_are_refused_too(tmp_path: Path) -> None:
     (tmp_path / "empty.toml").write_text("")
     with pytest.raises(BadExperiment, match="empty.toml:1: Expected .*experiment.* got none"):
         load_experiments(tmp_path / "empty.toml")
+
+
+def test_chens_noise_comes_from_a_file_as_its_refusal_says(tmp_path: Path) -> None:
+    with pytest.raises(BadExperiment, match="instance.averaged_predictions.*numpy.save.*file:path=FILE.npy"):
+        check([replace(ONE, noise="chen:rate=0.4")])
+    data, probs = get_dataset("digits"), torch.rand(1437, 10, generator=torch.Generator().manual_seed(0)).softmax(1)
+    given = corrupt(data, "chen:rate=0.4", features=probs).given
+    np.save(tmp_path / "chen.npy", given.numpy())
+    runs = [replace(ONE, noise=f"file:path={tmp_path / 'chen.npy'}", seed=seed, validation=0.0) for seed in (0, 1)]
+    check(runs)
+    for run in runs:
+        task = run.make_task()
+        assert torch.equal(task.train.given, given) and task.train.rate == pytest.approx(0.4, abs=1 / 1437)
 
 
 def test_experiments_made_in_python_are_refused_by_field() -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,11 @@ def test_importing_the_package_leaves_the_heavy_libraries_alone() -> None:
         (["nan", "a"], [1, 0], ("a", "nan")),
         (pd.array([2, 1, 2], dtype="Int64"), [1, 0, 1], ("1", "2")),
         ([torch.tensor(3), torch.tensor(1)], [1, 0], ("1", "3")),
+        (np.array(["2021-05-05", "2020-01-01"], "M8[ns]"), [1, 0], ("2020-01-01", "2021-05-05")),
+        (np.array(["2021-05-05", "2020-01-01"], "M8[D]"), [1, 0], ("2020-01-01", "2021-05-05")),
+        (np.array(["2021-05-05T12:30", "2020-01-01"], "M8[s]"), [1, 0], ("2020-01-01", "2021-05-05T12:30")),
+        (pd.Series(pd.to_datetime(["2021-05-05", "2020-01-01"])), [1, 0], ("2020-01-01", "2021-05-05")),
+        ([date(2021, 5, 5), date(2020, 1, 1)], [1, 0], ("2020-01-01", "2021-05-05")),
     ],
     ids=str,
 )
@@ -81,6 +87,29 @@ def test_missing_labels_are_refused_with_their_rows(missing: object) -> None:
         encode_labels(np.array(["a", missing, "b", missing], dtype=object))
     with pytest.raises(ValueError, match="got none in 1 of 2 rows"):
         encode_labels(["a", missing])
+
+
+@pytest.mark.parametrize(
+    "labels, what",
+    [
+        (np.array([1, 2], "m8[ns]"), r"timedelta64\[ns\]"),
+        (pd.Series(pd.to_timedelta([1, 2], "D")), "timedelta64.*"),
+        ([timedelta(days=1), timedelta(days=2)], "timedelta"),
+        (np.array([1, 2j]), "complex128"),
+        (np.array([1, 2j], dtype=object), "complex"),
+        (np.array([("a", 1), ("b", 2)], dtype="U1,i4"), r"\[\('f0', '<U1'\), \('f1', '<i4'\)\]"),
+        (pd.Series([["a"], ["a", "b"]]), "list"),
+        (pd.Series([{"a"}, {"b"}]), "set"),
+    ],
+)
+def test_quantities_and_collections_are_no_labels(labels: Any, what: str) -> None:
+    with pytest.raises(ValueError, match=f"Expected words, whole numbers or dates as labels in `y`, got {what}. Write"):
+        encode_labels(labels)
+
+
+def test_a_missing_date_is_refused_with_its_row() -> None:
+    with pytest.raises(ValueError, match="label in every row of `y`, got none in 1 of 2 rows, the first of them 1"):
+        encode_labels(np.array(["2020-01-01", "NaT"], "M8[ns]"))
 
 
 def test_numbers_that_name_no_class_are_refused() -> None:

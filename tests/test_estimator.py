@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ from noiseproof.data import from_arrays, get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import prepare
-from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out
+from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out, squared_distances
+from noiseproof.train.task import blocks
 
 X, Y = load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])[Y]
@@ -154,9 +156,42 @@ def test_leaving_one_out_in_closed_form_is_what_leaving_one_out_gives() -> None:
                 rows.append(kernel[i, rest] @ solved + target.mean(0))
             fits.append(torch.stack(rows))
     best = min(fits, key=lambda fit: float((fit - target).square().mean()))
-    torch.testing.assert_close(leave_one_out(x, y, 3), best)
-    same = leave_one_out(torch.ones(6, 2).double(), torch.tensor([0, 0, 0, 0, 1, 1]), 2)  # all rows alike
+    torch.testing.assert_close(leave_one_out(squared_distances(x), y, 3), best)
+    same = leave_one_out(torch.zeros(6, 6).double(), torch.tensor([0, 0, 0, 0, 1, 1]), 2)  # all rows alike
     torch.testing.assert_close(same, torch.tensor([[4 / 6, 2 / 6]]).double().expand(6, 2))
+
+
+@pytest.mark.parametrize(
+    "shape, dtype", [((70, 3, 5, 5), torch.uint8), ((70, 3, 5, 5), torch.float32), ((70, 23), torch.float32)]
+)
+def test_large_inputs_are_looked_at_a_block_at_a_time(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constants as those of all rows at once, distances by their definition."""
+    x = torch.randint(256, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[:, 0] //= 2
+    labels = torch.arange(70) % 3
+    whole = prepare(from_arrays(x, labels), "symmetric:rate=0.2")
+    for name in ("task", "auto"):
+        monkeypatch.setattr(f"noiseproof.train.{name}.BLOCK", 1000)
+    parts = prepare(from_arrays(x, labels), "symmetric:rate=0.2")
+    sizes = [len(part) for part in blocks(x, torch.arange(70))]
+    assert sum(sizes) == 70 and len(sizes) > 1 and max(sizes) * x[0].numel() <= 1000
+    values = x.double().numpy() / (255 if dtype is torch.uint8 else 1)
+    over, ddof = ((0, 2, 3), 1) if x.dim() == 4 else (0, 0)
+    for task, close in ((whole, 1e-15), (parts, 1e-13)):
+        assert task.normalise.mean == pytest.approx(values.mean(over), rel=close)  # type: ignore[union-attr]
+        assert task.normalise.std == pytest.approx(values.std(over, ddof=ddof), rel=close)  # type: ignore[union-attr]
+    flat = torch.as_tensor(values).flatten(1)
+    torch.testing.assert_close(squared_distances(flat), (flat[:, None] - flat[None]).square().sum(2))
+    noise = estimate_noise(parts)
+    if x.dim() == 2:  # what never changes is not divided by the rounding of its means
+        still = torch.cat([torch.linspace(0.1, 0.9, 20).expand(70, 20), torch.full((70, 1), 1e6)], 1)
+        still[0, 20] += 0.0625
+        std = prepare(from_arrays(still, labels)).normalise.std  # type: ignore[union-attr]
+        assert (std[:20] == 1).all() and float(std[20]) == pytest.approx(0.0625 * 69**0.5 / 70, rel=1e-6)
+    monkeypatch.undo()
+    assert noise == estimate_noise(whole)
 
 
 # Labels and inputs as users have them
@@ -388,6 +423,54 @@ def test_loading_asks_for_no_pretrained_weights(written: str, tmp_path: Path, mo
     monkeypatch.setattr("noiseproof.estimator.build_classifier", build)
     NoisyLabelClassifier.load(tmp_path)
     assert asked == ["mlp:pretrained=false,hidden=[8]"]
+
+
+@pytest.fixture
+def timm_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What timm would be asked to create."""
+    timm, calls = ModuleType("timm"), []
+
+    def create_model(name: str, **options: Any) -> torch.nn.Module:
+        calls.append((name, options))
+        model = torch.nn.Flatten()
+        model.num_features = 4  # type: ignore[assignment]
+        return model
+
+    timm.create_model = create_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    return calls
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "timm:hf-hub:stranger/bomb", "timm:HF_HUB:stranger/bomb", "timm:hf-\thub:stranger/bomb",
+        "timm:name=hf-hub:stranger/bomb", " timm :local-dir:/srv/bomb", "timm:name=local-dir:/srv/bomb",
+        "timm:https://stranger.example/bomb", 'timm:resnet18,pretrained_cfg={"file": "/srv/bomb.pth"}',
+        'timm:resnet18,pretrained=1,pretrained_cfg={"hf_hub_id": "stranger/bomb"}',
+        "timm:resnet18,pretrained_cfg_overlay={}", "timm:resnet18,checkpoint_path=/srv/bomb.pth",
+    ],
+)  # fmt: skip
+def test_loading_refuses_models_from_hubs_and_files(
+    model: str, timm_calls: list[tuple[str, dict[str, Any]]], tmp_path: Path
+) -> None:
+    small().fit(X, Y).save(tmp_path)
+    edit(model=model)(tmp_path)
+    with pytest.raises(ValueError, match="(?s)`save` wrote in .* a model that is built without files of its own"):
+        NoisyLabelClassifier.load(tmp_path)
+    assert timm_calls == []
+
+
+def test_loading_a_model_of_timm_asks_for_none_of_its_weights(
+    timm_calls: list[tuple[str, dict[str, Any]]], tmp_path: Path
+) -> None:
+    images = X.astype(np.float32).reshape(-1, 1, 2, 2)
+    model = small(model="timm:resnet18.a1_in1k,pretrained=TRUE").fit(images, Y)
+    assert {(name, options["pretrained"]) for name, options in timm_calls} == {("resnet18.a1_in1k", True)}
+    timm_calls.clear()
+    again = NoisyLabelClassifier.load(model.save(tmp_path))
+    assert [(name, options["pretrained"]) for name, options in timm_calls] == [("resnet18.a1_in1k", False)]
+    assert (again.predict_proba(images) == model.predict_proba(images)).all()
 
 
 def test_loading_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from noiseproof.analysis.figure import Figure
+from noiseproof.analysis.figures import keep_landscape, kept_landscape
 from noiseproof.analysis.landscape import (
     Landscape,
     cross_entropy,
@@ -279,7 +280,18 @@ def test_landscape_of_a_run(tmp_path: Path) -> None:
     few = run_landscape(run, rows=100, points=3)
     assert few.centre != found.centre
     assert torch.equal(few.losses, run_landscape(run, rows=100, points=3).losses)
-    assert not torch.equal(few.losses, run_landscape(run, rows=100, points=3, seed=1).losses)
+    other = run_landscape(run, rows=100, points=3, seed=1)
+    assert not torch.equal(few.losses, other.losses)
+    assert found.made_by == {"seed": 0, "rows": 1437, "criterion": "ce"} and own.made_by["criterion"] == "own"
+    assert other.made_by == {"seed": 1, "rows": 100, "criterion": "ce"}
+    for one in (few, other):
+        keep_landscape(run, one)
+        kept = kept_landscape(run)
+        assert kept is not None and kept.made_by == one.made_by and torch.equal(kept.losses, one.losses)
+    for beside in (other, own):
+        with pytest.raises(ValueError, match="Expected landscapes of one seed and criterion.*Make them together"):
+            landscape_figures({"a": few, "b": beside})
+    assert all("by seed 1." in figure.reading for figure in landscape_figures({"a": other}))
 
 
 def test_figures_share_a_scale_and_say_how_sharp() -> None:

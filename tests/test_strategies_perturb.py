@@ -23,7 +23,7 @@ from noiseproof.strategies.correction import LabelCorrection
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.perturb import LogitGradientNoise, StochasticLabelNoise, WeightGradientNoise
 from noiseproof.train import Method, Settings, Task, train
-from noiseproof.train.loop import forward_backward
+from noiseproof.train.step import forward_backward
 
 K, D = 4, 3  # classes, features
 

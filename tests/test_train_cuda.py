@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning_fabric import Fabric
+from safetensors.torch import load_file
 
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
@@ -55,6 +56,22 @@ def test_a_captured_step_is_the_eager_step(task: Task, method: str, monkeypatch:
     assert_same(captured, train(task, method, SETTINGS, fabric=gpu()))
 
 
+@pytest.mark.parametrize("method", ["gce", "nal:start=1"])
+def test_captured_steps_note_every_sample(
+    task: Task, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(task, method, SETTINGS, fabric=gpu(), samples=True, out=tmp_path / "captured")
+    monkeypatch.setattr("noiseproof.train.graphs.WARM", 10**9)
+    train(task, method, SETTINGS, fabric=gpu(), samples=True, out=tmp_path / "eager")
+    files = sorted(path.name for path in (tmp_path / "eager" / "samples").iterdir())
+    assert len(files) == SETTINGS.epochs
+    for name in files:
+        captured, eager = (load_file(tmp_path / kind / "samples" / name) for kind in ("captured", "eager"))
+        assert captured.keys() == eager.keys() and ("trust" in eager) == method.startswith("nal")
+        for key, values in eager.items():
+            assert torch.equal(captured[key], values) and not values.float().isnan().any(), key
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_interrupted_and_resumed(task: Task, method: str, tmp_path: Path) -> None:
     whole = train(task, method, SETTINGS, fabric=gpu())
@@ -73,6 +90,34 @@ def test_a_run_does_not_notice_the_fleet(task: Task) -> None:
         assert isinstance(other, Result), other
         assert_same(one, other)
     assert "not finite" in str(failed)
+
+
+@pytest.mark.parametrize("model", ["wrn-28-2:depth=10", "mlp:hidden=[32]"])
+def test_a_stack_learns_what_its_members_would_alone(
+    task: Task, model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "noiseproof")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    methods = [
+        "ce",
+        "gce",
+        "sln-mo-lc:start=1",
+        "noise-f",
+        "noise-theta",
+        "elr",
+        "forward:warmup=1",
+        "remargin:loss=mae",
+    ]
+    settings = Settings(model, epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9")
+    jobs = [Job(task, method, settings, seed=seed) for seed, method in enumerate(methods)]
+    outcomes = fit_many(jobs, fabric=gpu(), stack=True, at_once=len(jobs))
+    assert "8 runs are stacked into one network" in caplog.text and "stays eager" not in caplog.text
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        assert isinstance(outcome, Result), outcome
+        alone = train(task, job.method, settings, seed=job.seed, fabric=gpu())
+        for one, other in zip(alone.rows, outcome.rows, strict=True):
+            assert other["train_loss"] == pytest.approx(one["train_loss"], rel=2e-3), job.method
+            assert other["test_loss"] == pytest.approx(one["test_loss"], rel=2e-2), job.method
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,13 @@ def plane_figures(runs: Runs) -> Figures:
 def kept_landscape_figures(runs: Runs) -> Figures:
     """Landscapes that ``noiseproof analyze landscape`` has left in the runs' folders."""
     found = {name: kept for name, run in runs.items() if (kept := kept_landscape(run)) is not None}
+    needs = "noiseproof analyze landscape RUN"
     if found:
-        return landscape_figures(found)
-    about = ("001 Fig. 2", "noiseproof analyze landscape RUN", "After training")
+        try:
+            return landscape_figures(found)
+        except ValueError as error:  # not made alike
+            needs = str(error).removeprefix("Expected ")
+    about = ("001 Fig. 2", needs, "After training")
     return [
         Missing("landscape-contour", "Loss around the trained model", *about),
         Missing("landscape-surface", "Loss around the trained model as a surface", *about),
@@ -92,7 +96,7 @@ def kept_landscape_figures(runs: Runs) -> Figures:
 
 
 def keep_landscape(run: RunFolder, found: Landscape) -> Path:
-    """Write a landscape into the run's folder, where pages find it."""
+    """Write a landscape of ``run_landscape`` into the run's folder, where pages find it, with what made it."""
     path = run.folder / LANDSCAPE
     found.table().to_csv(path, index=False, lineterminator="\n")
     return path
@@ -106,12 +110,16 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
     if not path.is_file():
         return None
     try:
-        table = pd.read_csv(path, dtype=str).astype(float).sort_values(["alpha", "beta"])  # str: read back exactly
+        cells = pd.read_csv(path, dtype=str)  # str: read back exactly
+        ((seed, rows, criterion),) = cells[["seed", "rows", "criterion"]].drop_duplicates().to_numpy()
+        table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
         points = torch.tensor(sorted(table["alpha"].unique()), dtype=torch.float64)
         losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
+        made_by: dict[str, int | str] = {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)}
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise NotARun(f"Expected a landscape in {path}, got: {error!r}. Make it again.") from error
-    return Landscape(points, losses)
+        remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
+        raise NotARun(f"Expected a landscape and what made it in {path}, got: {error!r}. {remedy}") from error
+    return Landscape(points, losses, made_by)
 
 
 MAKERS = (

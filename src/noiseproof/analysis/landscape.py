@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -67,6 +67,7 @@ class Landscape:
 
     points: Tensor  # (P,): coordinates along each direction, from −span to span
     losses: Tensor  # (P, P) float64: at θ + points[i]·d₁ + points[j]·d₂
+    made_by: dict[str, int | str] = field(default_factory=dict)  # of a run: ``seed``, ``rows`` and ``criterion``
 
     @property
     def centre(self) -> float:
@@ -96,12 +97,13 @@ class Landscape:
         return float(around - 4 * self.centre) / (2 * step**2)
 
     def table(self) -> pd.DataFrame:
-        """One row a point: ``alpha``, ``beta``, ``loss``."""
+        """One row a point: ``alpha``, ``beta``, ``loss``, and what made it, the same in every row."""
         import pandas as pd
 
         alpha, beta = torch.meshgrid(self.points, self.points, indexing="ij")
         columns = {"alpha": alpha, "beta": beta, "loss": self.losses}
-        return pd.DataFrame({name: values.flatten().cpu().numpy() for name, values in columns.items()})
+        table = pd.DataFrame({name: values.flatten().cpu().numpy() for name, values in columns.items()})
+        return table.assign(**self.made_by)
 
 
 def cross_entropy(out: Output | Tensor, target: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ def run_landscape(
         return own(out, target) if loss == "own" else cross_entropy(own.scores(out), target)
 
     with evaluating([own]):  # one that draws its scores draws the same ones at every point
-        return landscape(
+        found = landscape(
             result.models[0],
             state.fetch(run.inputs("train"), chosen, state.normalise),
             run.labels["given"][chosen],
@@ -210,12 +212,21 @@ def run_landscape(
             precision=precision,
             progress=progress,
         )
+    return replace(found, made_by={"seed": seed, "rows": len(chosen), "criterion": loss})
 
 
 def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figure]:
-    """Contours and surfaces of landscapes, by name, on one scale (paper 001, Fig. 2)."""
+    """Contours and surfaces of landscapes, by name, on one scale (paper 001, Fig. 2); other seeds are not compared."""
     if not landscapes:
         raise ValueError("Expected a landscape at least, got none.")
+    made = {name: [found.made_by.get(key) for key in ("seed", "criterion")] for name, found in landscapes.items()}
+    first = next(iter(made.values()))
+    if any(other != first for other in made.values()):
+        got = "; ".join(f"{name} of seed {seed} and criterion {criterion}" for name, (seed, criterion) in made.items())
+        raise ValueError(
+            f"Expected landscapes of one seed and criterion, to compare them, got {got}. "
+            "Make them together: `noiseproof analyze landscape RUN RUN`."
+        )
     tables = {}
     radius = max(RADIUS, *(float(found.points.diff().max()) for found in landscapes.values()))
     for name, found in landscapes.items():
@@ -224,6 +235,8 @@ def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figu
     data = stacked(tables)
     each = ", ".join(f"{name} {found.sharpness(radius):.3g}" for name, found in landscapes.items())
     numbers = f"Sharpness within {radius:g}: {each}."
+    if first[0] is not None:
+        numbers += f" Rows and directions by seed {first[0]}."
     labels = ("along the first direction", "along the second direction")
     shared = {"panel": "method", "equal": True, "stage": "After training"}
     contour = Figure(

@@ -10,19 +10,22 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import BadDecisions, Decision
 from noiseproof.audit.review.issues import Audit
 from noiseproof.audit.review.queue import check_words
+from noiseproof.data import NoisyData, Split
 from noiseproof.data.labels import read_labels
+from noiseproof.train import Interrupted, Settings, Task, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +203,7 @@ def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
         raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
     labels = _label_array(audit)
     _check_unchanged(audit, _words(labels.ravel()))
-    cells = labels.ravel().tolist()
+    cells = list(labels.ravel())  # of dates, `tolist` would make numbers
     spelling = _spelling(audit, cells)
     for row, name in changes.items():
         cells[row] = spelling[name]
@@ -296,7 +299,60 @@ class Comparison:
     warning: str | None  # why the held-out labels may be wrong, too
 
 
-def compare(
+@dataclass(frozen=True, eq=False)
+class Retraining:
+    """One method and the rows that it is to be trained on twice, with their labels as given and as corrected."""
+
+    method: str
+    settings: Settings
+    seed: int
+    classes: tuple[str, ...]
+    x: NDArray[np.float32]  # (N, D)
+    given: NDArray[np.int64]  # (N,)
+    corrected: NDArray[np.int64]  # (N,)
+    held: NDArray[np.bool_]  # (N,) the rows to judge by
+    warning: str | None  # why their labels may be wrong
+
+    def run(self, progress: Progress | None = None) -> Comparison:
+        """Train on the given and on the corrected labels; ``progress`` counts the epochs of both trainings."""
+        predicted: dict[str, NDArray[np.int64]] = {}
+        for when, labels in (("before", self.given), ("after", self.corrected)):
+            past = len(predicted) * self.settings.epochs
+
+            def move(epoch: int, step: int, steps: int, row: Any, past: int = past) -> None:
+                if progress is not None:
+                    progress(past + epoch, step, steps, row)
+
+            task = self.task(labels)
+            assert task.test is not None
+            run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
+            parts = [(i, counts, run.log_probs(outs).argmax(1)) for i, counts, outs in run.sweep(task.test.x)]
+            predicted[when] = run.merge(parts, len(task.test)).cpu().numpy()
+        right = {when: guess == self.corrected[self.held] for when, guess in predicted.items()}
+        gain = right["after"].astype(float) - right["before"]
+        spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
+        by_given = {when: float((guess == self.given[self.held]).mean()) for when, guess in predicted.items()}
+        return Comparison(
+            method=self.method,
+            train_rows=int((~self.held).sum()),
+            changed=int((self.given != self.corrected)[~self.held].sum()),
+            held_rows=int(self.held.sum()),
+            before=float(right["before"].mean()),
+            after=float(right["after"].mean()),
+            interval=(float(gain.mean()) - spread, float(gain.mean()) + spread),
+            before_by_given=by_given["before"],
+            after_by_given=by_given["after"],
+            warning=self.warning,
+        )
+
+    def task(self, labels: NDArray[np.int64]) -> Task:
+        """The rows to train on and those to judge by, with these labels (N,)."""
+        x, y = torch.from_numpy(self.x), torch.from_numpy(labels)
+        rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~self.held, self.held))
+        return Task(NoisyData(x[rows], y[rows], self.classes, rows), test=Split(x[held], y[held]))
+
+
+def plan_retraining(
     audit: Audit,
     changes: Mapping[int, str],
     decided: Mapping[int, Decision],
@@ -304,21 +360,14 @@ def compare(
     method: str | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Train the same method twice, on the given and on the corrected labels, and judge both on rows it never saw.
+) -> Retraining:
+    """Read what ``compare`` trains on, and try one step: what cannot be trained is refused before anything is written.
 
     Rows whose labels are trusted are held out where the audit had some; else a fifth of the rows, near-duplicates and
     groups whole, the latest of all where the audit knew their time. Method, model and epochs are the audit's, unless
-    others are given; ``progress`` counts the epochs of both trainings.
+    others are given.
     """
-    import torch
-
-    from noiseproof.data import NoisyData, Split
-    from noiseproof.train import Settings, Task, train
-
     data = read_again(audit)
-    assert data.x is not None
     number = {name: k for k, name in enumerate(audit.classes)}
     given_name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
     known = data.row < 0
@@ -333,38 +382,36 @@ def compare(
         if row in place:
             corrected[place[row]] = number[name]
     held = hold_out(audit, data, given, seed)
-    rows, held_rows = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~held, held))
-    x = torch.from_numpy(data.x)
-    settings = Settings(model=audit.config["model"] or "auto", epochs=epochs or audit.config["epochs"] or EPOCHS)
-    method = method or audit.config["method"] or "ce"
-    predicted: dict[str, NDArray[np.int64]] = {}
-    for when, labels in (("before", given), ("after", corrected)):
-
-        def move(epoch: int, step: int, steps: int, row: Any, past: int = len(predicted) * settings.epochs) -> None:
-            if progress is not None:
-                progress(past + epoch, step, steps, row)
-
-        y = torch.from_numpy(labels)
-        task = Task(NoisyData(x[rows], y[rows], audit.classes, rows), test=Split(x[held_rows], y[held_rows]))
-        run = train(task, method, settings, seed=seed, progress=move).run
-        parts = [(i, counts, run.log_probs(outs).argmax(1)) for i, counts, outs in run.sweep(x[held_rows])]
-        predicted[when] = run.merge(parts, len(held_rows)).cpu().numpy()
-    right = {when: guess == corrected[held] for when, guess in predicted.items()}
-    gain = right["after"].astype(float) - right["before"]
-    spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
-    by_given = {when: float((guess == given[held]).mean()) for when, guess in predicted.items()}
-    return Comparison(
-        method=method,
-        train_rows=len(rows),
-        changed=int((given != corrected)[~held].sum()),
-        held_rows=len(held_rows),
-        before=float(right["before"].mean()),
-        after=float(right["after"].mean()),
-        interval=(float(gain.mean()) - spread, float(gain.mean()) + spread),
-        before_by_given=by_given["before"],
-        after_by_given=by_given["after"],
+    assert data.x is not None
+    planned = Retraining(
+        method=method or audit.config["method"] or "ce",
+        settings=Settings(audit.config["model"] or "auto", epochs or audit.config["epochs"] or EPOCHS),
+        seed=seed,
+        classes=audit.classes,
+        x=data.x,
+        given=given,
+        corrected=corrected,
+        held=held,
         warning=_doubt(audit, data, held, decided, changes),
     )
+    with suppress(Interrupted):  # by the number of steps
+        train(planned.task(given), planned.method, planned.settings, seed=seed, max_steps=1)
+    return planned
+
+
+def compare(
+    audit: Audit,
+    changes: Mapping[int, str],
+    decided: Mapping[int, Decision],
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Comparison:
+    """Train the same method twice, on the given and on the corrected labels, and judge both on rows it never saw.
+
+    The ``options`` are those of ``plan_retraining``; ``progress`` counts the epochs of both trainings.
+    """
+    return plan_retraining(audit, changes, decided, **options).run(progress)
 
 
 def read_again(audit: Audit) -> AuditData:

@@ -279,8 +279,6 @@ def _from_table(
         present = whole[label][~absent_label]
         if len(present) == 0:
             raise ValueError(f"Expected labels in column {label!r}, got none in any of {len(frame)} rows.")
-        if present.dtype.kind in "mM":  # of which NumPy would make nanoseconds
-            present = present.astype(str)
         labelled, names = encode_labels(present, names or classes, positions=classes is not None, name=label)
         given = np.full(len(whole), -1)
         given[~absent_label] = labelled.numpy()

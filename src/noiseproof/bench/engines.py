@@ -190,6 +190,9 @@ def _run_here(
         del waiting[experiment.key]
         announce(experiment, result)
 
+    if fleet:  # runs of one method have one head, and those of one shape are stacked where they set out together
+        methods = list(dict.fromkeys(experiment.method for experiment in todo))
+        waiting = dict(sorted(waiting.items(), key=lambda item: methods.index(item[1].method)))
     with torch_threads(plan.threads):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):

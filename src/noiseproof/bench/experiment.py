@@ -183,7 +183,8 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             if get_noise(experiment.noise, data_root(data_dir)).needs == "predictions":
                 raise ValueError(
                     f"Expected noise that needs no model, got {experiment.noise!r}, which needs the predictions of one "
-                    "trained on clean labels. Make its labels once, and take them from their file."
+                    "trained on clean labels. Make its labels once (noiseproof.train.instance.averaged_predictions), "
+                    "save them with numpy.save, and take the noise file:path=FILE.npy."
                 )
         with _blame(experiment, "foreign"):
             foreign_images(experiment.foreign, data_dir)

@@ -299,7 +299,8 @@ def analyze_landscape(
 ) -> None:
     """Compute the loss around trained models, and say how sharp their minima are.
 
-    Each landscape is kept in its run's folder, where `noiseproof analyze page` finds it.
+    Each landscape is kept in its run's folder (landscape.csv, with its seed, rows and criterion), where `noiseproof
+    analyze page` finds it; a page compares landscapes of one seed only.
     """
     import torch
 

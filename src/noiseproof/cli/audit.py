@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import AsJson, examples, on_machine, on_training, refusals, say, show, show_json
+from noiseproof.cli.show import AsJson, bars, examples, on_machine, on_training, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,17 +181,9 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
 def _progress() -> Iterator[Progress]:
     """Says how far the audit is: a bar on a terminal, a line for each stage, and then one every ten seconds, else."""
     if sys.stderr.isatty():
-        from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bars:
-            tasks: dict[str, TaskID] = {}
-
-            def move(stage: str, done: int, total: int) -> None:
-                if stage not in tasks:
-                    tasks[stage] = bars.add_task(stage)
-                bars.update(tasks[stage], completed=done, total=total)
-
+        with bars(TimeElapsedColumn(), TimeRemainingColumn()) as move:
             yield move
         return
     said: dict[str, float] = {}

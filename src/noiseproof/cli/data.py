@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import AsJson, DataDir, describe, examples, plain, refusals, show, show_json
+from noiseproof.cli.show import AsJson, DataDir, bars, describe, examples, plain, refusals, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.noise import NoisyLabels
@@ -206,24 +205,9 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
 def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """Says how far a download is: a bar on a terminal, a line for every tenth in a pipe or a log."""
     if sys.stderr.isatty():
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
+        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-            tasks: dict[str, Any] = {}
-
-            def move(file: str, done: int, total: int | None) -> None:
-                if file not in tasks:
-                    tasks[file] = bars.add_task(file)
-                bars.update(tasks[file], completed=done, total=total)
-
+        with bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as move:
             yield move
         return
     said: dict[str, int] = {}

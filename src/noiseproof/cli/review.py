@@ -127,10 +127,10 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Write the corrected dataset beside the original, and show what a model gains by it."""
-    from noiseproof.audit.apply import EPOCHS, compare, corrections, default_out, write_corrected
+    from noiseproof.audit.apply import corrections, default_out, plan_retraining, write_corrected
     from noiseproof.audit.review.decisions import read_decisions
     from noiseproof.audit.review.issues import read_audit
-    from noiseproof.train import Diverged
+    from noiseproof.train import Diverged, Interrupted
 
     audit = read_audit(folder)
     path = decisions or folder / "decisions.csv"
@@ -140,17 +140,23 @@ def apply(
         )
     decided = read_decisions(path) if path.exists() else {}
     changes = corrections(audit, decided, accept_all=accept_all)
-    written = write_corrected(audit, changes, out or default_out(audit), link=link)
     counts = Counter(word.decision for word in decided.values())
-    compared = None
-    if retrain and changes:
-        shown = 2 * (epochs or audit.config["epochs"] or EPOCHS)
-        try:
-            with training_progress(shown, not as_json) as progress:
-                compared = compare(audit, changes, decided, method=method, epochs=epochs, seed=seed, progress=progress)
-        except Diverged as error:
-            say(error)
-            raise typer.Exit(3) from None
+    written = compared = None
+    try:
+        planned = None
+        if retrain and changes:  # what can be refused is refused before anything is written
+            planned = plan_retraining(audit, changes, decided, method=method, epochs=epochs, seed=seed)
+        written = write_corrected(audit, changes, out or default_out(audit), link=link)
+        if planned is not None:
+            with training_progress(2 * planned.settings.epochs, not as_json) as progress:
+                compared = planned.run(progress)
+    except BaseException as error:
+        if written is not None:
+            say(f"The corrected data is written, to {written}; the retraining is not done.")
+        if isinstance(error, (Diverged, Interrupted)):
+            say(error if isinstance(error, Diverged) else "Stopped.")
+            raise typer.Exit(3 if isinstance(error, Diverged) else 130) from None
+        raise
     if as_json:
         found = {"decisions": counts, "changed": len(changes), "corrected": written}
         return show_json(found | {"retrain": None if compared is None else asdict(compared)})

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
     from noiseproof.core.registry import Registry
     from noiseproof.train.loop import Progress
 
@@ -70,6 +72,22 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def bars(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int | None], None]]:
+    """On a terminal, a bar for each name that it is told how much is done of, with ``columns`` beside it."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True)) as shown:
+        tasks: dict[str, Any] = {}
+
+        def move(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = shown.add_task(name)
+            shown.update(tasks[name], completed=done, total=total)
+
+        yield move
 
 
 @contextmanager

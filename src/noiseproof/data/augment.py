@@ -64,9 +64,9 @@ class Transform(ABC):
     """A transformation of a batch of images by ``columns`` uniform random numbers per image."""
 
     @property
-    @abstractmethod
     def columns(self) -> int:
-        """How many random numbers one image takes."""
+        """How many random numbers one image takes: none, unless it says so."""
+        return 0
 
     @abstractmethod
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
@@ -227,10 +227,6 @@ class CenterCrop(Transform):
     def __post_init__(self) -> None:
         _pair("size", self.size)
 
-    @property
-    def columns(self) -> int:
-        return 0
-
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         for dim, size in enumerate(_pair("size", self.size), 2):
             length = images.shape[dim]
@@ -247,10 +243,6 @@ class Resize(Transform):
 
     def __post_init__(self) -> None:
         _pair("size", self.size)
-
-    @property
-    def columns(self) -> int:
-        return 0
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         height, width = images.shape[2:]
@@ -274,10 +266,6 @@ class ResizeCrop(Transform):
     def __post_init__(self) -> None:
         _pair("resize", self.resize)
         _pair("size", self.size)
-
-    @property
-    def columns(self) -> int:
-        return 0
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         return CenterCrop(self.size).transform(Resize(self.resize).transform(images, params), params)
@@ -473,10 +461,6 @@ class Normalise(Transform):
         object.__setattr__(self, "mean", tuple(check_number("mean", value, "(-inf, inf)") for value in self.mean))
         object.__setattr__(self, "std", tuple(check_number("std", value, "(0, inf)", 0) for value in self.std))
 
-    @property
-    def columns(self) -> int:
-        return 0
-
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         if images.shape[1] != len(self.mean):
             raise ValueError(
@@ -503,10 +487,6 @@ class Standardise(Transform):
 
     mean: Tensor
     std: Tensor
-
-    @property
-    def columns(self) -> int:
-        return 0
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         x = images if images.is_floating_point() else images.float()

@@ -1,9 +1,10 @@
-"""Labels as users have them (words, numbers with holes, floats) into classes 0 … K−1, with what is odd about them."""
+"""Labels as users have them (words, numbers with holes, dates) into classes 0 … K−1, with what is odd about them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
+_NO_CLASS = (complex, np.complexfloating, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
 
 
 def some(items: Sequence[Any], most: int = 5) -> str:
@@ -20,7 +22,7 @@ def some(items: Sequence[Any], most: int = 5) -> str:
 
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
-    """One label a row, int64 or str objects; refuses what is missing, and real numbers that name no class."""
+    """One label a row, int64 or str objects, dates in ISO 8601; refuses what is missing or names no class."""
     try:
         labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except ValueError:  # rows of different lengths
@@ -36,6 +38,14 @@ def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
         return _whole_numbers(labels, name)
     if np.can_cast(labels.dtype, np.int64) and labels.dtype.kind in "iu":
         return labels.astype(np.int64)
+    if labels.dtype.kind == "M":  # of which `tolist` would make nanoseconds since 1970
+        _refuse_missing(np.isnat(labels), name)
+        return np.datetime_as_string(labels, unit="auto").astype(object)  # 2020-01-01 in whatever unit
+    odd = str(labels.dtype) if labels.dtype.kind in "cmV" else _first_odd(labels)
+    if odd is not None:
+        raise ValueError(
+            f"Expected words, whole numbers or dates as labels in `{name}`, got {odd}. Write each class as one word."
+        )
     words = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
     _refuse_missing(np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool), name)
     words = [str(value) for value in words]
@@ -44,6 +54,13 @@ def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
             return _whole_numbers(np.array(words, dtype=np.float64), name)
         return np.array(words, dtype=np.int64)
     return np.array(words, dtype=object)
+
+
+def _first_odd(labels: NDArray[Any]) -> str | None:
+    """The type of the first object that is no label but a quantity, or holds several."""
+    if labels.dtype.kind != "O":
+        return None
+    return next((type(value).__name__ for value in labels if isinstance(value, _NO_CLASS)), None)
 
 
 def _is_missing(value: Any) -> bool:

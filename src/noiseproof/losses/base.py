@@ -22,7 +22,7 @@ from noiseproof.core.checks import (
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
-from noiseproof.losses.engine import by_blocks, mean, pays_in_blocks, pointwise, readable
+from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks, pointwise, readable
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -131,8 +131,7 @@ class Loss(nn.Module):
             assert log_p is not None
             y = LabelProb(-log_p, log_p)
         elif log_p is None:
-            nll = F.cross_entropy(logits, target, reduction="none", ignore_index=self.ignore_index)
-            y = LabelProb(nll)
+            y = LabelProb(label_nll(logits, target, self.ignore_index))
         else:
             y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
         value = self.evaluate(y)
@@ -292,7 +291,7 @@ class MarginLoss(Loss):
         return self._closed and self.reduction == "mean" and self.weight is None and not self.exact
 
     def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
-        return pointwise(F.cross_entropy(logits, target, reduction="none"), self, mean=True)
+        return pointwise(label_nll(logits, target), self, mean=True)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         y = LabelProb.from_margin(margin)

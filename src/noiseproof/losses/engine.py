@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.margin import LabelProb
@@ -79,6 +80,18 @@ class _Blocks(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph: the stored gradient is a constant, so derive it again
             gradient = torch.autograd.grad(ctx.rows(logits, 0).sum(), logits, create_graph=True)[0]
         return grad[:, None] * gradient, None
+
+
+def label_nll(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
+    """−log p_y of each row (B,), zero where the target is ``ignore_index``."""
+    if not torch.compiler.is_compiling():
+        return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
+    # In operations whose gradients are pointwise: a compiler makes one pass of g·(softmax − onehot). Of cross entropy's
+    # own, a scatter and a sum over it, it may keep a float32 (B, K), where g is more than a constant.
+    wide = logits.float() if logits.dtype.itemsize < 4 else logits
+    is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
+    nll = wide.logsumexp(1) - torch.where(is_label, wide, 0).sum(1)
+    return torch.where(target != ignore_index, nll, 0).to(logits.dtype)
 
 
 def mean(losses: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.nn import init
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -29,6 +30,13 @@ def he_truncated(weight: Tensor, generator: Generator | None) -> Tensor:
     """N(0, s²) cut at ±2s, where s makes the variance after the cut 2/fan_in: Keras' ``he_normal``."""
     std = sqrt(2 / weight[0].numel()) / 0.87962566103423978
     return init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
+
+
+class NormReLU(nn.BatchNorm2d):
+    """Batch normalisation and ReLU as one layer, which a stack of networks computes in one pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(super().forward(x))
 
 
 @dataclass(frozen=True)

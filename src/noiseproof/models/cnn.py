@@ -22,11 +22,11 @@ class LeNet5(Backbone):
         side = -(-check_count("image_size", image_size, 1) // 4)  # two poolings, each rounding up
         self.features = nn.Sequential(
             nn.Conv2d(in_channels, 6, 5, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(2, ceil_mode=True),
+            nn.ReLU(),  # after the pooling it gives the same, for a quarter of the pixels
             nn.Conv2d(6, 16, 5, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(2, ceil_mode=True),
+            nn.ReLU(),
             nn.Conv2d(16, 120, 5, padding=2),
             nn.ReLU(),
         )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
-from noiseproof.models.base import MODELS, Backbone
+from noiseproof.models.base import MODELS, Backbone, NormReLU
 
 Shortcut = Literal["projection", "pad"]
 
@@ -54,12 +54,12 @@ class Basic(Block):
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
         self.conv1 = conv(in_channels, channels * inner, 3, stride)
-        self.bn1 = nn.BatchNorm2d(channels * inner)
+        self.bn1 = NormReLU(channels * inner)
         self.conv2 = conv(channels * inner, channels, 3)
         self.bn2 = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn1(self.conv1(x))
         return F.relu(self.bn2(self.conv2(out)) + self.downsample(x))
 
 
@@ -72,15 +72,14 @@ class Bottleneck(Block):
         super().__init__(in_channels, channels, stride, shortcut)
         width, out = channels * inner, channels * self.expansion
         self.conv1 = conv(in_channels, width, 1)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = NormReLU(width)
         self.conv2 = conv(width, width, 3, stride)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = NormReLU(width)
         self.conv3 = conv(width, out, 1)
         self.bn3 = nn.BatchNorm2d(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(self.conv2(out)))
+        out = self.bn2(self.conv2(self.bn1(self.conv1(x))))
         return F.relu(self.bn3(self.conv3(out)) + self.downsample(x))
 
 
@@ -95,14 +94,14 @@ class PreAct(Block):
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut, inner: int) -> None:
         super().__init__(in_channels, channels, stride, shortcut)
-        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.bn1 = NormReLU(in_channels)
         self.conv1 = conv(in_channels, channels * inner, 3, stride)
-        self.bn2 = nn.BatchNorm2d(channels * inner)
+        self.bn2 = NormReLU(channels * inner)
         self.conv2 = conv(channels * inner, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(x))
-        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(x)))) + self.downsample(x)
+        x = self.bn1(x)
+        out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(x)
         return out
 
 
@@ -147,7 +146,7 @@ class ResNet(Backbone):
         imagenet = stem == "imagenet"
         self.conv1 = conv(in_channels, width, 7, 2) if imagenet else conv(in_channels, width, 3)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if imagenet else nn.Identity()
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = NormReLU(width)
         self.num_features = width
         self.stages = [f"layer{i + 1}" for i in range(len(layers))]
         for i, (name, count) in enumerate(zip(self.stages, layers, strict=True)):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
-from noiseproof.models.base import MODELS, Backbone
+from noiseproof.models.base import MODELS, Backbone, NormReLU
 
 StrideOn = Literal["first", "second"]
 
@@ -22,17 +21,17 @@ class WideBlock(nn.Module):
     ) -> None:
         super().__init__()
         first, second = (stride, 1) if stride_on == "first" else (1, stride)
-        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.bn1 = NormReLU(in_channels)
         self.conv1 = nn.Conv2d(in_channels, channels, 3, first, padding=1, bias=bias)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.bn2 = NormReLU(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, second, padding=1, bias=bias)
         same = stride == 1 and in_channels == channels
         self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, channels, 1, stride, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.dropout(self.conv1(F.relu(self.bn1(x))))
-        out: Tensor = self.conv2(F.relu(self.bn2(inner))) + self.shortcut(x)
+        inner = self.dropout(self.conv1(self.bn1(x)))
+        out: Tensor = self.conv2(self.bn2(inner)) + self.shortcut(x)
         return out
 
 
@@ -78,11 +77,12 @@ class WideResNet(Backbone):
                 blocks.append(WideBlock(channels, wider, 1 if i else stride, bias, stride_on, dropout))
                 channels = wider
         self.blocks = nn.Sequential(*blocks)
-        self.bn = nn.BatchNorm2d(channels, momentum=last_momentum)
+        self.bn = NormReLU(channels, momentum=last_momentum)
         self.num_features = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.bn(self.blocks(self.stem(x)))).mean((2, 3))  # (B, 64·width)
+        out: Tensor = self.bn(self.blocks(self.stem(x))).mean((2, 3))  # (B, 64·width)
+        return out
 
 
 MODELS.register("wrn-28-2")(partial(WideResNet, depth=28, width=2))

@@ -64,4 +64,5 @@ def _move(averages: list[Tensor], current: list[Tensor], alpha: float) -> None:
 
 
 def _floating(model: nn.Module) -> list[Tensor]:
-    return [value.detach() for value in model.state_dict(keep_vars=True).values() if value.is_floating_point()]
+    # The parameters themselves: a stack of runs may move what they hold to another place.
+    return [value for value in model.state_dict(keep_vars=True).values() if value.is_floating_point()]

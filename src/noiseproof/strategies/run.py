@@ -98,6 +98,7 @@ class Run:
         # On one GPU all random numbers of a step come from one generator, which a CUDA graph can hold.
         alone = self.device.type == "cuda" and self.world_size == 1
         self.step_generator = torch.Generator(self.device) if alone else None
+        self.draws = True  # whether a step asks that one for numbers, as far as is known
         self._in_step = False
         self._layers_draw: bool | None = None  # not known yet
         self._block, self._step_seeds = -1, [0] * 1024
@@ -152,16 +153,22 @@ class Run:
 
     def backward(self, losses: Tensor, batch: Batch) -> None:
         """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by itself."""
+        self.fabric.backward(self.mean(losses, batch))
+
+    def mean(self, losses: Tensor, batch: Batch) -> Tensor:
+        """The scalar that ``backward`` derives."""
         if batch.counts is not None:
             losses = losses * batch.counts
         # DDP averages over processes, which hold their share of the rows each.
-        self.fabric.backward(losses.sum() * (self.world_size / batch.count))
+        return losses.sum() * (self.world_size / batch.count)
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:
         """A step's random numbers; what layers draw (dropout) comes from this run's seed, step and process, too."""
         with self.in_step(), nullcontext() if self._layers_draw is False else self._seeded_globally():
             yield
+        if self.step_generator is not None:
+            self.draws = self.step_generator.get_offset() > 0
 
     @contextmanager
     def in_step(self) -> Iterator[None]:

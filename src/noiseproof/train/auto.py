@@ -8,7 +8,7 @@ from torch import Tensor
 
 from noiseproof.data.base import own_generator, shuffled
 from noiseproof.data.images import read_batches
-from noiseproof.train.task import Task
+from noiseproof.train.task import BLOCK, Task, blocks
 
 LOOKED_AT = 1000  # rows that the noise is estimated from: the time grows with their cube
 FEWEST = 50  # rows below which nothing can be said of the noise
@@ -55,10 +55,8 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     if len(data) < FEWEST:
         return None
     rows = shuffled(len(data), own_generator(seed, 2))[:LOOKED_AT]
-    x, y = next(read_batches(data.x, [rows])), data.given[rows]
-    if task.normalise is not None:
-        x = task.normalise.apply(x, torch.empty(len(x), 0))
-    p = leave_one_out(x.flatten(1).double(), y, num_classes).clamp_min(0)
+    y = data.given[rows]
+    p = leave_one_out(squared_distances(_inputs(task, rows)), y, num_classes).clamp_min(0)
     onehot = F.one_hot(y, num_classes).double()
     count = onehot.sum(0)
     typical = (p * onehot).sum(0) / count.clamp_min(1)  # (K,): p of the given label, on average over its rows
@@ -70,13 +68,30 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     return float(1 - (right * count)[given > 0].sum() / count[given > 0].sum())
 
 
-def leave_one_out(x: Tensor, y: Tensor, num_classes: int) -> Tensor:
+def _inputs(task: Task, rows: Tensor) -> Tensor:
+    """What a model sees of ``rows``, (N, D); made a block at a time, so that they are held once."""
+    x = torch.empty(0)
+    parts = blocks(task.train.x, rows)
+    for number, raw in enumerate(read_batches(task.train.x, parts)):
+        seen = (raw if task.normalise is None else task.normalise.apply(raw, torch.empty(len(raw), 0))).flatten(1)
+        x = seen.new_empty(len(rows), seen.shape[1]) if number == 0 else x
+        x[number * len(parts[0]) :][: len(seen)] = seen
+    return x
+
+
+def squared_distances(x: Tensor) -> Tensor:
+    """‖x_i − x_j‖² of all rows, (N, N) float64: a sum over blocks of columns, since images have many."""
+    columns = torch.split(x, max(1, BLOCK // len(x)), dim=1)
+    return torch.as_tensor(sum(torch.cdist(part, part).square() for part in map(Tensor.double, columns)))
+
+
+def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
     """Class probabilities (N, K) of each row by kernel ridge regression on all others, in closed form.
 
     With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Of two lengths of the Gaussian
     kernel and ten ridges r the pair of least squared error is taken. Probabilities may lie a little outside [0, 1].
+    ``squared`` are the rows' squared distances, (N, N).
     """
-    squared = torch.cdist(x, x).square()
     apart = squared[squared > 0]
     onehot = F.one_hot(y, num_classes).double()
     prior = onehot.mean(0)

@@ -1,7 +1,7 @@
-"""Many runs side by side on one device: each is captured and replayed by itself, on a stream of its own.
+"""Many runs side by side on one device: those of one shape as one stacked network, the others each on its own stream.
 
 A run's result does not depend on who else is in the fleet: it has its own weights, its own data order, its own
-generators; only the device's time is shared.
+generators; only the device's time is shared. A stack computes the same with kernels of its own, so it rounds otherwise.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.data import Inputs
+from noiseproof.train.graphs import SEATS, Seating
 from noiseproof.train.loop import Interrupted, Result, asked_to_stop, own_stream, training
 from noiseproof.train.loop import Job as Job
 from noiseproof.train.task import Task
 
 SPARE = 0.8  # of the memory that is free: passes over test sets take some, and fragments
-MOST = 16  # more gain little (gpu.json: 16 WRNs take as long as twice 8), and all would be finished late
+MOST = 32  # four stacks of eight: more gain little, and all would be finished late
 SETTLED = 12  # steps after which a run has its graphs and its memory
 
 log = logging.getLogger("noiseproof")
@@ -42,6 +43,7 @@ def fit_many(
     *,
     fabric: Fabric | None = None,
     at_once: int | None = None,
+    stack: bool | None = None,
     resume: bool = True,
     finished: Finished | None = None,
 ) -> list[Outcome]:
@@ -50,8 +52,11 @@ def fit_many(
     Args:
         jobs: taken one by one, as there is room, so that a generator of many need not hold all their data.
         fabric: the device and precision of all; by default a GPU where there is one.
-        at_once: how many train side by side; by default as many as the GPU's memory holds by the measure of the first,
-            16 at most, and one on a CPU.
+        at_once: how many train side by side; by default as many as the GPU's memory holds by the measure of the first
+            steps of the first, 32 at most, and one on a CPU.
+        stack: whether runs of one shape (backbone, head, rows, batch size) train as one network, which is faster on a
+            GPU and equal up to rounding; by default on a GPU, unless deterministic algorithms are asked for. Methods
+            that train two models or have steps of their own go by themselves.
         resume: go on from the last checkpoint of each job that has a folder.
         finished: told the number of a job and its outcome as soon as it is there.
 
@@ -70,6 +75,9 @@ def fit_many(
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     fabric.launch()
     on_gpu = fabric.device.type == "cuda"
+    if stack is None:
+        stack = on_gpu and not (torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
+    seating = Seating() if stack else None
     limit = at_once or 1  # on a GPU the first one flies alone until its size is known
     shared: Shared = {}
     outcomes: list[Outcome] = []
@@ -77,9 +85,17 @@ def fit_many(
     source, flying = enumerate(jobs), deque[tuple[int, Flight]]()
     rounds, before = 0, torch.cuda.memory_reserved(fabric.device) if on_gpu else 0
     more = True  # as far as we know
+
+    def launch(number: int, job: Job) -> None:
+        job = replace(job, task=_on(job.task, fabric.device, shared))
+        steps = training(job, fabric, resume=resume, asked=asked, seating=seating)
+        flying.append((number, (steps, own_stream(fabric))))
+
     with asked_to_stop() as asked:
         while flying or (more and not asked):
-            while more and len(flying) < limit and not asked:
+            # Of runs that are to be stacked a whole stack sets out at a time, as those before have ended.
+            room = limit - len(flying) if len(flying) <= limit - (min(SEATS, limit) if stack else 1) else 0
+            for _ in range(room if more and not asked else 0):
                 if (found := next(source, None)) is None:
                     more = False
                     break
@@ -90,9 +106,7 @@ def fit_many(
                         raise ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
                     folders.add(folder)
                 outcomes.append(Interrupted("This run was not finished."))
-                job = replace(job, task=_on(job.task, fabric.device, shared))
-                steps = training(job, fabric, resume=resume, asked=asked)
-                flying.append((number, (steps, own_stream(fabric))))
+                launch(number, job)
             for _ in range(len(flying)):
                 number, (steps, stream) = flying.popleft()
                 try:
@@ -110,6 +124,9 @@ def fit_many(
             if on_gpu and at_once is None and rounds == SETTLED:
                 limit = _how_many(fabric.device, before)
                 log.info("up to %d runs of this size train side by side", limit)
+                if stack and flying:  # the first begins again, with its like
+                    flying.pop()[1][0].close()
+                    launch(number, job)
     if asked:
         ended = sum(not isinstance(outcome, Interrupted) for outcome in outcomes)
         of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""

@@ -29,10 +29,11 @@ from noiseproof.data.images import read_batches
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import checkpoint
-from noiseproof.train.graphs import GraphedSteps, obstacle
+from noiseproof.train.graphs import CapturedSteps, Convoy, Seating, obstacle
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import VISIBLE, Record, Row, best_row
 from noiseproof.train.settings import Settings
+from noiseproof.train.step import Stepper
 from noiseproof.train.task import Task
 
 log = logging.getLogger("noiseproof")
@@ -145,9 +146,18 @@ def own_stream(fabric: Fabric) -> AbstractContextManager[object]:
 
 
 def training(
-    job: Job, fabric: Fabric, *, resume: bool = False, max_steps: int | None = None, asked: Sequence[int] = ()
+    job: Job,
+    fabric: Fabric,
+    *,
+    resume: bool = False,
+    max_steps: int | None = None,
+    asked: Sequence[int] = (),
+    seating: Seating | None = None,
 ) -> Generator[None, None, Result]:
-    """``train`` one step at a time, so that several runs can go side by side; ``asked`` becomes true to stop it."""
+    """``train`` one step at a time, so that several runs can go side by side; ``asked`` becomes true to stop it.
+
+    With a ``seating``, runs of one shape are stacked: each has to be resumed by turns, for it waits for the others.
+    """
     task, method, seed, progress = job.task, job.method, job.seed, job.progress
     settings = job.settings or Settings()
     fabric.launch()
@@ -168,62 +178,74 @@ def training(
     done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind
     first_step = run.step
 
-    def advance(batch: Batch) -> None:
-        step = _train_step(batch, run, method, settings)
+    def watch(batch: Batch, step: Step) -> None:
         record.observe(batch, step, run)
         keeper.watch(step)
 
+    stepper = Stepper(run, method.strategies, settings.clip, watch)
     why = obstacle(run, method.strategies)
-    graphs = None if why else GraphedSteps(run, method.strategies, advance)
     if why and fabric.device.type == "cuda":
         log.info("steps of %s are not captured as a CUDA graph: %s", method, why)
+    steps: CapturedSteps | None = None
+    if seating is not None and stepper.is_plain and (why is None or fabric.device.type == "cpu"):
+        shape = repr(run.plain_models[0]), run.num_rows, task.input_shape, full, settings.drop_last, run.step, done
+        steps = CapturedSteps(stepper, seating.convoy_for(shape))
+    elif why is None:
+        steps = CapturedSteps(stepper, Convoy())
 
-    while run.epoch < settings.epochs and not run.stopped:
-        began = time.perf_counter()
-        run.loss.set_epoch(run.epoch)
-        for optimizer in run.optimizers:
-            for group in optimizer.param_groups:
-                run.set_rate(group, rate(run.epoch, settings.epochs))
-        if not done:
+    try:
+        while run.epoch < settings.epochs and not run.stopped:
+            began = time.perf_counter()
+            run.loss.set_epoch(run.epoch)
+            for optimizer in run.optimizers:
+                for group in optimizer.param_groups:
+                    run.set_rate(group, rate(run.epoch, settings.epochs))
+            if not done:
+                for strategy in method.strategies:
+                    strategy.start_epoch(run)
+            rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
             for strategy in method.strategies:
-                strategy.start_epoch(run)
-        rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
-        for strategy in method.strategies:
-            rows = strategy.rows(rows, run)
-        parts = torch.split(rows, full)
-        if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
-            parts = parts[:-1]
+                rows = strategy.rows(rows, run)
+            parts = torch.split(rows, full)
+            if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
+                parts = parts[:-1]
 
-        for position in graphs.epoch(parts, done) if graphs else _eager_steps(parts, done, run, advance):
-            keeper.look()
+            for position in steps.epoch(parts, done) if steps else _eager_steps(parts, done, run, stepper):
+                if position is None:
+                    yield
+                    continue
+                keeper.look()
+                if progress is not None:
+                    progress(run.epoch, position, len(parts), None)
+                interrupted = run.world_size == 1 and bool(asked)
+                enough = max_steps is not None and run.step - first_step >= max_steps
+                if interrupted or enough or keeper.is_due():
+                    keeper.save(position)
+                if interrupted or (enough and (position < len(parts) or run.epoch + 1 < settings.epochs)):
+                    raise Interrupted(
+                        f"Stopped after step {run.step} in epoch {run.epoch + 1} of {settings.epochs}. "
+                        + ("Resume to go on." if folder else "Nothing was saved: no folder was given.")
+                    )
+                yield
+            done = 0
+            keeper.weigh()
+            measured = record.measure(run)
+            yield from run.drained()  # on a GPU other runs go on, while this one's steps are still to be computed
+            keeper.check()
+            metrics = record.end_epoch(run, measured, time.perf_counter() - began)
+            fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
+            for strategy in method.strategies:
+                strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)
+            run.epoch += 1
+            keeper.end_epoch()
             if progress is not None:
-                progress(run.epoch, position, len(parts), None)
-            interrupted = run.world_size == 1 and bool(asked)
-            enough = max_steps is not None and run.step - first_step >= max_steps
-            if interrupted or enough or keeper.is_due():
-                keeper.save(position)
-            if interrupted or (enough and (position < len(parts) or run.epoch + 1 < settings.epochs)):
-                raise Interrupted(
-                    f"Stopped after step {run.step} in epoch {run.epoch + 1} of {settings.epochs}. "
-                    + ("Resume to go on." if folder else "Nothing was saved: no folder was given.")
-                )
-            yield
-        done = 0
-        keeper.weigh()
-        measured = record.measure(run)
-        yield from run.drained()  # on a GPU other runs go on, while this one's steps are still to be computed
-        keeper.check()
-        metrics = record.end_epoch(run, measured, time.perf_counter() - began)
-        fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
-        for strategy in method.strategies:
-            strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)
-        run.epoch += 1
-        keeper.end_epoch()
-        if progress is not None:
-            progress(run.epoch - 1, len(parts), len(parts), metrics)
-        if run.world_size > 1 and run.epoch < settings.epochs and run.any_process(bool(asked)):
-            keeper.save(0)  # several processes can only stop together
-            raise Interrupted(f"Stopped after epoch {run.epoch} of {settings.epochs}. Resume to go on.")
+                progress(run.epoch - 1, len(parts), len(parts), metrics)
+            if run.world_size > 1 and run.epoch < settings.epochs and run.any_process(bool(asked)):
+                keeper.save(0)  # several processes can only stop together
+                raise Interrupted(f"Stopped after epoch {run.epoch} of {settings.epochs}. Resume to go on.")
+    finally:
+        if steps is not None:
+            steps.convoy.leave(steps)
     if fabric.device.type == "cuda":
         torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
     return Result(record.rows, run, method.strategies, run.stopped)
@@ -278,47 +300,6 @@ def _eager_steps(parts: Sequence[Tensor], done: int, run: Run, step: Callable[[B
             step(run.make_batch(rows, raw))
         run.step += 1
         yield position
-
-
-def _train_step(batch: Batch, run: Run, method: Method, settings: Settings) -> Step:
-    strategies = method.strategies
-    for optimizer in run.optimizers:
-        optimizer.zero_grad()
-    run.count = batch.count
-    if run.loss_draws:
-        run.loss.set_step(run.seed_for("loss", run.step, run.rank))
-    step = next((done for s in strategies if (done := s.step(batch, run)) is not None), None)
-    if step is None:
-        step = forward_backward(batch, run, strategies)
-    for strategy in strategies:
-        strategy.gradients(run)
-    for model, optimizer in zip(run.models, run.optimizers, strict=True):
-        if settings.clip is not None:
-            run.fabric.clip_gradients(model, optimizer, max_norm=settings.clip, error_if_nonfinite=False)
-        optimizer.step()
-    for strategy in strategies:
-        strategy.after_step(run)
-    return step
-
-
-def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
-    """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all processes."""
-    for strategy in strategies:
-        batch = strategy.targets(batch, run)
-    outs = [run.forward(model, batch.x) for model in run.models]
-    for strategy in strategies:
-        outs = strategy.outputs(outs, batch, run)
-    for strategy in strategies:
-        batch = strategy.revise(batch, outs, run)
-    own = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
-    losses = torch.stack([run.loss(out, target) for out, target in zip(outs, own, strict=True)])  # (M, b)
-    weights: Tensor | None = None
-    for strategy in strategies:
-        factor = strategy.weights(losses.detach(), outs, batch, run)
-        if factor is not None:
-            weights = factor if weights is None else weights * factor
-    run.backward(losses if weights is None else losses * weights, batch)
-    return Step(outs, losses.detach(), weights)
 
 
 class _Keeper:

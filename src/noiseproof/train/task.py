@@ -19,6 +19,7 @@ from noiseproof.data.sources import PathLike, data_root
 from noiseproof.noise import NoiseModel, get_noise
 
 LOOKED_AT = 10_000  # rows that constants of normalisation are taken from
+BLOCK = 2**22  # numbers of them that are float64 at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +112,29 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
 
 def _normalisation(x: Inputs) -> Transform:
     """Mean zero and deviation one: of each channel of images, of each feature of vectors."""
-    every = max(1, len(x) // LOOKED_AT)
-    sample = next(read_batches(x, [torch.arange(0, len(x), every)]))
-    if sample.dim() == 4:
-        pixels = sample.double() / (1 if sample.is_floating_point() else 255)
-        deviation = pixels.std((0, 2, 3)).clamp(min=1e-3)  # a channel that never changes stays as it is
-        return Normalise(tuple(pixels.mean((0, 2, 3)).tolist()), tuple(deviation.tolist()))
-    flat = sample.double()
-    deviation = flat.std(0, correction=0)
-    return Standardise(flat.mean(0), torch.where(deviation > 0, deviation, 1.0))
+    rows = torch.arange(0, len(x), max(1, len(x) // LOOKED_AT))
+    are_images = next(read_batches(x, [rows[:1]])).dim() == 4
+    over, free = ((0, 2, 3), 1) if are_images else ((0,), 0)
+    count, mean, variance = 0, torch.empty(0), torch.empty(0)
+    for raw in read_batches(x, blocks(x, rows)):
+        values = raw.double() / (255 if are_images and not raw.is_floating_point() else 1)
+        m, v = values.mean(over), values.var(over, correction=free)
+        n = values.numel() // m.numel()
+        if count:  # two blocks as one (Chan et al. 1983)
+            apart, both = m - mean, count + n
+            squares = variance * (count - free) + v * (n - free) + apart.square() * (count * n / both)
+            m, v, n = mean + apart * (n / both), squares / (both - free), both
+        count, mean, variance = n, m, v
+    deviation = variance.sqrt()
+    if are_images:
+        constant = deviation.clamp(min=1e-3)  # a channel that never changes stays as it is
+        return Normalise(tuple(mean.tolist()), tuple(constant.tolist()))
+    return Standardise(mean, torch.where(deviation > 0, deviation, 1.0))  # sums of a float32 number are exact here
+
+
+def blocks(x: Inputs, rows: Tensor) -> tuple[Tensor, ...]:
+    """``rows`` of ``x`` in parts of ``BLOCK`` numbers, or one row, at most."""
+    return torch.split(rows, max(1, BLOCK // next(read_batches(x, [rows[:1]])).numel()))
 
 
 def noise_kind(noise: str) -> tuple[str, float | None]:

@@ -1,0 +1,648 @@
+"""Convolutions and batch normalisations of many networks at once, in Triton, with one launch for all of them.
+
+Images lie as (S·B, H, W, C) in memory, network after network; parameters have the network in front and are float32.
+With patches X (a row for each pixel, columns of taps × channels; gathered on the way, never stored), weights W and
+output gradients G of one network, a convolution is three products of matrices,
+
+    output = X·W        input gradient = patches(G)·Wᵀ        weight gradient = Xᵀ·G
+
+A row of a patch is one stretch of memory, KW·C numbers, so that columns may be cut anywhere. Long sums are made in
+parts of a fixed number of rows, added up in order: no network's result depends on how many others there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Triton has no types of its own. A number of networks that is one must not make other code than the others.
+_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["seats"])
+
+
+class Tile(NamedTuple):
+    """Rows, outputs and columns that a program of a convolution holds at a time, and how it is run."""
+
+    rows: int
+    outputs: int
+    columns: int
+    warps: int
+    stages: int
+
+
+def product_tile(columns: int, outputs: int, dtype: torch.dtype) -> Tile:
+    """For patches of ``columns`` times weights. It must not depend on the batch or on the number of networks."""
+    bn = _pow2(outputs, 16, 128)
+    if dtype == torch.float32:
+        return Tile(64, min(bn, 64), _pow2(columns, 16, 32), 4, 2)
+    bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
+    return Tile(128, bn, bk, 8 if bn == 128 else 4, 3)
+
+
+def weight_tile(columns: int, outputs: int, dtype: torch.dtype) -> Tile:
+    """For the transposed patches times output gradients."""
+    bn, bk = _pow2(outputs, 16, 128), _pow2(columns, 16, 128)
+    if dtype == torch.float32:
+        return Tile(32, min(bn, 64), min(bk, 64), 4, 2)
+    if bn == 16:
+        return Tile(128, bn, min(bk, 64), 4, 2)
+    return Tile(min(8192 // bk, 256), bn, bk, 8 if bn * bk > 8192 else 4, 3)
+
+
+def _pow2(n: int, low: int, high: int) -> int:
+    return max(low, min(high, 1 << (n - 1).bit_length()))
+
+
+# Convolution
+
+
+@_kernel
+def _divide(n, by):  # type: ignore[no-untyped-def]
+    """Quotient and remainder of what is never negative, which saves half of the instructions."""
+    n, by = tl.cast(n, tl.uint32), tl.cast(by, tl.uint32)
+    return (n // by).to(tl.int32), (n % by).to(tl.int32)
+
+
+@_kernel
+def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Patches that begin at pixels (h, w) of images, (rows, columns); column k is number side[k] of row u[k]."""
+    begin, w = ((image * H + h) * W + w) * C, w * C
+    shift = u * (W * C) + side
+    if C % 2:  # no two numbers can be read at once: let the threads of a warp go along pixels, not columns
+        row, column, at = h[None, :] + u[:, None], w[None, :] + side[:, None], begin[None, :] + shift[:, None]
+    else:
+        row, column, at = h[:, None] + u[None, :], w[:, None] + side[None, :], begin[:, None] + shift[None, :]
+    hit = (row >= 0) & (row < H) & (column >= 0) & (column < W * C)
+    # Patches overlap: the first-level cache, which copies to shared memory else pass by, holds what the next tap reads.
+    patch = tl.load(x + at, mask=hit, other=0.0, cache_modifier=".ca")
+    if C % 2:
+        patch = tl.trans(patch)
+    return patch
+
+
+@_kernel
+def _product(  # type: ignore[no-untyped-def]
+    x, weight, bias, out, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    BACK: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Patches (rows, U·V·C) times weights. BACK: x is an output gradient, out that of an input.
+
+    Going back, pixels with the same remainder by STRIDE are reached by the same taps, every STRIDE-th one, and their
+    patches are dense; each such class of pixels has its own programs.
+    """
+    seat = tl.program_id(2).to(tl.int64)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    if BACK:
+        classes: tl.constexpr = STRIDE * STRIDE
+        top, left = tl.program_id(0) % classes // STRIDE, tl.program_id(0) % STRIDE
+        m = tl.program_id(0) // classes * BM + tl.arange(0, BM)
+        GH, GW = tl.cdiv(OH, STRIDE), tl.cdiv(OW, STRIDE)
+    else:
+        m = tl.program_id(0) * BM + tl.arange(0, BM)
+        GH, GW = OH, OW
+    image, pixel = _divide(m, GH * GW)
+    i, j = _divide(pixel, GW)
+    if BACK:
+        i, j = i * STRIDE + top, j * STRIDE + left
+    if BACK and STRIDE > 1:
+        r, q = (top + PAD) % STRIDE, (left + PAD) % STRIDE  # the first taps that reach these pixels
+        U, V = tl.cdiv(KH - r, STRIDE), tl.cdiv(KW - q, STRIDE)
+        h, w = (i + PAD - r) // STRIDE - U + 1, (j + PAD - q) // STRIDE - V + 1
+    elif BACK:
+        r, q, U, V = 0, 0, KH, KW
+        h, w = i + PAD - (KH - 1), j + PAD - (KW - 1)
+    else:
+        r, q, U, V = 0, 0, KH, KW
+        h, w = i * STRIDE - PAD, j * STRIDE - PAD
+    some = (image < B) & (i < OH) & (j < OW)
+    h = tl.where(some, h, -KH)  # no tap of what is no pixel hits the image
+    x += seat * (B * IH * IW * C)
+    weight += seat * (N * KH * KW * C)
+    sums = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, U * V * C, BK):
+        k = start + tl.arange(0, BK)
+        u, side = _divide(k, V * C)
+        if (KH * KW * C) % BK != 0 or STRIDE > 1:
+            u = tl.where(k < U * V * C, u, IH + KH)
+        patch = _gather(x, image, h, w, u, side, IH, IW, C)
+        if BACK:
+            v, c = _divide(side, C)
+            tap = (r + STRIDE * (U - 1 - u)) * KW + q + STRIDE * (V - 1 - v)
+            at = (c * (KH * KW * N) + tap * N)[:, None] + n[None, :]
+        else:
+            at = k[:, None] + (n * (KH * KW * C))[None, :]
+        part = tl.load(weight + at, mask=(k < U * V * C)[:, None] & (n < N)[None, :], other=0.0)
+        sums = tl.dot(patch, part, sums, input_precision=PRECISION)
+    if BIAS:
+        sums += tl.load(bias + seat * N + n, mask=n < N, other=0.0)[None, :]
+    out += seat * (B * OH * OW * N)
+    at = ((image * OH + i) * OW + j)[:, None] * N + n[None, :]
+    tl.store(out + at, sums.to(out.dtype.element_ty), mask=some[:, None] & (n < N)[None, :])
+
+
+@_kernel
+def _weight_gradient(  # type: ignore[no-untyped-def]
+    x, grad, out, seats, B, IH: tl.constexpr, IW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
+    PRECISION: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Patches' transpose times output gradients, over SHARE rows; after the last columns: those gradients' sum."""
+    K: tl.constexpr = KH * KW * C
+    seat, first = tl.program_id(2) % seats, tl.program_id(2) // seats * SHARE
+    rows = B * OH * OW
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    x += seat.to(tl.int64) * (B * IH * IW * C)
+    grad += seat.to(tl.int64) * (rows * N)
+    out += (tl.program_id(2) // seats).to(tl.int64) * (seats * N * (K + (tl.num_programs(0) - tl.cdiv(K, BK))))
+    if tl.program_id(0) * BK < K:
+        k = tl.program_id(0) * BK + tl.arange(0, BK)
+        u, side = _divide(k, KW * C)
+        sums = tl.zeros((BK, BN), tl.float32)
+        for start in range(first, min(first + SHARE, rows), BM):
+            m = start + tl.arange(0, BM)
+            image, pixel = _divide(m, OH * OW)
+            h, w = _divide(pixel, OW)
+            # Rows past the last hit nothing; columns past the last, in rows below the patch, are left out in the end.
+            h, w = tl.where(m < rows, h * STRIDE - PAD, -KH - BK), w * STRIDE - PAD
+            patch = _gather(x, image, h, w, u, side, IH, IW, C)
+            at = (m * N)[:, None] + n[None, :]
+            g = tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0)
+            sums = tl.dot(tl.trans(patch), g, sums, input_precision=PRECISION)
+        at = (seat * N + n)[None, :] * K + k[:, None]
+        tl.store(out + at, sums, mask=(k < K)[:, None] & (n < N)[None, :])
+    else:
+        total = tl.zeros((BM, BN), tl.float32)
+        for start in range(first, min(first + SHARE, rows), BM):
+            m = start + tl.arange(0, BM)
+            at = (m * N)[:, None] + n[None, :]
+            total += tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
+        tl.store(out + seats * N * K + seat * N + n, tl.sum(total, 0), mask=n < N)
+
+
+@_kernel
+def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of parts (count, size), always in the same order."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.zeros((BP, BLOCK), tl.float32)
+    for start in range(0, count, BP):
+        p = start + tl.arange(0, BP)
+        at = p.to(tl.int64)[:, None] * size + i[None, :]
+        sums += tl.load(parts + at, mask=(p < count)[:, None] & (i < size)[None, :], other=0.0)
+    tl.store(out + i, tl.sum(sums, 0), mask=i < size)
+
+
+def _summed(parts: Tensor) -> Tensor:
+    """(P, …) → (…)."""
+    out = torch.empty_like(parts[0])
+    bp = _pow2(len(parts), 1, 32)
+    _add_up[(triton.cdiv(out.numel(), 2048 // bp),)](
+        parts, out, len(parts), out.numel(), BP=bp, BLOCK=2048 // bp, num_warps=4
+    )
+    return out
+
+
+def _images(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous()  # (S·B, H, W, C); nothing moves where channels lie last
+
+
+def _precision() -> str:
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def _multiply(
+    x: Tensor, weight: Tensor, bias: Tensor | None, height: int, width: int, stride: int, padding: int, back: bool
+) -> Tensor:
+    """Images (S·B, C, H, W) times weights (S, O, KH, KW, I): forward, or back to an input of ``height`` × ``width``."""
+    x = _images(x)
+    seats, o, kh, kw, i = weight.shape
+    (images, ih, iw, c), n = x.shape, i if back else o
+    out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
+    tile = product_tile(kh * kw * c, n, x.dtype)
+    step = stride if back else 1
+    pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
+    _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
+        x, weight, x if bias is None else bias, out, images // seats, IH=ih, IW=iw, OH=height, OW=width,
+        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, BACK=back, BIAS=bias is not None, PRECISION=_precision(),
+        BM=tile.rows, BN=tile.outputs, BK=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out.permute(0, 3, 1, 2)
+
+
+def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, int]:
+    (h, w), (kh, kw) = x.shape[2:], weight.shape[2:4]
+    return (h + 2 * padding - kh) // stride + 1, (w + 2 * padding - kw) // stride + 1
+
+
+@torch.library.custom_op("noiseproof::stacked_conv", mutates_args=())
+def _conv(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    return _multiply(x, rounded, bias, *_sizes(x, weight, stride, padding), stride, padding, False)
+
+
+@_conv.register_fake
+def _(x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    return x.new_empty(x.shape[0], *_sizes(x, weight, stride, padding), weight.shape[1]).permute(0, 3, 1, 2)
+
+
+@torch.library.custom_op("noiseproof::stacked_conv_input", mutates_args=())
+def _input_gradient(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
+    return _multiply(grad, weight, None, height, width, stride, padding, True)
+
+
+@_input_gradient.register_fake
+def _(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
+    return grad.new_empty(grad.shape[0], height, width, weight.shape[4]).permute(0, 3, 1, 2)
+
+
+@torch.library.custom_op("noiseproof::stacked_conv_weight", mutates_args=())
+def _weights_gradient(
+    x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool
+) -> Tensor:
+    """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one row."""
+    x, grad = _images(x), _images(grad)
+    (images, ih, iw, c), (_, oh, ow, n) = x.shape, grad.shape
+    tile = weight_tile(kh * kw * c, n, x.dtype)
+    blocks = triton.cdiv(kh * kw * c, tile.columns), triton.cdiv(n, tile.outputs)
+    share = max(tile.rows, min(4096, _pow2(12288 // (blocks[0] * blocks[1]) + 1, 1, 8192) // 2))
+    parts = triton.cdiv(images // seats * oh * ow, share)
+    out = torch.empty(parts, seats * n * (kh * kw * c + bias), dtype=torch.float32, device=x.device)
+    _weight_gradient[blocks[0] + bias, blocks[1], seats * parts](
+        x, grad, out, seats, images // seats, IH=ih, IW=iw, OH=oh, OW=ow,
+        C=c, N=n, KH=kh, KW=kw, STRIDE=stride, PAD=padding, PRECISION=_precision(),
+        SHARE=share, BM=tile.rows, BN=tile.outputs, BK=tile.columns, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return _summed(out)
+
+
+@_weights_gradient.register_fake
+def _(x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool) -> Tensor:
+    return x.new_empty(seats * grad.shape[1] * (kh * kw * x.shape[1] + bias), dtype=torch.float32)
+
+
+def _conv_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    x, weight, rounded, bias, ctx.stride, ctx.padding = inputs
+    ctx.shape, ctx.has_bias = weight.shape, bias is not None
+    ctx.save_for_backward(x, rounded)
+
+
+def _conv_backward(ctx, grad):  # type: ignore[no-untyped-def]
+    x, rounded = ctx.saved_tensors
+    seats, o, kh, kw, _ = ctx.shape
+    to_x = to_weight = to_bias = None
+    if ctx.needs_input_grad[0]:
+        to_x = _input_gradient(grad, rounded, *x.shape[2:], ctx.stride, ctx.padding)
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
+        both = _weights_gradient(x, grad, seats, kh, kw, ctx.stride, ctx.padding, ctx.has_bias)
+        to_weight = both[: ctx.shape.numel()].view(ctx.shape)
+        to_bias = both[ctx.shape.numel() :].view(seats, o) if ctx.has_bias else None
+    return to_x, to_weight, None, to_bias, None, None
+
+
+_conv.register_autograd(_conv_backward, setup_context=_conv_context)
+
+
+def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW).
+
+    Weights are rounded to the precision of x, sums and the gradients of parameters are float32.
+    """
+    _check(x, weight, *([] if bias is None else [bias]))
+    if x.shape[1] == stride == 1 and weight.shape[3] <= 8 and not x.requires_grad:
+        # Eight numbers are read at once: those beside each other become channels of a kernel one column wide.
+        rest = 8 - weight.shape[3]
+        x = F.pad(x, (padding, padding + rest, padding, padding)).squeeze(1).unfold(2, 8, 1).permute(0, 3, 1, 2)
+        weight, padding = F.pad(weight.transpose(3, 4), (0, rest)), 0
+    if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; whoever compiles this pads for free
+        more = -x.shape[1] % 8
+        x, weight = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more))
+    out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
+    return out
+
+
+def _check(x: Tensor, *parameters: Tensor) -> None:
+    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise TypeError(f"Expected float32, bfloat16 or float16 on a GPU, got {x.dtype}. Convert the inputs.")
+    for each in parameters:
+        if each.dtype != torch.float32 or not each.is_contiguous():
+            raise TypeError(f"Expected parameters in float32 and in one piece, got {each.dtype}, {each.stride()}.")
+        if x.shape[0] % each.shape[0]:
+            raise ValueError(f"Expected as many rows for each of {each.shape[0]} networks, got {x.shape[0]} rows.")
+
+
+# Pooling
+
+
+@_kernel
+def _pool(  # type: ignore[no-untyped-def]
+    x, grad, out, total, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    GH: tl.constexpr, GW: tl.constexpr, C: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The largest of 2×2 numbers; BACK: its gradient to the first that is as large, zero to the others.
+
+    There are GH × GW windows. Going back, they cover the whole image: those past the last output have no gradient.
+    """
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    window, c = _divide(i, C)
+    image, place = _divide(window, GH * GW)
+    h, w = _divide(place, GW)
+    image = image.to(tl.int64)
+    at = ((image * H + 2 * h) * W + 2 * w) * C + c
+    right, below = 2 * w + 1 < W, 2 * h + 1 < H
+    here = i < total
+    a = tl.load(x + at, mask=here, other=0.0)
+    b = tl.load(x + at + C, mask=here & right, other=float("-inf"))
+    d = tl.load(x + at + W * C, mask=here & below, other=float("-inf"))
+    e = tl.load(x + at + (W + 1) * C, mask=here & below & right, other=float("-inf"))
+    a, b, d, e = a.to(tl.float32), b.to(tl.float32), d.to(tl.float32), e.to(tl.float32)
+    if BACK:
+        g = tl.load(grad + ((image * OH + h) * OW + w) * C + c, mask=here & (h < OH) & (w < OW), other=0.0)
+        first = (a >= b) & (a >= d) & (a >= e)
+        second = (b >= d) & (b >= e) & (first == 0)
+        third = (d >= e) & (first == 0) & (second == 0)
+        tl.store(out + at, tl.where(first, g, 0.0), mask=here)
+        tl.store(out + at + C, tl.where(second, g, 0.0), mask=here & right)
+        tl.store(out + at + W * C, tl.where(third, g, 0.0), mask=here & below)
+        none = (first == 0) & (second == 0) & (third == 0)
+        tl.store(out + at + (W + 1) * C, tl.where(none, g, 0.0), mask=here & below & right)
+    else:
+        a = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+        d = tl.maximum(d, e, propagate_nan=tl.PropagateNan.ALL)
+        a = tl.maximum(a, d, propagate_nan=tl.PropagateNan.ALL)
+        tl.store(out + i, a.to(out.dtype.element_ty), mask=here)
+
+
+@torch.library.custom_op("noiseproof::pool", mutates_args=())
+def _pool_forward(x: Tensor, height: int, width: int) -> Tensor:
+    inner = _images(x)
+    images, h, w, c = inner.shape
+    out = torch.empty(images, height, width, c, dtype=x.dtype, device=x.device)
+    _pool[(triton.cdiv(out.numel(), 1024),)](
+        inner, inner, out, out.numel(), H=h, W=w, OH=height, OW=width, GH=height, GW=width,
+        C=c, BACK=False, BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+    return out.permute(0, 3, 1, 2)
+
+
+@_pool_forward.register_fake
+def _(x: Tensor, height: int, width: int) -> Tensor:
+    return x.new_empty(x.shape[0], height, width, x.shape[1]).permute(0, 3, 1, 2)
+
+
+@torch.library.custom_op("noiseproof::pool_backward", mutates_args=())
+def _pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    inner, grad = _images(x), _images(grad)
+    (images, h, w, c), out = inner.shape, torch.empty_like(inner)
+    gh, gw = (h + 1) // 2, (w + 1) // 2
+    total = images * gh * gw * c
+    _pool[(triton.cdiv(total, 1024),)](
+        inner, grad, out, total, H=h, W=w, OH=grad.shape[1], OW=grad.shape[2], GH=gh, GW=gw,
+        C=c, BACK=True, BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+    return out.permute(0, 3, 1, 2)
+
+
+@_pool_backward.register_fake
+def _(grad: Tensor, x: Tensor) -> Tensor:
+    return _like(x)
+
+
+def _pool_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(inputs[0])
+
+
+_pool_forward.register_autograd(
+    lambda ctx, grad: (_pool_backward(grad, *ctx.saved_tensors), None, None), setup_context=_pool_context
+)
+
+
+def pool(x: Tensor, ceil: bool) -> Tensor:
+    """The largest of every 2×2 pixels, (N, C, H, W) → (N, C, H/2, W/2), a last odd row or column kept if ``ceil``."""
+    _check(x)
+    if x.numel() >= 2**31:
+        raise ValueError(f"Expected less than 2³¹ numbers to pool, got {x.numel()}. Take smaller batches.")
+    out: Tensor = _pool_forward(x, *((side + ceil) // 2 for side in x.shape[2:]))
+    return out
+
+
+# Batch normalisation
+
+
+@_kernel
+def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Means and sums of squared deviations over SHARE rows, measured from the first of these rows."""
+    seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    x += seat * rows * C
+    origin = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+    sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    for start in range(first, min(first + SHARE, rows), BM):
+        m = start + tl.arange(0, BM)
+        some = (m < rows)[:, None] & (c < C)[None, :]
+        value = tl.load(x + ((m * C)[:, None] + c[None, :]), mask=some, other=0.0).to(tl.float32)
+        value = tl.where(some, value - origin, 0.0)
+        sums += value
+        squares += value * value
+    count, total = min(SHARE, rows - first), tl.sum(sums, 0)
+    out += (seat * tl.num_programs(0) + tl.program_id(0)) * 2 * C
+    tl.store(out + c, tl.sum(origin, 0) + total / count, mask=c < C)
+    tl.store(out + C + c, tl.sum(squares, 0) - total * total / count, mask=c < C)
+
+
+@_kernel
+def _statistics(  # type: ignore[no-untyped-def]
+    parts, out, running_mean, running_var, rows, count, momentum, eps,
+    C: tl.constexpr, SHARE: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Mean and 1/√(variance + eps) from the moments of all parts (count, 2, C), and running statistics."""
+    seat, c = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC)
+    parts += seat * count * 2 * C
+    origin = tl.load(parts + c, mask=c < C, other=0.0)[None, :]
+    sums, squares = tl.zeros((BP, BC), tl.float32), tl.zeros((BP, BC), tl.float32)
+    for start in range(0, count, BP):
+        p = start + tl.arange(0, BP)
+        some = (p < count)[:, None] & (c < C)[None, :]
+        share = tl.minimum(rows - p * SHARE, SHARE).to(tl.float32)[:, None]
+        at = parts + (p * 2 * C)[:, None] + c[None, :]
+        away = tl.where(some, tl.load(at, mask=some, other=0.0) - origin, 0.0)
+        sums += share * away
+        squares += tl.load(at + C, mask=some, other=0.0) + share * away * away
+    total = tl.sum(sums, 0)
+    mean = tl.sum(origin, 0) + total / rows
+    deviations = tl.maximum(tl.sum(squares, 0) - total * total / rows, 0.0)
+    at = seat * C + c
+    tl.store(out + at, mean, mask=c < C)
+    tl.store(out + tl.num_programs(1) * C + at, 1.0 / tl.sqrt(deviations / rows + eps), mask=c < C)
+    old = tl.load(running_mean + at, mask=c < C, other=0.0)
+    tl.store(running_mean + at, (1 - momentum) * old + momentum * mean, mask=c < C)
+    old = tl.load(running_var + at, mask=c < C, other=0.0)
+    tl.store(running_var + at, (1 - momentum) * old + momentum * (deviations / (rows - 1)), mask=c < C)
+
+
+@_kernel
+def _affine(  # type: ignore[no-untyped-def]
+    x, grad, out, weight, bias, moments, sums, rows,
+    C: tl.constexpr, RELU: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """x̂·weight + bias, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂))."""
+    seat = tl.program_id(2).to(tl.int64)
+    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
+    some, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+    per, size = seat * C + c, tl.num_programs(2) * C
+    value = tl.load(x + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
+    scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
+    value = (value - tl.load(moments + per, mask=c < C, other=0.0)[None, :]) * scale
+    slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
+    y = value * slope + tl.load(bias + per, mask=c < C, other=0.0)[None, :]
+    if BACK:
+        g = tl.load(grad + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
+        if RELU:
+            g = tl.where(y > 0, g, 0.0)
+        to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
+        y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
+            slope * scale
+        )
+    elif RELU:
+        y = tl.maximum(y, 0.0)
+    tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=some)
+
+
+@_kernel
+def _gradient_sums(  # type: ignore[no-untyped-def]
+    x, grad, out, weight, bias, moments, seats, rows,
+    C: tl.constexpr, RELU: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C)."""
+    seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    per, size = seat * C + c, seats * C
+    mean = tl.load(moments + per, mask=c < C, other=0.0)[None, :]
+    scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
+    slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
+    offset = tl.load(bias + per, mask=c < C, other=0.0)[None, :]
+    x += seat * rows * C
+    grad += seat * rows * C
+    to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    for start in range(first, min(first + SHARE, rows), BM):
+        m = start + tl.arange(0, BM)
+        some, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+        value = (tl.load(x + at, mask=some, other=0.0).to(tl.float32) - mean) * scale
+        g = tl.load(grad + at, mask=some, other=0.0).to(tl.float32)
+        if RELU:
+            g = tl.where(value * slope + offset > 0, g, 0.0)
+        to_bias += g
+        to_weight += g * value
+    out += tl.program_id(0) * 2 * size
+    tl.store(out + per, tl.sum(to_bias, 0), mask=c < C)
+    tl.store(out + size + per, tl.sum(to_weight, 0), mask=c < C)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return _images(x) if x.dim() == 4 else x.contiguous()  # (…, C)
+
+
+def _blocks(channels: int) -> tuple[int, int, int]:
+    """Rows and channels that a program of a normalisation holds at a time, and the rows of a part of its sums."""
+    bc = _pow2(channels, 4, 128)
+    return 4096 // bc, bc, 4 * 4096 // bc
+
+
+@torch.library.custom_op("noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var"))
+def _measure(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
+    """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the running statistics."""
+    x, (seats, c) = _rows(x), running_mean.shape
+    rows, (bm, bc, share) = x.numel() // (seats * c), _blocks(c)
+    count = triton.cdiv(rows, share)
+    parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
+    out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
+    _moments[count, triton.cdiv(c, bc), seats](x, parts, rows, C=c, SHARE=share, BM=bm, BC=bc, num_warps=4)
+    bc, bp = _pow2(c, 4, 16), _pow2(count, 1, 128)
+    _statistics[triton.cdiv(c, bc), seats](
+        parts, out, running_mean, running_var, rows, count, momentum, eps, C=c, SHARE=share, BP=bp, BC=bc, num_warps=4
+    )
+    return out
+
+
+@_measure.register_fake
+def _(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
+    return x.new_empty(2, *running_mean.shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
+def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool) -> Tensor:
+    inner, (seats, c) = _rows(x), weight.shape
+    rows, (bm, bc, _), out = x.numel() // (seats * c), _blocks(c), torch.empty_like(inner)
+    _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
+        inner, inner, out, weight, bias, moments, moments, rows, C=c, RELU=relu, BACK=False, BM=bm, BC=bc, num_warps=4
+    )
+    return out.permute(0, 3, 1, 2) if x.dim() == 4 else out
+
+
+@_normalise.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool) -> Tensor:
+    return _like(x)
+
+
+@torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
+def _normalise_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and those of biases and weights, (2, S, C)."""
+    inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
+    rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c), torch.empty_like(inner)
+    count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
+    parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
+    _gradient_sums[count, blocks, seats](
+        inner, grad, parts, weight, bias, moments, seats, rows, C=c, RELU=relu, SHARE=share, BM=bm, BC=bc, num_warps=4
+    )
+    sums = _summed(parts)
+    _affine[triton.cdiv(rows, bm), blocks, seats](
+        inner, grad, out, weight, bias, moments, sums, rows, C=c, RELU=relu, BACK=True, BM=bm, BC=bc, num_warps=4
+    )
+    return out.permute(0, 3, 1, 2) if x.dim() == 4 else out, sums
+
+
+@_normalise_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
+    return _like(x), torch.empty_like(moments)
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
+
+
+def _norm_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    *tensors, ctx.relu = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _norm_backward(ctx, grad):  # type: ignore[no-untyped-def]
+    to_x, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
+    return to_x, to_weight, to_bias, None, None
+
+
+_normalise.register_autograd(_norm_backward, setup_context=_norm_context)
+
+
+def stacked_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float, relu: bool,
+) -> Tensor:  # fmt: skip
+    """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its network's rows.
+
+    Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's mean and unbiased
+    variance; ReLU follows if ``relu``.
+    """
+    _check(x, weight, bias, running_mean, running_var)
+    if x.numel() <= weight.numel():
+        raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
+    # The moments' own dependence on x is part of the gradient of what follows.
+    moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+    out: Tensor = _normalise(x, weight, bias, moments, relu)
+    return out

@@ -1,0 +1,222 @@
+"""Several classifiers of one architecture as one network, so that a GPU starts each kernel once for all of them.
+
+The batches of S members follow one another, (S·B, …): what treats rows one by one needs no change, and linear layers,
+convolutions and batch normalisation take each member's rows to its own weights. Members keep their own parameters, as
+views into the stack's, so whatever looks at one of them sees what the stack has learned. A stack trains; members
+evaluate by themselves.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from noiseproof.core.output import Output
+from noiseproof.models.base import NormReLU
+
+STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
+WIDEST = 128  # channels: of wider convolutions cuDNN runs one network's faster than ours run several
+
+
+class Unstackable(ValueError):
+    """A network that cannot lie beside its like."""
+
+
+class _Stacked(nn.Module):
+    """One layer of all members; parameters and buffers have the members' in front: (S, …)."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.seats = len(layers)
+        for name, value in _tensors(layers[0]):
+            parts = [dict(_tensors(layer))[name].detach() for layer in layers]
+            whole = torch.stack([self.inner(part) for part in parts])
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, nn.Parameter(whole))
+            else:
+                self.register_buffer(name, whole)
+            for seat, layer in enumerate(layers):
+                own = dict(_tensors(layer))[name]
+                own.data = self.outer(whole[seat])
+        if layers[0]._parameters.get("bias", 0) is None:
+            self.bias = None
+
+    @staticmethod
+    def inner(value: Tensor) -> Tensor:
+        """A member's parameter as it lies in the stack."""
+        return value
+
+    @staticmethod
+    def outer(value: Tensor) -> Tensor:
+        """And back, without a copy."""
+        return value
+
+    def abreast(self, x: Tensor) -> Tensor:
+        """Members' rows (S·B, C, …) as channels beside each other, (B, S·C, …)."""
+        return x.view(self.seats, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+    def apart(self, x: Tensor) -> Tensor:
+        """And back."""
+        return x.view(len(x), self.seats, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
+
+    def share_gradients(self, layers: Sequence[nn.Module]) -> None:
+        """Show each member its part of the gradients."""
+        for name, value in self.named_parameters(recurse=False):
+            if value.grad is not None:
+                for seat, layer in enumerate(layers):
+                    layer.get_parameter(name).grad = self.outer(value.grad[seat])
+
+
+class StackedLinear(_Stacked):
+    """S linear layers."""
+
+    weight: Tensor  # (S, O, I)
+    bias: Tensor | None  # (S, O)
+
+    def forward(self, x: Tensor) -> Tensor:
+        each, weight = x.view(self.seats, -1, x.shape[1]), self.weight.transpose(1, 2)
+        out = torch.bmm(each, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], each, weight)
+        return out.flatten(0, 1)
+
+
+class StackedConv2d(_Stacked):
+    """S convolutions."""
+
+    weight: Tensor  # (S, O, KH, KW, I)
+    bias: Tensor | None  # (S, O)
+
+    def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
+        layer = layers[0]
+        plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+        if not plain or isinstance(layer.padding, str) or len({*layer.padding}) > 1 or layer.stride not in STRIDES:
+            raise Unstackable(f"no stack knows {layer}")
+        if max(layer.in_channels, layer.out_channels) > WIDEST:
+            raise Unstackable(f"convolutions of more than {WIDEST} channels fill a GPU by themselves")
+        super().__init__(layers)
+        self.stride, self.padding = layer.stride[0], int(layer.padding[0])
+
+    @staticmethod
+    def inner(value: Tensor) -> Tensor:
+        return value.permute(0, 2, 3, 1) if value.dim() == 4 else value
+
+    @staticmethod
+    def outer(value: Tensor) -> Tensor:
+        return value.permute(0, 3, 1, 2) if value.dim() == 4 else value
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            from noiseproof.models.kernels import stacked_conv
+
+            if torch.is_autocast_enabled("cuda"):
+                x = x.to(torch.get_autocast_dtype("cuda"))
+            out: Tensor = stacked_conv(x, self.weight, self.bias, self.stride, self.padding)
+            return out
+        weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
+        bias = None if self.bias is None else self.bias.flatten()
+        return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
+
+
+class StackedBatchNorm(_Stacked):
+    """S batch normalisations, each over its own member's rows, as they are trained."""
+
+    weight: Tensor  # (S, C), like the others
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, layers: Sequence[_BatchNorm]) -> None:
+        layer = layers[0]
+        if not (layer.affine and layer.track_running_stats) or layer.momentum is None:
+            raise Unstackable(f"no stack knows {layer}")
+        super().__init__(layers)
+        self.eps, self.momentum, self.relu = layer.eps, layer.momentum, isinstance(layer, NormReLU)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_batches_tracked += 1
+        if x.is_cuda:
+            from noiseproof.models.kernels import stacked_norm
+
+            out: Tensor = stacked_norm(
+                x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, self.relu
+            )
+            return out
+        mean, var, weight, bias = (v.flatten() for v in (self.running_mean, self.running_var, self.weight, self.bias))
+        out = self.apart(F.batch_norm(self.abreast(x), mean, var, weight, bias, True, self.momentum, self.eps))
+        return F.relu(out) if self.relu else out
+
+
+class StackedMaxPool(nn.MaxPool2d):
+    """Pooling over 2×2, which knows no networks, by a kernel that is faster than PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return F.max_pool2d(x, 2, ceil_mode=self.ceil_mode)
+        from noiseproof.models.kernels import pool
+
+        out: Tensor = pool(x, self.ceil_mode)
+        return out
+
+
+LAYERS: dict[type[nn.Module], type[_Stacked]] = {
+    nn.Linear: StackedLinear,
+    nn.Conv2d: StackedConv2d,
+    nn.BatchNorm1d: StackedBatchNorm,
+    nn.BatchNorm2d: StackedBatchNorm,
+    NormReLU: StackedBatchNorm,
+}
+
+
+class Stack(nn.Module):
+    """The members as one network: rows of all of them, (S·B, …), to outputs of all of them."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.joint = copy.deepcopy(members[0])
+        self.layers: list[tuple[_Stacked, list[nn.Module]]] = []
+        for path, layer in list(self.joint.named_modules()):
+            if type(layer) in LAYERS:
+                own = [member.get_submodule(path) for member in members]
+                stacked = LAYERS[type(layer)](own)
+                self.joint.set_submodule(path, stacked)
+                self.layers.append((stacked, own))
+            elif isinstance(layer, nn.MaxPool2d) and _halves(layer):
+                self.joint.set_submodule(path, StackedMaxPool(2, ceil_mode=layer.ceil_mode))
+            elif _tensors(layer):
+                raise Unstackable(f"{type(layer).__name__} has weights that no stack knows")
+            elif isinstance(layer, _DropoutNd) and layer.p:
+                raise Unstackable("dropout would draw the numbers of all members at once")
+
+    def forward(self, x: Tensor) -> Output:
+        out: Output = self.joint(x)
+        return out
+
+    def share_gradients(self) -> None:
+        """Show each member its part of the gradients."""
+        for stacked, own in self.layers:
+            stacked.share_gradients(own)
+
+
+def release(member: nn.Module) -> None:
+    """Give a member of a stack weights of its own again, with what they have become."""
+    for module in member.modules():
+        for _, value in _tensors(module):
+            value.data = value.data.clone()
+
+
+def _halves(layer: nn.MaxPool2d) -> bool:
+    shape = [layer.kernel_size, layer.stride, layer.padding, layer.dilation]
+    return [side if isinstance(side, int) else {*side} for side in shape] == [2, 2, 0, 1] and not layer.return_indices
+
+
+def _tensors(layer: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]

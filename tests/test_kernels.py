@@ -1,0 +1,284 @@
+"""Triton kernels of stacked networks against plain PyTorch, one network after another, in float64."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+CUDA = torch.cuda.is_available()
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+here = pytest.mark.skipif(
+    not (HAS_TRITON and (CUDA or INTERPRETED)), reason="needs Triton, and a GPU or its interpreter"
+)
+DEVICE = "cuda" if CUDA and not INTERPRETED else "cpu"
+
+# The interpreter's product takes bfloat16 for the integers of its bits.
+PRODUCTS = [torch.float32, torch.float16] if INTERPRETED else [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+# networks, rows of each, inputs, outputs, height, width, kernel, stride, padding, bias
+CONVOLUTIONS = {
+    "lenet-1": (2, 3, 1, 6, 12, 11, 5, 1, 2, True),
+    "lenet-2": (2, 3, 6, 16, 9, 9, 5, 1, 2, True),
+    "lenet-3": (1, 2, 16, 120, 7, 7, 5, 1, 2, True),
+    "valid": (2, 2, 6, 16, 9, 8, 5, 1, 0, True),
+    "stem": (3, 2, 3, 16, 9, 7, 3, 1, 1, False),
+    "same": (2, 3, 32, 32, 7, 9, 3, 1, 1, False),
+    "wide": (1, 2, 64, 160, 5, 5, 3, 1, 1, True),
+    "halving": (2, 3, 32, 64, 8, 8, 3, 2, 1, True),
+    "halving-odd": (2, 3, 16, 32, 9, 7, 3, 2, 1, False),
+    "shortcut": (2, 3, 32, 64, 8, 8, 1, 2, 0, False),
+    "shortcut-odd": (2, 3, 16, 32, 7, 9, 1, 2, 0, True),
+    "point": (2, 3, 16, 32, 5, 5, 1, 1, 0, False),
+    "long": (2, 5, 2, 3, 29, 29, 1, 1, 0, True),  # more rows than one part of the sums has
+}
+# networks, shape of each one's rows
+NORMS = {
+    "images": (2, (3, 6, 9, 7)),
+    "wide": (2, (5, 160, 3, 3)),
+    "vectors": (3, (37, 20)),
+    "long": (2, (9, 32, 17, 17)),
+    "very long": (1, (16_500, 128)),  # more parts of the sums than are added at a time
+}
+
+
+def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def close(value: Tensor, exact: Tensor, dtype: torch.dtype, terms: int = 1) -> bool:
+    """Within the rounding of a result of this dtype, next to the largest; float32 sums err with √terms."""
+    error = float((value.detach().double() - exact.detach()).abs().max() / exact.detach().abs().max())
+    nearest = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6 * terms**0.5}[dtype]
+    return error < (2 if INTERPRETED else 1.1) * nearest  # the interpreter cuts off where a GPU rounds
+
+
+@pytest.fixture(autouse=True)
+def _exact_products() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def convolve(
+    name: str, dtype: torch.dtype, *, members: slice = slice(None), last: bool = True
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Output and gradients of x, weight, bias, from the kernels and from float64."""
+    from noiseproof.models.kernels import stacked_conv
+
+    s, b, i, o, h, w, k, stride, padding, has_bias = CONVOLUTIONS[name]
+    x = normal(s, b, i, h, w, seed=0, dtype=dtype)[members].flatten(0, 1).clone()
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    weight = normal(s, o, k, k, i, seed=1)[members] / (k * k * i) ** 0.5
+    bias = normal(s, o, seed=2)[members] if has_bias else None
+    inputs = [value for value in (x, weight, bias) if value is not None]
+    for value in inputs:
+        value.requires_grad_()
+    out = stacked_conv(x, weight, bias, stride, padding)
+    grad = normal(s, b, *out.shape[1:], seed=3, dtype=dtype)[members].flatten(0, 1)
+    found = [out, *torch.autograd.grad(out, inputs, grad)]
+    exact = [value.detach().double().requires_grad_() for value in inputs]
+    rounded = exact[1] + (weight.to(dtype).double() - exact[1]).detach()
+    each = [
+        F.conv2d(rows, rounded[n].permute(0, 3, 1, 2), exact[2][n] if has_bias else None, stride, padding)
+        for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
+    ]
+    reference = torch.cat(each)
+    return found, [reference, *torch.autograd.grad(reference, exact, grad.double())]
+
+
+@here
+@pytest.mark.parametrize("dtype", PRODUCTS, ids=str)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_are_those_of_each_network(name: str, dtype: torch.dtype) -> None:
+    found, exact = convolve(name, dtype)
+    assert [value.dtype for value in found] == [dtype, dtype, torch.float32, torch.float32][: len(found)]
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
+    for label, value, reference in zip(("out", "x", "weight", "bias"), found, exact, strict=False):
+        assert value.shape == reference.shape
+        # The gradients of parameters are float32 sums of exact products, whatever the inputs.
+        precision = torch.float32 if label in ("weight", "bias") else dtype
+        assert close(value, reference, precision, terms=64), label
+
+
+@here
+def test_rows_need_not_have_their_channels_last() -> None:
+    for one, other in zip(*(convolve("same", torch.float32, last=last)[0] for last in (True, False)), strict=True):
+        assert torch.equal(one, other)
+
+
+@here
+@pytest.mark.parametrize("name", ["lenet-1", "halving", "stem", "long"])
+def test_a_convolution_does_not_depend_on_the_other_networks(name: str) -> None:
+    together, alone = (convolve(name, PRODUCTS[-1], members=each)[0] for each in (slice(None), slice(1, 2)))
+    for one, other in zip(together, alone, strict=True):
+        assert torch.equal(one.reshape(CONVOLUTIONS[name][0], -1)[1], other.flatten())
+
+
+@here
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(3, 6, 7, 5), (2, 16, 8, 8), (5, 1, 1, 9)], ids=str)
+def test_pooling_is_pytorchs(shape: tuple[int, ...], dtype: torch.dtype, ceil: bool) -> None:
+    from noiseproof.models.kernels import pool
+
+    x = normal(*shape, seed=0, dtype=dtype).mul(2).round()  # with ties
+    if not ceil and min(shape[2:]) < 2:
+        pytest.skip("nothing would be left")
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    expected = F.max_pool2d(x.float(), 2, ceil_mode=ceil)
+    out = pool(x, ceil)
+    grad = normal(*out.shape, seed=1, dtype=dtype)
+    assert out.dtype is dtype and torch.equal(out.float(), expected)
+    (found,) = torch.autograd.grad(out, x, grad)
+    (reference,) = torch.autograd.grad(expected, x, grad.float())
+    assert torch.equal(found.float(), reference.float())
+
+
+@here
+def test_pooling_hides_no_nan() -> None:
+    from noiseproof.models.kernels import pool
+
+    x = torch.zeros(1, 1, 4, 4, device=DEVICE)
+    x[0, 0, 1, 2] = torch.nan
+    assert pool(x, False).isnan().nonzero().tolist() == [[0, 0, 0, 1]]
+
+
+def normalise(
+    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Output, gradients of x, weight, bias and running statistics, from the kernels and from float64."""
+    from noiseproof.models.kernels import stacked_norm
+
+    s, shape = NORMS[name]
+    c, momentum, eps = shape[1], 0.1, 1e-5
+    spread = torch.logspace(-1, 1, c, device=DEVICE).view(c, *(1 for _ in shape[2:])) if mean < 100 else 1.0
+    x = (normal(s, *shape, seed=0) * spread + mean).to(dtype)[members].flatten(0, 1).clone()  # aligned like a whole one
+    x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    weight, bias = normal(s, c, seed=1)[members], normal(s, c, seed=2)[members]
+    running = [normal(s, c, seed=3)[members].clone(), normal(s, c, seed=4)[members].exp()]
+    exact = [value.detach().double().requires_grad_() for value in (x, weight, bias)]
+    exact_running = [value.double() for value in running]
+    inputs = [value.requires_grad_() for value in (x, weight, bias)]
+    out = stacked_norm(x, weight, bias, *running, momentum, eps, relu)
+    grad = normal(s, *shape, seed=5, dtype=dtype)[members].flatten(0, 1)
+    found = [out, *torch.autograd.grad(out, inputs, grad), *running]
+    each = [
+        F.batch_norm(rows, *(r[n] for r in exact_running), exact[1][n], exact[2][n], True, momentum, eps)
+        for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
+    ]
+    reference = torch.cat([F.relu(rows) for rows in each] if relu else each)
+    return found, [reference, *torch.autograd.grad(reference, exact, grad.double()), *exact_running]
+
+
+@here
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["images", "wide", "vectors", "long"])
+def test_normalisations_are_those_of_each_network(name: str, dtype: torch.dtype, relu: bool) -> None:
+    found, exact = normalise(name, dtype, relu)
+    assert [value.dtype for value in found[:4]] == [dtype, dtype, torch.float32, torch.float32]
+    labels = ("out", "x", "weight", "bias", "running_mean", "running_var")
+    for label, value, reference in zip(labels, found, exact, strict=True):
+        assert close(value, reference, dtype if label in ("out", "x") else torch.float32, terms=64), label
+
+
+@here
+def test_a_variance_far_below_the_square_of_the_mean_is_exact() -> None:
+    found, exact = normalise("very long", torch.float32, False, mean=1e3)
+    variance, reference = (values[-1] - normal(1, 128, seed=4).exp().double() * 0.9 for values in (found, exact))
+    assert float(((variance - reference) / reference).abs().max()) < 1e-4
+    # Means near 1000 have steps of 6e-5 in float32.
+    for value, expected in zip(found, exact, strict=True):
+        assert float((value.detach().double() - expected.detach()).abs().max() / expected.detach().abs().max()) < 3e-4
+
+
+@here
+@pytest.mark.parametrize("name", ["vectors", "long"])
+def test_a_normalisation_does_not_depend_on_the_other_networks(name: str) -> None:
+    together, alone = (normalise(name, torch.bfloat16, True, members=each)[0] for each in (slice(None), slice(1, 2)))
+    for one, other in zip(together, alone, strict=True):
+        assert torch.equal(one.reshape(NORMS[name][0], -1)[1], other.flatten())
+
+
+@here
+def test_what_the_kernels_cannot_do_is_refused() -> None:
+    from noiseproof.models.kernels import stacked_conv, stacked_norm
+
+    weight, per = torch.zeros(2, 4, 3, 3, 3, device=DEVICE), torch.ones(2, 3, device=DEVICE)
+    with pytest.raises(TypeError, match="Expected float32, bfloat16 or float16"):
+        stacked_conv(torch.zeros(2, 3, 5, 5, dtype=torch.float64, device=DEVICE), weight.double(), None, 1, 1)
+    with pytest.raises(TypeError, match="Expected parameters in float32"):
+        stacked_conv(torch.zeros(2, 3, 5, 5, device=DEVICE), weight.double(), None, 1, 1)
+    with pytest.raises(TypeError, match="in one piece"):
+        stacked_conv(torch.zeros(2, 3, 5, 5, device=DEVICE), weight.transpose(2, 3), None, 1, 1)
+    with pytest.raises(ValueError, match="for each of 2 networks, got 3 rows"):
+        stacked_conv(torch.zeros(3, 3, 5, 5, device=DEVICE), weight, None, 1, 1)
+    with pytest.raises(ValueError, match="more than one number per channel"):
+        stacked_norm(torch.zeros(2, 3, device=DEVICE), per, per, per, per, 0.1, 1e-5, False)
+
+
+@here
+def test_what_the_operators_declare_is_what_they_do() -> None:
+    from noiseproof.models import kernels
+
+    x = normal(4, 6, 5, 7, seed=0).contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight, bias = normal(2, 8, 3, 3, 6, seed=1).requires_grad_(), normal(2, 8, seed=2).requires_grad_()
+    slope, offset, moments = normal(2, 6, seed=3).requires_grad_(), normal(2, 6, seed=4), normal(2, 2, 6, seed=5)
+    running = [torch.zeros(2, 6, device=DEVICE), torch.ones(2, 6, device=DEVICE)]
+    calls: list[tuple[object, tuple[object, ...]]] = [
+        (kernels._conv, (x, weight, weight.detach().clone(), bias, 2, 1)),
+        (kernels._conv, (x, weight, weight.detach().clone(), None, 1, 0)),
+        (kernels._measure, (x.detach(), *running, 0.1, 1e-5)),
+        (kernels._normalise, (x, slope, offset, moments, True)),
+        (kernels._normalise, (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, False)),
+    ]
+    for operator, values in calls:
+        torch.library.opcheck(
+            operator, values, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+        )
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+def test_a_graph_replays_the_same_bits() -> None:
+    from noiseproof.models.kernels import stacked_conv, stacked_norm
+
+    x = normal(6, 16, 9, 9, seed=0, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    weight, bias = normal(3, 16, 3, 3, 16, seed=1).requires_grad_(), normal(3, 16, seed=2).requires_grad_()
+    running = [torch.zeros(3, 16, device=DEVICE), torch.ones(3, 16, device=DEVICE)]
+
+    def step() -> list[Tensor]:
+        out = stacked_conv(x, weight, bias, 1, 1)
+        out = stacked_norm(out, weight[:, :, 0, 0, 0].detach().contiguous(), bias, *running, 0.0, 1e-5, True)
+        return [out, *torch.autograd.grad(out.float().square().sum(), (weight, bias))]
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # what is made on the default stream cannot enter a graph
+        expected = [value.clone() for value in step()]
+        with torch.cuda.graph(graph, stream=stream):
+            replayed = step()
+        graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(one, other) for one, other in zip(replayed, expected, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@pytest.mark.skipif(INTERPRETED, reason="is what runs these tests in the interpreter")
+@pytest.mark.skipif(CUDA, reason="the kernels themselves have just been tested on a GPU")
+def test_the_kernels_interpreted() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_models_do_not_load_triton() -> None:
+    code = "import sys, noiseproof, noiseproof.models; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
