@@ -43,7 +43,8 @@ def by_hand(model: nn.Module, x: Tensor, y: Tensor, points: int, size: int, prec
     directions = [filter_normalised_direction(model, generator) for _ in range(2)]
     own = {name: p.detach().clone() for name, p in model.named_parameters()}
     losses = torch.zeros(points, points, device=y.device)
-    autocast = nullcontext() if precision is None else torch.autocast(y.device.type, precision)
+    # Without its cache, which would give every point the first one's rounded weights.
+    autocast = nullcontext() if precision is None else torch.autocast(y.device.type, precision, cache_enabled=False)
     with autocast:
         for i, alpha in enumerate(torch.linspace(-1, 1, points).tolist()):
             for j, beta in enumerate(torch.linspace(-1, 1, points).tolist()):

@@ -67,6 +67,7 @@ class Loss(nn.Module):
     independent_rows: bool = True  # a row's loss does not depend on the other rows
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
     weight: Tensor | None
+    _closed: ClassVar[bool] = False  # whether ``slope`` gives the gradient
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class Loss(nn.Module):
             assert log_p is not None
             y = LabelProb(-log_p, log_p)
         elif log_p is None:
-            y = LabelProb(label_nll(logits, target, self.ignore_index))
+            y = LabelProb(label_nll(logits, target, self.ignore_index, self._closed))
         else:
             y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
         value = self.evaluate(y)
@@ -273,7 +274,6 @@ class MarginLoss(Loss):
 
     kind: Kind = "margin"
     vanishes = True
-    _closed: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -291,7 +291,7 @@ class MarginLoss(Loss):
         return self._closed and self.reduction == "mean" and self.weight is None and not self.exact
 
     def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
-        return pointwise(label_nll(logits, target), self, mean=True)
+        return pointwise(F.cross_entropy(logits, target, reduction="none"), self, mean=True)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         y = LabelProb.from_margin(margin)

@@ -82,12 +82,13 @@ class _Blocks(torch.autograd.Function):
         return grad[:, None] * gradient, None
 
 
-def label_nll(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
-    """−log p_y of each row (B,), zero where the target is ``ignore_index``."""
-    if not torch.compiler.is_compiling():
+def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -> Tensor:
+    """−log p_y of each row (B,), zero where the target is ``ignore_index``; ``closed``: ``pointwise`` follows."""
+    if closed or not torch.compiler.is_compiling():
         return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
-    # In operations whose gradients are pointwise: a compiler makes one pass of g·(softmax − onehot). Of cross entropy's
-    # own, a scatter and a sum over it, it may keep a float32 (B, K), where g is more than a constant.
+    # In operations whose gradients are pointwise, of which a compiler makes one pass, g·(softmax − onehot). Of cross
+    # entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where g is a short expression that it
+    # inlines; that of a closed slope is long enough to be made a vector first (torch 2.11, see benchmarks/gpu.py).
     wide = logits.float() if logits.dtype.itemsize < 4 else logits
     is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
     nll = wide.logsumexp(1) - torch.where(is_label, wide, 0).sum(1)
