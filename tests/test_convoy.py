@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from killed_run import make_task
 from lightning_fabric import Fabric
+from torch import Tensor, nn
 
+from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
+from noiseproof.models import MODELS
+from noiseproof.models.base import Backbone
+from noiseproof.models.stacked import StackedLinear
 from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, train
 from noiseproof.train.fleet import Job, Outcome, fit_many
+from noiseproof.train.graphs import Seating
 
 CNN = Settings(model="wrn-28-2:depth=10,width=1", epochs=2, batch_size=24, optimizer="sgd:lr=0.02,momentum=0.9", clip=9)
 METHODS = [
@@ -61,8 +68,9 @@ def stacks(caplog: pytest.LogCaptureFixture) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def listen(caplog: pytest.LogCaptureFixture) -> None:
+def listen(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "noiseproof")
+    monkeypatch.setitem(MODELS._factories, "test-leaky", Leaky)
 
 
 def test_each_learns_what_it_would_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,11 +84,11 @@ def test_only_like_runs_are_stacked(caplog: pytest.LogCaptureFixture) -> None:
         *jobs(["ce", "co-teaching", "ce & class-balanced:per_class=5", "dividemix:warmup=1", "ln"]),
         *jobs(["ce", "mae"], replace(CNN, model="mlp:hidden=[6]")),
         *jobs(["ce"], replace(CNN, batch_size=25)),
-        *jobs(["gce"]),
+        *jobs(["gce", "het:samples=5", "het:samples=9"]),
     ]
     for job, outcome in zip(mixed, fly(mixed), strict=True):
         assert_as_alone(job, outcome)
-    assert sorted(stacks(caplog)) == [2, 2]
+    assert sorted(stacks(caplog)) == [2, 2, 2]
 
 
 def test_who_cannot_be_stacked_goes_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -119,24 +127,49 @@ class Fails(Strategy):
         self._maybe("targets", run)
         return batch
 
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
+        self._maybe("weights", run)
+
     def after_step(self, run: Run) -> None:
         self._maybe("after_step", run)
 
 
-def test_who_fails_in_a_step_fails_alone() -> None:
-    all_jobs = jobs(["ce", "gce", "sln"])
-    all_jobs[1] = replace(all_jobs[1], method=Method(get_loss("ce"), "linear", (Fails("targets"),)))
+def test_a_stack_that_fails_lets_its_members_go_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the third step, after the first layers have counted its batch."""
+    steps = iter(range(10**6))
+    forward = StackedLinear.forward
+
+    def fail(self: StackedLinear, x: Tensor) -> Tensor:
+        if next(steps) == 2:
+            raise MemoryError("No memory left.")
+        return forward(self, x)
+
+    monkeypatch.setattr(StackedLinear, "forward", fail)
+    for job, outcome in zip(jobs(["ce", "sln"]), fly(jobs(["ce", "sln"])), strict=True):
+        assert_as_alone(job, outcome)
+    assert "are not stacked: MemoryError: No memory left." in caplog.text
+
+
+def test_a_stack_that_cannot_be_made_lets_its_members_go_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise MemoryError("No memory left.")
+
+    monkeypatch.setattr("noiseproof.train.graphs.Stack", fail)
+    for job, outcome in zip(jobs(["ce", "sln"]), fly(jobs(["ce", "sln"])), strict=True):
+        assert_as_alone(job, outcome)
+
+
+@pytest.mark.parametrize("hook", ["targets", "weights", "after_step"])
+def test_who_fails_in_a_step_fails_alone(hook: str) -> None:
+    """And the others make that step once: the memory of ``elr`` and batch statistics would tell."""
+    all_jobs = jobs(["ce", "gce", "elr"])
+    all_jobs[1] = replace(all_jobs[1], method=Method(get_loss("ce"), "linear", (Fails(hook),)))
     outcomes = fly(all_jobs)
     assert isinstance(outcomes[1], ArithmeticError)
     for i in (0, 2):
         assert_as_alone(all_jobs[i], outcomes[i])
-
-
-def test_no_step_is_made_twice() -> None:
-    """Some have learned when one fails: rather none goes on than that one learns the same again."""
-    all_jobs = jobs(["ce", "gce", "sln"])
-    all_jobs[1] = replace(all_jobs[1], method=Method(get_loss("ce"), "linear", (Fails("after_step"),)))
-    assert [type(outcome) for outcome in fly(all_jobs)] == [ArithmeticError] * 3
 
 
 def test_an_interrupted_stack_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,8 +187,78 @@ def test_an_interrupted_stack_goes_on_where_it_was(tmp_path: Path, caplog: pytes
 
 
 def test_finished_runs_own_their_weights() -> None:
-    outcomes = fly(jobs(["ce", "gce"]))
-    for outcome in outcomes:
+    together, wide = jobs(["ce", "gce"]), jobs(["ce", "gce"], replace(CNN, model="wrn-28-2:depth=10,width=3", epochs=1))
+    together[1] = replace(together[1], settings=replace(CNN, epochs=1))
+    for outcome in fly([*together, *wide]):
         assert isinstance(outcome, Result)
         for value in outcome.models[0].parameters():
-            assert value.untyped_storage().nbytes() == value.numel() * 8
+            assert value.untyped_storage().nbytes() == value.numel() * 8 and value.is_contiguous()
+
+
+def test_stacks_are_let_go_when_their_members_have_ended() -> None:
+    seating: list[Seating] = []
+    made = Seating.__init__
+
+    def remember(self: Seating) -> None:
+        made(self)
+        seating.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Seating, "__init__", remember)
+        fly(jobs(["ce", "gce"], replace(CNN, epochs=1)))
+    assert [convoy.stack for convoy in seating[0].waiting.values()] == [None]
+
+
+class Leaky(Backbone):
+    """Says nothing of its ``slope``; ``odd`` makes it something that no stack can train."""
+
+    num_features = 6
+
+    def __init__(self, *, in_channels: int = 1, slope: float = 0.1, odd: str = "") -> None:
+        super().__init__("pytorch")
+        self.slope, self.odd = slope, odd
+        self.conv = nn.Conv2d(in_channels, 6, 3)
+        self.again = nn.Linear(6, 6)
+        self.last = self.again if odd == "shared" else nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        if odd == "tied":
+            self.last.weight = self.again.weight
+        if odd == "frozen":
+            self.conv.weight.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Leaky:
+        super().train(mode)
+        if self.odd == "evaluated":
+            self.norm.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.again(F.leaky_relu(self.conv(x), self.slope).mean((2, 3))))
+        if self.odd == "draws":
+            x = F.dropout(x, 0.3, self.training)
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+def test_what_differs_beneath_the_layers_is_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
+    two = [replace(CNN, model=f"test-leaky:slope={slope}") for slope in (0.1, 0.5)]
+    all_jobs = [*jobs(["ce"], two[0]), *jobs(["ce"], two[1])]
+    for job, outcome in zip(all_jobs, fly(all_jobs), strict=True):
+        assert_as_alone(job, outcome)
+    assert stacks(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ("shared", "share their weights"),
+        ("tied", "share their weights"),
+        ("frozen", "frozen"),
+        ("evaluated", "not trained"),
+        ("draws", "draw random numbers"),
+    ],
+)
+def test_what_a_stack_would_train_otherwise_goes_alone(odd: str, why: str, caplog: pytest.LogCaptureFixture) -> None:
+    two = jobs(["ce", "gce"], replace(CNN, model=f"test-leaky:odd={odd}", epochs=1))
+    for job, outcome in zip(two, fly(two), strict=True):
+        assert_as_alone(job, outcome)
+    assert stacks(caplog) == [] and why in caplog.text

@@ -962,9 +962,9 @@ def test_het_noise_is_drawn_for_each_class_and_factor() -> None:
     assert (p.std(1) > 0.1).all() and len({tuple(row) for row in p.tolist()}) == 4
     shared = Het(samples=1, shared=True).scores(out)
     torch.testing.assert_close(shared, shared[:1].expand(4, 3))
-    each, across = next(draw_noise(torch.zeros(4, 3), 3, samples=5, seed=0, shared=False))
+    each, across = next(draw_noise(torch.zeros(4, 3), 3, samples=5, source=0, shared=False))
     assert across is not None and each.shape == across.shape and not torch.isclose(each, across).any()
-    each, across = next(draw_noise(torch.zeros(4, 3), 2, samples=5, seed=0, shared=True))
+    each, across = next(draw_noise(torch.zeros(4, 3), 2, samples=5, source=0, shared=True))
     assert across is not None and each.shape == (5, 1, 3) and across.shape == (5, 1, 2)
 
 
@@ -974,6 +974,35 @@ def test_het_noise_comes_before_the_temperature() -> None:
     torch.testing.assert_close(
         Het(tau=2.0, samples=50)(Output(**parts), LABELS), Het(samples=50)(Output(**halved), LABELS)
     )
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_het_draws_once_a_step_from_a_generator(covariance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph can hold a generator and no seed: loss, way back and prediction of a step then share one draw."""
+    loss = Het(samples=40, covariance=covariance, tau=0.5)  # type: ignore[arg-type]
+    parts = {name: value.requires_grad_() for name, value in parts_of(loss).items()}
+    out = Output(**parts)
+    monkeypatch.setattr("noiseproof.losses.gaussian.CHUNK", 7 * out.logits.numel())  # several, drawn again else
+
+    def step(source: torch.Generator | None, seed: int) -> list[torch.Tensor]:
+        loss.set_step(seed, source)
+        value = loss(out, LABELS)
+        return [value, loss.scores(out), *torch.autograd.grad(value, list(parts.values()))]
+
+    def seeded(seed: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    source = int(np.random.SeedSequence([0, 4]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    for one, other in zip(step(seeded(source), 9), step(None, 3), strict=True):
+        torch.testing.assert_close(one, other)
+    generator = seeded(1)
+    first, second = step(generator, 0), step(generator, 0)
+    assert not torch.equal(first[0], second[0])
+    loss.set_step(0)
+    assert torch.equal(loss(out, LABELS), step(None, 0)[0]) and not loss._drawn
+    loss.set_step(0, generator)
+    loss.eval()
+    assert torch.equal(loss(out, LABELS), Het(samples=40, covariance=covariance, tau=0.5).eval()(out, LABELS))  # type: ignore[arg-type]
 
 
 def test_het_draws_depend_on_seed_and_step_only() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from noiseproof.heads import HEADS
 from noiseproof.models.classifier import Classifier, build_classifier
-from noiseproof.models.stacked import Stack, Unstackable, release
+from noiseproof.models.stacked import Stack, Unstackable, draws, release
 
 SEATS, ROWS = 3, 4
 SHAPES = {"lenet5": (1, 28, 28), "cnn4": (1, 28, 28), "mlp": (6,), "mlp1024": (6,), "mlp-2x2000": (6,)}
@@ -83,7 +83,18 @@ def test_members_and_stack_share_their_weights_until_they_are_released() -> None
     assert not any(value.any() for value in together[1].parameters())
 
 
-@pytest.mark.parametrize(("model", "why"), [("wrn-28-2:dropout=0.2", "dropout"), ("cnn8", "more than 128 channels")])
-def test_what_cannot_lie_side_by_side_is_refused(model: str, why: str) -> None:
-    with pytest.raises(Unstackable, match=why):
-        Stack(members(model, count=2))
+def test_what_fills_a_gpu_alone_is_refused_before_anything_moves() -> None:
+    together = members("cnn8", count=2)
+    storages = [value.data_ptr() for value in together[1].parameters()]
+    with pytest.raises(Unstackable, match="more than 128 channels"):
+        Stack(together)
+    assert [value.data_ptr() for value in together[1].parameters()] == storages
+
+
+@pytest.mark.parametrize(("model", "answer"), [("wrn-28-2:depth=10", False), ("wrn-28-2:depth=10,dropout=0.2", True)])
+def test_whether_layers_draw(model: str, answer: bool) -> None:
+    network = members(model, count=1)[0]
+    before, state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
+    assert draws(network, lambda copy: copy(rows(model)[:2])) is answer
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -16,7 +16,7 @@ from noiseproof.train.fleet import Job, fit_many
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 METHODS = [
     "ce", "sln-mo-lc:start=2", "nfl+mae**", "noise-f", "noise-theta", "tgce", "nal:start=1", "co-teaching:forget=0.4",
-    "elr", "forward:warmup=2", "ln", "ce & class-balanced:per_class=90",
+    "elr", "forward:warmup=2", "ln", "het:samples=50", "ce & class-balanced:per_class=90",
 ]  # fmt: skip
 SETTINGS = Settings(epochs=4, batch_size=96, optimizer="sgd:lr=0.05,momentum=0.9")
 

@@ -199,8 +199,10 @@ class Loss(nn.Module):
         return target if self.weight is None else target * self.weight
 
     def _reduce(self, losses: Tensor, target: Tensor, sample_weight: Tensor | None, all_count: bool) -> Tensor:
-        counted = None if all_count else target != self.ignore_index
-        if counted is not None and (self.exact or not self.vanishes):
+        hides = self.exact or not self.vanishes  # an ignored row costs something until it is taken out
+        matters = hides or self.weight is not None or self.reduction == "mean"
+        counted = None if all_count or not matters else target != self.ignore_index
+        if counted is not None and hides:
             losses = torch.where(counted, losses, 0)
         class_weight = None
         if target.dim() == 1 and self.weight is not None:
@@ -227,10 +229,10 @@ class Loss(nn.Module):
         for part in self._parts():
             part.set_epoch(epoch)
 
-    def set_step(self, seed: int) -> None:
-        """Draw what this loss draws in the next step from ``seed``; most draw nothing."""
+    def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
+        """Draw what this loss draws in the next step from ``seed``, or from a generator; most draw nothing."""
         for part in self._parts():
-            part.set_step(seed)
+            part.set_step(seed, generator)
 
     def _parts(self) -> list[Loss]:
         """The losses inside this one, at any depth."""

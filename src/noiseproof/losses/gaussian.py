@@ -216,9 +216,14 @@ def _check_word(name: str, value: Any, words: tuple[str, ...]) -> Any:
 Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
 
 
-def draw_noise(like: Tensor, rank: int, *, samples: int, seed: int, shared: bool) -> Iterator[Chunk]:
-    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``."""
-    generator = torch.Generator(like.device).manual_seed(seed)
+def draw_noise(
+    like: Tensor, rank: int, *, samples: int, shared: bool, source: int | torch.Generator
+) -> Iterator[Chunk]:
+    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``.
+
+    From a seed as ``source`` it is the same every time.
+    """
+    generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
     rows, at_once = 1 if shared else len(like), max(1, CHUNK // max(1, like.numel()))
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
@@ -294,7 +299,8 @@ class Het(Loss):
 
     The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until
     ``set_step`` is called again: the training loop does so before every step, your own loop has to. In evaluation mode
-    it depends on ``seed`` alone.
+    it depends on ``seed`` alone. With a generator, as the loop gives on one GPU, a CUDA graph can hold the step: then
+    all of a step's noise is drawn from it at once, and stays in memory until the next.
 
     Args:
         tau: the temperature τ.
@@ -331,9 +337,11 @@ class Het(Loss):
         self.seed = check_count("seed", seed, 0)
         self.needs = frozenset({"logits", "scale"} | ({"factors"} if covariance == "full" else set()))
         self.step = 0
+        self._generator: torch.Generator | None = None
+        self._drawn: list[Chunk] = []  # from that
 
-    def set_step(self, seed: int) -> None:
-        self.step = seed
+    def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
+        self.step, self._generator, self._drawn = seed, generator, []
 
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
@@ -352,15 +360,16 @@ class Het(Loss):
             factors = _field(out, "factors", (rows, K, rank))
         wide = torch.promote_types(out.logits.dtype, torch.float32)
         mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(wide)  # else large logits swallow noise
-        seeds = np.random.SeedSequence([self.seed, self.step + 1 if self.training else 0])
-        noise = partial(
-            draw_noise,
-            mean.detach(),
-            0 if factors is None else factors.shape[2],
-            samples=self.samples,
-            seed=int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1)),
-            shared=self.shared,
-        )
+        rank = 0 if factors is None else factors.shape[2]
+        draw = partial(draw_noise, mean.detach(), rank, samples=self.samples, shared=self.shared)
+        noise: Callable[[], Iterable[Chunk]]
+        if self.training and self._generator is not None:
+            if not self._drawn or self._drawn[0][0].shape[1:] != (1 if self.shared else rows, K):
+                self._drawn = list(draw(source=self._generator))
+            noise = partial(iter, self._drawn)
+        else:
+            seeds = np.random.SeedSequence([self.seed, self.step + 1 if self.training else 0])
+            noise = partial(draw, source=int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1)))
         factors = None if factors is None else factors.to(wide)
         log_p: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
         return log_p.to(out.logits.dtype)

@@ -640,6 +640,8 @@ def stacked_norm(
     variance; ReLU follows if ``relu``.
     """
     _check(x, weight, bias, running_mean, running_var)
+    if x.dim() not in (2, 4):
+        raise ValueError(f"Expected images (N, C, H, W) or vectors (N, C) to normalise, got {tuple(x.shape)}.")
     if x.numel() <= weight.numel():
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
     # The moments' own dependence on x is part of the gradient of what follows.

@@ -158,7 +158,7 @@ class ResNet(Backbone):
             self.add_module(name, nn.Sequential(*blocks))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(self.bn1(self.conv1(x)))
         for name in self.stages:
             x = getattr(self, name)(x)
         return x.mean((2, 3))  # (B, num_features)

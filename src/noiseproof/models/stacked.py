@@ -9,13 +9,14 @@ evaluate by themselves.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from noiseproof.core.output import Output
 from noiseproof.models.base import NormReLU
@@ -38,17 +39,20 @@ class _Stacked(nn.Module):
         super().__init__()
         self.seats = len(layers)
         for name, value in _tensors(layers[0]):
-            parts = [dict(_tensors(layer))[name].detach() for layer in layers]
-            whole = torch.stack([self.inner(part) for part in parts])
+            own: list[Tensor] = [getattr(layer, name) for layer in layers]
+            whole = torch.stack([self.inner(part.detach()) for part in own])
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, nn.Parameter(whole))
             else:
                 self.register_buffer(name, whole)
-            for seat, layer in enumerate(layers):
-                own = dict(_tensors(layer))[name]
-                own.data = self.outer(whole[seat])
+            for seat, part in enumerate(own):
+                part.data = self.outer(whole[seat])
         if layers[0]._parameters.get("bias", 0) is None:
             self.bias = None
+
+    @staticmethod
+    def check(layer: Any) -> None:
+        """Refuse a layer that cannot be stacked."""
 
     @staticmethod
     def inner(value: Tensor) -> Tensor:
@@ -95,14 +99,16 @@ class StackedConv2d(_Stacked):
     bias: Tensor | None  # (S, O)
 
     def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
-        layer = layers[0]
+        super().__init__(layers)
+        self.stride, self.padding = layers[0].stride[0], int(layers[0].padding[0])
+
+    @staticmethod
+    def check(layer: nn.Conv2d) -> None:
         plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
         if not plain or isinstance(layer.padding, str) or len({*layer.padding}) > 1 or layer.stride not in STRIDES:
             raise Unstackable(f"no stack knows {layer}")
         if max(layer.in_channels, layer.out_channels) > WIDEST:
             raise Unstackable(f"convolutions of more than {WIDEST} channels fill a GPU by themselves")
-        super().__init__(layers)
-        self.stride, self.padding = layer.stride[0], int(layer.padding[0])
 
     @staticmethod
     def inner(value: Tensor) -> Tensor:
@@ -135,11 +141,15 @@ class StackedBatchNorm(_Stacked):
     num_batches_tracked: Tensor
 
     def __init__(self, layers: Sequence[_BatchNorm]) -> None:
+        super().__init__(layers)
         layer = layers[0]
+        assert layer.momentum is not None
+        self.eps, self.momentum, self.relu = layer.eps, layer.momentum, isinstance(layer, NormReLU)
+
+    @staticmethod
+    def check(layer: _BatchNorm) -> None:
         if not (layer.affine and layer.track_running_stats) or layer.momentum is None:
             raise Unstackable(f"no stack knows {layer}")
-        super().__init__(layers)
-        self.eps, self.momentum, self.relu = layer.eps, layer.momentum, isinstance(layer, NormReLU)
 
     def forward(self, x: Tensor) -> Tensor:
         self.num_batches_tracked += 1
@@ -181,6 +191,7 @@ class Stack(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
+        _check(members[0])
         self.joint = copy.deepcopy(members[0])
         self.layers: list[tuple[_Stacked, list[nn.Module]]] = []
         for path, layer in list(self.joint.named_modules()):
@@ -189,12 +200,8 @@ class Stack(nn.Module):
                 stacked = LAYERS[type(layer)](own)
                 self.joint.set_submodule(path, stacked)
                 self.layers.append((stacked, own))
-            elif isinstance(layer, nn.MaxPool2d) and _halves(layer):
+            elif type(layer) is nn.MaxPool2d and _halves(layer):
                 self.joint.set_submodule(path, StackedMaxPool(2, ceil_mode=layer.ceil_mode))
-            elif _tensors(layer):
-                raise Unstackable(f"{type(layer).__name__} has weights that no stack knows")
-            elif isinstance(layer, _DropoutNd) and layer.p:
-                raise Unstackable("dropout would draw the numbers of all members at once")
 
     def forward(self, x: Tensor) -> Output:
         out: Output = self.joint(x)
@@ -210,7 +217,37 @@ def release(member: nn.Module) -> None:
     """Give a member of a stack weights of its own again, with what they have become."""
     for module in member.modules():
         for _, value in _tensors(module):
-            value.data = value.data.clone()
+            last = torch.channels_last if value.is_cuda and value.dim() == 4 else torch.contiguous_format
+            value.data = value.data.clone(memory_format=last)
+
+
+def draws(network: nn.Module, call: Callable[[nn.Module], object]) -> bool:
+    """Whether a pass in training asks for random numbers, as dropout does; ``call`` makes one, of a copy."""
+    device = next(network.parameters()).device
+    on_gpu = device.type == "cuda"
+    states: list[Callable[[], Tensor]] = [torch.get_rng_state]
+    states += [partial(torch.cuda.get_rng_state, device)] if on_gpu else []
+    with torch.random.fork_rng(devices=[device] if on_gpu else []), torch.no_grad():
+        before = [state() for state in states]
+        call(copy.deepcopy(network).train())
+        return not all(torch.equal(state(), old) for state, old in zip(states, before, strict=True))
+
+
+def _check(network: nn.Module) -> None:
+    """Refuse what a stack would train otherwise than its members."""
+    for layer in network.modules():
+        known = LAYERS.get(type(layer))
+        if known is not None:
+            known.check(layer)
+        elif _tensors(layer):
+            raise Unstackable(f"{type(layer).__name__} has weights that no stack knows")
+        if not layer.training:
+            raise Unstackable(f"{type(layer).__name__} is not trained")
+    named = [*network.named_modules(remove_duplicate=False), *network.named_parameters(remove_duplicate=False)]
+    if len({id(each) for _, each in named}) < len(named):
+        raise Unstackable("layers share their weights")
+    if not all(value.requires_grad for value in network.parameters()):
+        raise Unstackable("some weights are frozen")
 
 
 def _halves(layer: nn.MaxPool2d) -> bool:

@@ -22,7 +22,8 @@ from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
 from noiseproof.strategies.batch import Batch
 
-SWEEP = 1024  # rows of a forward pass without gradients
+SWEEP = 1024  # rows of a forward pass without gradients; small ones more on a GPU, up to so many numbers in all:
+NUMBERS = 2**23
 
 
 def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: torch.dtype) -> Tensor:
@@ -167,6 +168,10 @@ class Run:
         """A step's random numbers; what layers draw (dropout) comes from this run's seed, step and process, too."""
         with self.in_step(), nullcontext() if self._layers_draw is False else self._seeded_globally():
             yield
+        self.note_draws()
+
+    def note_draws(self) -> None:
+        """After an eager step: whether it has asked ``step_generator``."""
         if self.step_generator is not None:
             self.draws = self.step_generator.get_offset() > 0
 
@@ -338,8 +343,11 @@ class Run:
         share = -(-len(x) // self.world_size)
         places = torch.arange(self.rank * share, (self.rank + 1) * share)
         order = places % len(x)  # equally many for all processes: what is added at the end does not count
-        parts = torch.split(order, SWEEP)
-        counted = torch.split((places < len(x)).to(self.device), SWEEP)
+        size = SWEEP
+        if self.device.type == "cuda" and isinstance(x, Tensor) and len(x):
+            size = max(SWEEP, min(8 * SWEEP, NUMBERS // x[0].numel()))
+        parts = torch.split(order, size)
+        counted = torch.split((places < len(x)).to(self.device), size)
         with evaluating([*models, self.loss]):  # a loss that draws its scores draws the same ones for every such pass
             for rows, counts, raw in zip(parts, counted, read_batches(x, parts, self.workers), strict=True):
                 rows = rows.to(self.device)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sized
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from weakref import ReferenceType, ref
 
@@ -23,6 +24,7 @@ from noiseproof.data import Inputs
 from noiseproof.train.graphs import SEATS, Seating
 from noiseproof.train.loop import Interrupted, Result, asked_to_stop, own_stream, training
 from noiseproof.train.loop import Job as Job
+from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
 SPARE = 0.8  # of the memory that is free: passes over test sets take some, and fragments
@@ -33,7 +35,7 @@ log = logging.getLogger("noiseproof")
 
 
 Outcome = Result | Exception
-Flight = tuple[Generator[None, None, Result], AbstractContextManager[object]]  # the steps of a run, and its stream
+Flight = tuple[Generator[None, None, Result], torch.cuda.Stream | None]  # the steps of a run, and its stream
 Finished = Callable[[int, Outcome], None]
 Shared = dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]]  # by id: inputs, and where they went
 
@@ -78,24 +80,21 @@ def fit_many(
     if stack is None:
         stack = on_gpu and not (torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
     seating = Seating() if stack else None
-    limit = at_once or 1  # on a GPU the first one flies alone until its size is known
     shared: Shared = {}
     outcomes: list[Outcome] = []
     folders: set[Path] = set()
-    source, flying = enumerate(jobs), deque[tuple[int, Flight]]()
-    rounds, before = 0, torch.cuda.memory_reserved(fabric.device) if on_gpu else 0
-    more = True  # as far as we know
-
-    def launch(number: int, job: Job) -> None:
-        job = replace(job, task=_on(job.task, fabric.device, shared))
-        steps = training(job, fabric, resume=resume, asked=asked, seating=seating)
-        flying.append((number, (steps, own_stream(fabric))))
-
-    with asked_to_stop() as asked:
+    source: Iterator[tuple[int, Job]] = enumerate(jobs)
+    flying = deque[tuple[int, Flight]]()
+    limit, more = at_once or 1, True  # as far as we know
+    with asked_to_stop() as asked, _own_streams(fabric):
+        if on_gpu and at_once is None and (first := next(source, None)) is not None:
+            limit = _how_many(replace(first[1], task=_on(first[1].task, fabric.device, shared)), fabric)
+            source = chain([first], source)
         while flying or (more and not asked):
-            # Of runs that are to be stacked a whole stack sets out at a time, as those before have ended.
-            room = limit - len(flying) if len(flying) <= limit - (min(SEATS, limit) if stack else 1) else 0
-            for _ in range(room if more and not asked else 0):
+            # Of runs that are stacked a whole stack sets out at a time, as those before have ended.
+            least = min(SEATS, limit) if seating is not None and seating.has_stacked else 1
+            room = limit - len(flying)
+            for _ in range(room if room >= least and more and not asked else 0):
                 if (found := next(source, None)) is None:
                     more = False
                     break
@@ -106,12 +105,15 @@ def fit_many(
                         raise ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
                     folders.add(folder)
                 outcomes.append(Interrupted("This run was not finished."))
-                launch(number, job)
+                job = replace(job, task=_on(job.task, fabric.device, shared))
+                steps = training(job, fabric, resume=resume, asked=asked, seating=seating)
+                flying.append((number, (steps, own_stream(fabric))))
             for _ in range(len(flying)):
                 number, (steps, stream) = flying.popleft()
+                if stream is not None:
+                    torch.cuda.set_stream(stream)
                 try:
-                    with stream:
-                        next(steps)
+                    next(steps)
                     flying.append((number, (steps, stream)))
                     continue
                 except StopIteration as done:
@@ -120,13 +122,6 @@ def fit_many(
                     outcomes[number] = error
                 if finished is not None:
                     finished(number, outcomes[number])
-            rounds += 1
-            if on_gpu and at_once is None and rounds == SETTLED:
-                limit = _how_many(fabric.device, before)
-                log.info("up to %d runs of this size train side by side", limit)
-                if stack and flying:  # the first begins again, with its like
-                    flying.pop()[1][0].close()
-                    launch(number, job)
     if asked:
         ended = sum(not isinstance(outcome, Interrupted) for outcome in outcomes)
         of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
@@ -134,11 +129,33 @@ def fit_many(
     return outcomes
 
 
-def _how_many(device: torch.device, before: int) -> int:
-    """Runs as large as the first that the GPU's memory holds."""
-    used = max(1, torch.cuda.memory_reserved(device) - before)
-    free = torch.cuda.mem_get_info(device)[0] + used
-    return max(1, min(MOST, int(SPARE * free / used)))
+@contextmanager
+def _own_streams(fabric: Fabric) -> Iterator[None]:
+    """Runs set the stream that they need, and it is put back at the end."""
+    if fabric.device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.current_stream(fabric.device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_stream(before)
+
+
+def _how_many(job: Job, fabric: Fabric) -> int:
+    """Runs as large as this one that the GPU's memory holds, by a few steps of it that leave nothing behind."""
+    before = torch.cuda.memory_reserved(fabric.device)
+    settings = replace(job.settings or Settings(), compile=False)
+    steps = training(replace(job, settings=settings, out=None, samples=False, progress=None), fabric)
+    with torch.cuda.stream(own_stream(fabric)), suppress(Exception):  # which it will meet again
+        for _ in range(SETTLED):
+            next(steps)
+    used = max(1, torch.cuda.memory_reserved(fabric.device) - before)
+    steps.close()
+    free = torch.cuda.mem_get_info(fabric.device)[0] + used
+    fit = max(1, min(MOST, int(SPARE * free / used)))
+    log.info("up to %d runs of this size train side by side", fit)
+    return fit
 
 
 def _on(task: Task, device: torch.device, shared: Shared) -> Task:

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.models.stacked import Stack, Unstackable, release
-from noiseproof.strategies import Batch, Run, Strategy
+from noiseproof.models.stacked import Stack, Unstackable, draws, release
+from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train.step import Stepper, aim, judge
 
 T = TypeVar("T")
@@ -52,89 +53,105 @@ class Seating:
 
     def __init__(self) -> None:
         self.waiting: dict[Hashable, Convoy] = {}
+        self.has_stacked = False
 
     def convoy_for(self, shape: Hashable) -> Convoy:
         convoy = self.waiting.get(shape)
         if convoy is None or convoy.under_way or len(convoy.members) == SEATS:
-            convoy = self.waiting[shape] = Convoy(under_way=False)
+            convoy = self.waiting[shape] = Convoy(self)
         return convoy
 
 
 class Convoy:
     """Runs that make their steps together. Alone, a run is a convoy by itself, and its network is not stacked."""
 
-    def __init__(self, *, under_way: bool = True) -> None:
+    def __init__(self, seating: Seating | None = None) -> None:
+        self.seating = seating
         self.members: list[CapturedSteps] = []
-        self.under_way = under_way  # until then others may join
-        self.changed = False  # since the stack was made
+        self.under_way = seating is None  # until then others may join
+        self.changed = True  # since the stack was made
         self.stack: Stack | None = None
         self.stream: torch.cuda.Stream | None = None  # of the stack; a run alone has one already
         self.branches: list[torch.cuda.Stream] = []  # of that stream, one for each member
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.seen: dict[Hashable, int] = {}
+        self.capturing = False
         self.trouble: str | None = None  # why a capture failed; steps are eager from then on
-        self.learning = False  # at the end of a stacked step
-        self.broken: Exception | None = None  # what went wrong then
 
     def advance(self) -> None:
         """Make the step that all members wait for; nothing happens before the last of them does."""
-        if self.broken is not None:
-            raise self.broken
         if any(member.wants is None for member in self.members):
             return
-        if not self.under_way:
-            self.under_way = self.changed = True
+        self.under_way = True
         if self.changed:
             self._form()
-        if len({member.wants for member in self.members}) > 1:
-            self._part("their batches differ in size")
+        if not self.members:  # they go alone now, each when it is asked again
+            return
         try:
             if self.stack is not None and self.members[0].run.device.type == "cuda":
                 self._on_own_stream()
             else:
                 self._make_step()
         except Exception as error:
-            if self.stack is None or self.learning:  # some have learned from this step, so none can make it again
-                self.broken = error
+            if self.stack is None:
                 raise
-            self._part(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
-            return  # whoever caused it will meet it again, alone
+            self._part(error)  # of the stack's own making (no kernel, no memory): each makes this step alone
+            return
         for member in self.members:
             member.wants = None
 
     def leave(self, member: CapturedSteps) -> None:
         """Go on without ``member``."""
-        self.members.remove(member)
         if self.stack is not None:
-            if member.run.device.type == "cuda":
-                torch.cuda.synchronize(member.run.device)  # its tensors are still in use
+            _synchronize(member.run)  # its tensors are still in use
+        if member.was_stacked:
             release(member.run.plain_models[0])
-            self.changed = True
+        self.members.remove(member)
+        self.changed = True
+        if not self.members:
+            self._forget()
 
-    def _form(self) -> None:
-        self.changed = False
+    def _forget(self) -> None:
         self.stack = None
         self.graphs.clear()
         self.seen.clear()
-        if len(self.members) > 1:
-            try:
-                self.stack = Stack([member.run.plain_models[0] for member in self.members])
-                log.info("%d runs are stacked into one network", len(self.members))
-            except Unstackable as error:
-                self._part(str(error))
 
-    def _part(self, why: str) -> None:
-        """Every member goes alone from here on."""
-        log.info("%d runs of one shape are not stacked: %s", len(self.members), why)
-        if self.stream is not None:
-            self.stream.synchronize()
+    def _form(self) -> None:
+        """Stack the members that there are."""
+        self._forget()
+        self.changed = False
+        runs = [member.run for member in self.members]
+        if len(runs) == 1:
+            return
+        try:
+            two = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
+            if draws(runs[0].plain_models[0], partial(runs[0].forward, x=two)):
+                raise Unstackable("its layers draw random numbers")
+            self.stack = Stack([run.plain_models[0] for run in runs])
+        except Exception as error:
+            self._part(error)
+            return
         for member in self.members:
-            member.cursor.fill_(member.behind)
-        rest, self.members = self.members[1:], self.members[:1]
-        for member in rest:
+            member.was_stacked = member.began = True  # what was copied here comes before the step
+        if self.seating is not None:
+            self.seating.has_stacked = True
+        log.info("%d runs are stacked into one network", len(runs))
+
+    def _part(self, error: Exception) -> None:
+        """Every member goes alone from here on, on its own stream."""
+        told = str(error) if isinstance(error, Unstackable) else f"{type(error).__name__}: {error}"
+        log.info("%d runs of one shape are not stacked: %s", len(self.members), " ".join(told.split())[:200])
+        _synchronize(self.members[0].run)
+        self._forget()
+        for member in self.members:
+            release(member.run.plain_models[0])
+            member.seek()
             member.convoy = Convoy()
             member.convoy.members.append(member)
-        self._form()
+            if member.error is not None:
+                member.wants = None
+        _synchronize(self.members[0].run)
+        self.members = []
 
     def _on_own_stream(self) -> None:
         """What members did between two epochs comes before the step; what they do after it waits for it."""
@@ -151,7 +168,7 @@ class Convoy:
 
     def _make_step(self) -> None:
         size = self.members[0].wants
-        assert size is not None
+        assert size is not None and all(member.wants == size for member in self.members)
         runs = [member.run for member in self.members]
         kind = size, *(member.phase for member in self.members)
         self.seen[kind] = self.seen.get(kind, 0) + 1
@@ -161,12 +178,12 @@ class Convoy:
         for run in runs:
             if graph is None or run.draws:
                 run.begin_step()
-        if graph is not None and self.stack is not None:  # whose layers draw nothing
+        if graph is not None and self.stack is not None:
             graph.replay()
             return
         with ExitStack() as randomness:
-            for run in runs:
-                randomness.enter_context(run.own_randomness())
+            for run in runs:  # the layers of a stack draw nothing
+                randomness.enter_context(run.own_randomness() if self.stack is None else run.in_step())
             if graph is None:
                 self._step(size)
             else:
@@ -187,38 +204,58 @@ class Convoy:
             member.stepper.begin(batch)
             return batch, aim(batch, member.run, member.stepper.strategies)
 
-        batches = self._each(begin, [() for _ in self.members])
-        stack.zero_grad()
-        first = self.members[0].run
-        out = first.forward(stack, torch.cat([aimed.x for _, aimed in batches]))
-        fields = ([None] * len(batches) if v is None else v.chunk(len(batches)) for v in out)
-        outs = [Output(*own) for own in zip(*fields, strict=True)]
-        judged = self._each(
-            lambda member, out, aimed: judge([out], aimed, member.run, member.stepper.strategies),
-            [(out, aimed) for out, (_, aimed) in zip(outs, batches, strict=True)],
-        )
-        first.fabric.backward(torch.stack([loss for _, loss in judged]).sum())
-        stack.share_gradients()
-        self.learning = True
-        self._each(
-            lambda member, batch, step: member.stepper.finish(batch, step),
-            [(batch, step) for (batch, _), (step, _) in zip(batches, judged, strict=True)],
-        )
-        self.learning = False
+        def weigh(member: CapturedSteps, out: Output) -> tuple[Step, Tensor]:
+            return judge([out], batches[member][1], member.run, member.stepper.strategies)
 
-    def _each(self, work: Callable[..., T], values: Sequence[tuple[Any, ...]]) -> list[T]:
-        """``work`` of every member; on a GPU side by side, since what a run does by itself are many small kernels."""
-        if self.stream is None:
-            return [work(member, *own) for member, own in zip(self.members, values, strict=True)]
-        found = []
-        while len(self.branches) < len(values):
-            self.branches.append(torch.cuda.Stream(self.stream.device))  # type: ignore[no-untyped-call]
-        for member, own, branch in zip(self.members, values, self.branches, strict=False):
-            branch.wait_stream(self.stream)
-            with torch.cuda.stream(branch):
-                found.append(work(member, *own))
-        for branch in self.branches[: len(values)]:
-            self.stream.wait_stream(branch)
+        def finish(member: CapturedSteps) -> None:
+            member.stepper.finish(batches[member][0], judged[member][0])
+
+        batches = self._each(begin)
+        stack.zero_grad()
+        first, seats = self.members[0].run, len(self.members)
+        some = next(iter(batches.values()))[1].x  # in the seat of who has failed
+        x = torch.cat([batches[member][1].x if member in batches else some for member in self.members])
+        kept = [] if self.capturing else [buffer.clone() for buffer in stack.buffers()]
+        try:
+            fields = ([None] * seats if v is None else v.chunk(seats) for v in first.forward(stack, x))
+            outs = [Output(*own) for own in zip(*fields, strict=True)]
+            judged = self._each(weigh, outs)
+            first.fabric.backward(torch.stack([loss for _, loss in judged.values()]).sum())
+        except Exception:
+            for buffer, old in zip(stack.buffers(), kept, strict=False):
+                buffer.copy_(old)
+            raise
+        stack.share_gradients()
+        self._each(finish)
+        if not self.capturing:
+            for member in self.members:
+                member.run.note_draws()
+
+    def _each(self, work: Callable[..., T], *values: Sequence[Any]) -> dict[CapturedSteps, T]:
+        """``work`` of every member; on a GPU side by side, since what a run does by itself are many small kernels.
+
+        Whoever fails has failed alone: the others' step goes on, and it will hear of it when it is asked again.
+        """
+        found: dict[CapturedSteps, T] = {}
+        while self.stream is not None and len(self.branches) < len(self.members):  # of another pool than runs' streams
+            self.branches.append(torch.cuda.Stream(self.stream.device, priority=-1))  # type: ignore[no-untyped-call]
+        for seat, member in enumerate(self.members):
+            if member.error is not None:
+                continue
+            if self.stream is not None:
+                self.branches[seat].wait_stream(self.stream)
+            try:
+                with nullcontext() if self.stream is None else torch.cuda.stream(self.branches[seat]):
+                    found[member] = work(member, *(value[seat] for value in values))
+            except Exception as error:
+                if self.capturing:
+                    raise
+                member.error = error
+        if not found:
+            raise RuntimeError("All members of a stack have failed.")
+        if self.stream is not None:
+            for branch in self.branches[: len(self.members)]:
+                self.stream.wait_stream(branch)
         return found
 
     def _capture(self, size: int, kind: Hashable, runs: Sequence[Run]) -> None:
@@ -230,6 +267,7 @@ class Convoy:
             if run.draws:
                 graph.register_generator_state(run.step_generator)
             run.begin_step()
+        self.capturing = True
         try:
             # On a stream of its own: graphs captured on one stream share the scratch memory of its matrix products,
             # and would spoil each other's when they are replayed on several at a time.
@@ -242,6 +280,8 @@ class Convoy:
             torch.cuda.synchronize(runs[0].device)
             log.warning("A step could not be captured as a CUDA graph and stays eager: %s", self.trouble)
             return
+        finally:
+            self.capturing = False
         self.graphs[kind] = graph
 
 
@@ -251,10 +291,12 @@ class CapturedSteps:
     def __init__(self, stepper: Stepper, convoy: Convoy) -> None:
         self.stepper, self.run, self.convoy = stepper, stepper.run, convoy
         self.order = torch.zeros(0, dtype=torch.int64, device=self.run.device)
-        self.cursor = torch.zeros((), dtype=torch.int64, device=self.run.device)
+        self.places = torch.zeros(0, dtype=torch.int64, device=self.run.device)  # in that order, of the coming step
         self.phase: Hashable = None
         self.wants: int | None = None  # rows of the step that it waits for
         self.behind = 0  # rows of the epoch before that
+        self.error: Exception | None = None  # that it made in a step of its convoy
+        self.was_stacked = False
         self.stream: torch.cuda.Stream  # on a GPU, of what this run does between its steps
         self.began = False  # an epoch, of which the convoy's stream has not heard
         convoy.members.append(self)
@@ -262,14 +304,16 @@ class CapturedSteps:
     def epoch(self, parts: Sequence[Tensor], done: int) -> Iterator[int | None]:
         """Train on each part in turn, after the first ``done``; yields how many are done, None while it waits."""
         run = self.run
-        rows = torch.cat(list(parts))
+        rows, full = torch.cat(list(parts)), len(parts[0])
         phase = tuple(strategy.phase(run) for strategy in self.stepper.strategies)
-        if self.order.shape != rows.shape or self.phase != phase:
+        if (self.order.shape, self.places.shape, self.phase) != (rows.shape, (full,), phase):
             self.convoy.graphs.clear()  # they read the old order, or do what is no longer to be done
+            self.convoy.seen.clear()
             self.order, self.phase = torch.empty_like(rows, device=run.device), phase
+            self.places = self.order.new_empty(full)
         self.order.copy_(rows)
         self.behind = sum(map(len, parts[:done]))
-        self.cursor.fill_(self.behind)
+        self.seek()
         self.began = True
         if run.device.type == "cuda":
             self.stream = torch.cuda.current_stream(run.device)
@@ -281,12 +325,27 @@ class CapturedSteps:
             while self.wants is not None:
                 yield None
                 self.convoy.advance()
+            if self.error is not None:
+                raise self.error
             self.behind += len(part)
             run.step += 1
             yield position
 
+    @property
+    def is_alone(self) -> bool:
+        return len(self.convoy.members) == 1
+
+    def seek(self) -> None:
+        """Put the places where the coming step is."""
+        self.places.copy_(torch.arange(self.behind, self.behind + len(self.places)))
+
     def next_batch(self, size: int) -> Batch:
-        """The rows under the cursor, which moves on."""
-        rows = self.order[self.cursor + torch.arange(size, device=self.run.device)]
-        self.cursor += size
+        """The rows at the places, which move on."""
+        rows = self.order[self.places[:size]]
+        self.places += size
         return self.run.make_batch(rows)
+
+
+def _synchronize(run: Run) -> None:
+    if run.device.type == "cuda":
+        torch.cuda.synchronize(run.device)

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -130,19 +130,19 @@ def train(
         stream = own_stream(fabric)
         while True:
             try:
-                with stream:
+                with nullcontext() if stream is None else torch.cuda.stream(stream):
                     next(steps)
             except StopIteration as finished:
                 result: Result = finished.value
                 return result
 
 
-def own_stream(fabric: Fabric) -> AbstractContextManager[object]:
+def own_stream(fabric: Fabric) -> torch.cuda.Stream | None:
     """A stream for all that a run does on a GPU, which neither waits for other runs nor makes them wait."""
     if fabric.device.type != "cuda":
-        return nullcontext()
+        return None
     torch.cuda.synchronize(fabric.device)  # what it reads may have been made on another
-    return torch.cuda.stream(torch.cuda.Stream(fabric.device))  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(fabric.device)  # type: ignore[no-untyped-call]
 
 
 def training(
@@ -187,8 +187,9 @@ def training(
     if why and fabric.device.type == "cuda":
         log.info("steps of %s are not captured as a CUDA graph: %s", method, why)
     steps: CapturedSteps | None = None
-    if seating is not None and stepper.is_plain and (why is None or fabric.device.type == "cpu"):
-        shape = repr(run.plain_models[0]), run.num_rows, task.input_shape, full, settings.drop_last, run.step, done
+    if seating is not None and stepper.is_plain and (why is None or _stays_eager_alone(run)):
+        network = settings.model_for(task), method.head, task.input_shape, run.loss.num_outputs(run.num_classes)
+        shape = network, run.num_rows, full, settings.drop_last, run.step, done
         steps = CapturedSteps(stepper, seating.convoy_for(shape))
     elif why is None:
         steps = CapturedSteps(stepper, Convoy())
@@ -226,7 +227,8 @@ def training(
                         f"Stopped after step {run.step} in epoch {run.epoch + 1} of {settings.epochs}. "
                         + ("Resume to go on." if folder else "Nothing was saved: no folder was given.")
                     )
-                yield
+                if steps is None or steps.is_alone:  # else it waits for the others soon enough
+                    yield
             done = 0
             keeper.weigh()
             measured = record.measure(run)
@@ -286,6 +288,11 @@ def _start(
     return run, Record(task, run, samples=samples, folder=folder)
 
 
+def _stays_eager_alone(run: Run) -> bool:
+    """Whether nothing but the CPU keeps steps from being captured: a stack of those is eager."""
+    return run.device.type == "cpu" and run.world_size == 1 and isinstance(run.data.x, Tensor)
+
+
 def _eager_steps(parts: Sequence[Tensor], done: int, run: Run, step: Callable[[Batch], None]) -> Iterator[int]:
     """Train on each part in turn, after the first ``done``; yields how many are done."""
     todo = parts[done:]
@@ -328,7 +335,7 @@ class _Keeper:
     def watch(self, step: Step) -> None:
         """Count the steps up to the first loss that is not finite, without waiting for the device."""
         self.total += step.losses.sum()  # once not finite, for ever not finite
-        self.good_steps += self.total * 0 == 0
+        self.good_steps += self.total < math.inf  # a loss of −∞ shows in the weights, and so a step later
 
     def look(self) -> None:
         """Look at once where looking is free; several processes ask each other from time to time, a GPU at the end."""

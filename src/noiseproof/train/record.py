@@ -45,7 +45,7 @@ class Record:
         self.folder = folder
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
         self.observed = True
-        dtypes = {"loss": run.dtype, "prediction": torch.int32}
+        dtypes = {"loss": run.dtype, "prediction": torch.int64}
         if samples:
             dtypes |= {"margin": torch.float32, "weight": torch.float32, "pull": torch.float32}
             dtypes |= {"trust": torch.float32} if "attention" in run.loss.needs else {}

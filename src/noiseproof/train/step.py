@@ -40,7 +40,7 @@ class Stepper:
             optimizer.zero_grad()
         run.count = batch.count
         if run.loss_draws:
-            run.loss.set_step(run.seed_for("loss", run.step, run.rank))
+            run.loss.set_step(run.seed_for("loss", run.step, run.rank), run.step_generator)
 
     def finish(self, batch: Batch, step: Step) -> None:
         """What follows when the gradients are there."""
@@ -54,6 +54,8 @@ class Stepper:
         for strategy in self.strategies:
             strategy.after_step(run)
         self.watch(batch, step)
+        if run.loss_draws and run.step_generator is not None:
+            run.loss.set_step(0)  # which lets go of what it has drawn
 
 
 def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
@@ -78,7 +80,8 @@ def judge(outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strat
     for strategy in strategies:
         batch = strategy.revise(batch, outs, run)
     own = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
-    losses = torch.stack([run.loss(out, target) for out, target in zip(outs, own, strict=True)])  # (M, b)
+    each = [run.loss(out, target) for out, target in zip(outs, own, strict=True)]
+    losses = torch.stack(each) if len(each) > 1 else each[0][None]  # (M, b)
     weights: Tensor | None = None
     for strategy in strategies:
         factor = strategy.weights(losses.detach(), outs, batch, run)
