@@ -15,7 +15,7 @@ import noiseproof
 from noiseproof.core.registry import format_value
 from noiseproof.losses import LOSSES, describe
 from noiseproof.noise import NOISES
-from noiseproof.strategies import STRATEGIES, Strategy
+from noiseproof.strategies import STRATEGIES
 from noiseproof.train.graphs import IN_STEP
 
 project = "noiseproof"
@@ -69,8 +69,7 @@ def table_of_strategies() -> str:
         given = STRATEGIES.parameters(name).items()
         parameters = ", ".join(k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given)
         summary = (inspect.getdoc(strategy) or "").partition("\n\n")[0].replace("``", "`")
-        inside = any(getattr(strategy, hook) is not getattr(Strategy, hook) for hook in IN_STEP)
-        captured = "yes" if strategy.capturable or not inside else "no"
+        captured = "yes" if strategy.capturable or not strategy.writes(*IN_STEP) else "no"
         rows.append((f"`{name}`", f"`{parameters}`", " ".join(summary.split()), strategy.models, captured))
     return markdown(("name", "parameters", "what it does", "models", "captured"), rows)
 

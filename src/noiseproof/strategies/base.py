@@ -100,6 +100,11 @@ class Strategy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
 
+    @classmethod
+    def writes(cls, *hooks: str) -> bool:
+        """Whether it has a version of its own of one of these hooks."""
+        return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
+
     def __str__(self) -> str:
         return format_call(self.name or type(self).__name__, self.parameters)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -87,7 +87,8 @@ def fit_many(
     source: Iterator[tuple[int, Job]] = enumerate(jobs)
     flying = deque[tuple[int, Flight]]()
     limit, more = at_once or 1, True  # as far as we know
-    with asked_to_stop() as asked, _own_streams(fabric):
+    here = torch.cuda.current_stream(fabric.device) if on_gpu else None  # put back at the end: runs set their own
+    with asked_to_stop() as asked, torch.cuda.stream(here):
         if on_gpu and at_once is None and (first := next(source, None)) is not None:
             limit = _how_many(replace(first[1], task=_on(first[1].task, fabric.device, shared)), fabric)
             source = chain([first], source)
@@ -128,19 +129,6 @@ def fit_many(
         of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
         raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to go on.")
     return outcomes
-
-
-@contextmanager
-def _own_streams(fabric: Fabric) -> Iterator[None]:
-    """Runs set the stream that they need, and it is put back at the end."""
-    if fabric.device.type != "cuda":
-        yield
-        return
-    before = torch.cuda.current_stream(fabric.device)
-    try:
-        yield
-    finally:
-        torch.cuda.set_stream(before)
 
 
 def _how_many(job: Job, fabric: Fabric) -> int:

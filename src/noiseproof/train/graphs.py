@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,22 +30,20 @@ log = logging.getLogger("noiseproof")
 
 WARM = 3  # eager steps of a kind before it is captured: kernels are chosen and the optimiser's state is made in them
 SEATS = 8  # of a stack: more fill a GPU no better, and what each run does by itself overlaps with the other stacks
+ON_CPU = "the run is not on a GPU"
 IN_STEP = ("targets", "outputs", "revise", "weights", "step", "gradients", "after_step")
 
 
 def obstacle(run: Run, strategies: Sequence[Strategy]) -> str | None:
-    """Why steps cannot be captured, or None."""
-    if run.device.type != "cuda":
-        return "the run is not on a GPU"
+    """Why steps cannot be captured, or None; ``ON_CPU`` where there is nothing else."""
     if run.world_size > 1 or run.is_sharded:
         return "several processes share a step"
     if not isinstance(run.data.x, Tensor):
         return "the inputs are read from disk"
     for strategy in strategies:
-        touched = any(getattr(type(strategy), hook) is not getattr(Strategy, hook) for hook in IN_STEP)
-        if touched and not strategy.capturable:
+        if strategy.writes(*IN_STEP) and not strategy.capturable:
             return f"`{strategy}` cannot be captured"
-    return None
+    return None if run.device.type == "cuda" else ON_CPU
 
 
 class Seating:
@@ -124,9 +122,10 @@ class Convoy:
         if len(runs) == 1:
             return
         try:
-            two = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
-            if draws(runs[0].plain_models[0], partial(runs[0].forward, x=two)):
-                raise Unstackable("its layers draw random numbers")
+            if not self.members[0].was_stacked:
+                two = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
+                if draws(runs[0].plain_models[0], partial(runs[0].forward, x=two)):
+                    raise Unstackable("its layers draw random numbers")
             self.stack = Stack([run.plain_models[0] for run in runs])
         except Exception as error:
             self._part(error)
@@ -245,7 +244,7 @@ class Convoy:
             if self.stream is not None:
                 self.branches[seat].wait_stream(self.stream)
             try:
-                with nullcontext() if self.stream is None else torch.cuda.stream(self.branches[seat]):
+                with torch.cuda.stream(None if self.stream is None else self.branches[seat]):
                     found[member] = work(member, *(value[seat] for value in values))
             except Exception as error:
                 if self.capturing:
@@ -259,7 +258,7 @@ class Convoy:
         return found
 
     def _capture(self, size: int, kind: Hashable, runs: Sequence[Run]) -> None:
-        if obstacle(runs[0], ()):
+        if runs[0].device.type != "cuda":
             return
         graph = torch.cuda.CUDAGraph()
         for run in runs:

@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -29,7 +29,7 @@ from noiseproof.data.images import read_batches
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import checkpoint
-from noiseproof.train.graphs import CapturedSteps, Convoy, Seating, obstacle
+from noiseproof.train.graphs import ON_CPU, CapturedSteps, Convoy, Seating, obstacle
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import VISIBLE, Record, Row, best_row
 from noiseproof.train.settings import Settings
@@ -124,14 +124,12 @@ def train(
     ([1, 2], None)
     """
     fabric = fabric or Fabric(accelerator="auto", devices=1)
-    with asked_to_stop() as asked:
+    with asked_to_stop() as asked, torch.cuda.stream(own_stream(fabric)):
         job = Job(task, method, settings, seed, out, samples, progress)
         steps = training(job, fabric, resume=resume, max_steps=max_steps, asked=asked)
-        stream = own_stream(fabric)
         while True:
             try:
-                with nullcontext() if stream is None else torch.cuda.stream(stream):
-                    next(steps)
+                next(steps)
             except StopIteration as finished:
                 result: Result = finished.value
                 return result
@@ -187,7 +185,7 @@ def training(
     if why and fabric.device.type == "cuda":
         log.info("steps of %s are not captured as a CUDA graph: %s", method, why)
     steps: CapturedSteps | None = None
-    if seating is not None and stepper.is_plain and (why is None or _stays_eager_alone(run)):
+    if seating is not None and stepper.is_plain and why in (None, ON_CPU):
         network = settings.model_for(task), method.head, task.input_shape, run.loss.num_outputs(run.num_classes)
         shape = network, run.num_rows, full, settings.drop_last, run.step, done
         steps = CapturedSteps(stepper, seating.convoy_for(shape))
@@ -288,11 +286,6 @@ def _start(
     return run, Record(task, run, samples=samples, folder=folder)
 
 
-def _stays_eager_alone(run: Run) -> bool:
-    """Whether nothing but the CPU keeps steps from being captured: a stack of those is eager."""
-    return run.device.type == "cpu" and run.world_size == 1 and isinstance(run.data.x, Tensor)
-
-
 def _eager_steps(parts: Sequence[Tensor], done: int, run: Run, step: Callable[[Batch], None]) -> Iterator[int]:
     """Train on each part in turn, after the first ``done``; yields how many are done."""
     todo = parts[done:]
@@ -335,7 +328,7 @@ class _Keeper:
     def watch(self, step: Step) -> None:
         """Count the steps up to the first loss that is not finite, without waiting for the device."""
         self.total += step.losses.sum()  # once not finite, for ever not finite
-        self.good_steps += self.total < math.inf  # a loss of −∞ shows in the weights, and so a step later
+        self.good_steps += self.total * 0 == 0
 
     def look(self) -> None:
         """Look at once where looking is free; several processes ask each other from time to time, a GPU at the end."""

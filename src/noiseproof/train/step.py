@@ -24,8 +24,7 @@ class Stepper:
     @property
     def is_plain(self) -> bool:
         """Whether every step asks one model once, of as many rows as all other steps do."""
-        own = any(_overrides(strategy, hook) for strategy in self.strategies for hook in ("step", "rows"))
-        return len(self.run.models) == 1 and not own
+        return len(self.run.models) == 1 and not any(s.writes("step", "rows") for s in self.strategies)
 
     def __call__(self, batch: Batch) -> None:
         """The whole step."""
@@ -89,7 +88,3 @@ def judge(outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strat
             weights = factor if weights is None else weights * factor
     loss = run.mean(losses if weights is None else losses * weights, batch)
     return Step(outs, losses.detach(), weights), loss
-
-
-def _overrides(strategy: Strategy, hook: str) -> bool:
-    return getattr(type(strategy), hook) is not getattr(Strategy, hook)
