@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from noiseproof.core.output import Output
 from noiseproof.data import NoisyData, Split, get_dataset
 from noiseproof.losses import get_loss
+from noiseproof.losses.margin import CE
 from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.strategies.momentum import MomentumModel
@@ -456,6 +457,22 @@ def blow_up(task: Task, method: Method, settings: Settings, out: Path | None) ->
     with pytest.raises(Diverged) as stopped:
         train(task, method, settings, out=out)
     return str(stopped.value)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_loss_that_is_not_finite_stops_a_run_though_its_weights_are(value: float) -> None:
+    """Of either sign, at the step that has it: its gradient is that of the loss without it."""
+
+    class Spoiled(CE):
+        calls = 0
+
+        def forward(self, *args: Any) -> Tensor:
+            self.calls += 1
+            losses: Tensor = super().forward(*args)
+            return losses + (value if self.calls == 3 else 0.0)
+
+    cool = replace(HOT, optimizer="sgd:lr=0.01,momentum=0")
+    assert "not finite at step 3 (epoch 1)" in blow_up(toy(), Method(Spoiled(), "linear"), cool, None)
 
 
 def test_a_diverging_run_stops_with_step_cause_and_checkpoint(tmp_path: Path) -> None:
