@@ -37,6 +37,7 @@ CONVOLUTIONS = {
     "shortcut": (2, 3, 32, 64, 8, 8, 1, 2, 0, False),
     "shortcut-odd": (2, 3, 16, 32, 7, 9, 1, 2, 0, True),
     "point": (2, 3, 16, 32, 5, 5, 1, 1, 0, False),
+    "linear": (2, 37, 1100, 10, 1, 1, 1, 1, 0, True),  # longer sums than convolutions have
     "long": (2, 5, 2, 3, 29, 29, 1, 1, 0, True),  # more rows than one part of the sums has
 }
 # networks, shape of each one's rows
@@ -204,6 +205,46 @@ def test_a_normalisation_does_not_depend_on_the_other_networks(name: str) -> Non
     together, alone = (normalise(name, torch.bfloat16, True, members=each)[0] for each in (slice(None), slice(1, 2)))
     for one, other in zip(together, alone, strict=True):
         assert torch.equal(one.reshape(NORMS[name][0], -1)[1], other.flatten())
+
+
+@here
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 20, 9, 7), (3, 160, 4, 4)], ids=str)
+def test_a_normalisation_that_predicts_is_pytorchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from noiseproof.models.kernels import affine
+
+    x = normal(*shape, seed=0, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    weight, bias, mean, var = (normal(shape[1], seed=seed) for seed in range(1, 5))
+    exact = F.batch_norm(x.double(), mean.double(), var.double().abs(), weight.double(), bias.double(), eps=1e-5)
+    for relu in (False, True):
+        found = affine(x, weight, bias, mean, var.abs(), 1e-5, relu)
+        assert found.dtype is dtype and close(found, exact.relu() if relu else exact, dtype, terms=4)
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+@pytest.mark.parametrize("model", ["lenet5", "wrn-28-2-sln:depth=10"])
+def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from noiseproof.models import get_model, kernels, layers
+
+    network = get_model(model, generator=torch.Generator().manual_seed(0)).cuda().to(memory_format=torch.channels_last)
+    x = normal(40, *((1, 28, 28) if model == "lenet5" else (3, 32, 32)), seed=0)
+    network(x)  # so that batch statistics are not the first ones
+    network.eval()
+    calls = []
+    monkeypatch.setattr(kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values)))
+    with torch.no_grad():
+        exact = network.double()(x.double())
+        network.float()
+        with torch.autocast("cuda", torch.bfloat16):
+            ours = network(x)
+            assert calls
+            monkeypatch.setattr(layers, "_only_predicts", lambda x: False)
+            calls.clear()
+            theirs = network(x)
+    assert not calls and float((ours - exact).norm() / exact.norm()) < 0.02
+    assert float((ours - exact).norm()) < 1.5 * float((theirs - exact).norm())
 
 
 @here

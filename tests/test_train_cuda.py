@@ -92,7 +92,7 @@ def test_a_run_does_not_notice_the_fleet(task: Task) -> None:
     assert "not finite" in str(failed)
 
 
-@pytest.mark.parametrize("model", ["wrn-28-2:depth=10", "mlp:hidden=[32]"])
+@pytest.mark.parametrize("model", ["wrn-28-2:depth=10", "lenet5", "mlp:hidden=[32]"])
 def test_a_stack_learns_what_its_members_would_alone(
     task: Task, model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

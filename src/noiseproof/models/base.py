@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.nn import init
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -32,13 +31,6 @@ def he_truncated(weight: Tensor, generator: Generator | None) -> Tensor:
     return init.trunc_normal_(weight, 0.0, std, -2 * std, 2 * std, generator=generator)
 
 
-class NormReLU(nn.BatchNorm2d):
-    """Batch normalisation and ReLU as one layer, which a stack of networks computes in one pass."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(super().forward(x))
-
-
 @dataclass(frozen=True)
 class Init:
     """How a paper fills convolutions, linear layers (the head's too) and biases (zero, or as PyTorch does)."""
@@ -48,7 +40,10 @@ class Init:
     zero_bias: bool
 
     def __call__(self, layer: nn.Conv2d | nn.Linear, generator: Generator | None) -> None:
-        (self.conv if isinstance(layer, nn.Conv2d) else self.linear)(layer.weight, generator=generator)
+        if isinstance(layer, nn.Conv2d):
+            self.conv(layer.weight, generator=generator)
+        else:
+            self.linear(layer.weight.flatten(1), generator=generator)
         if layer.bias is not None:
             bound = 0.0 if self.zero_bias else 1 / sqrt(layer.weight[0].numel())
             init.uniform_(layer.bias, -bound, bound, generator=generator)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
 from noiseproof.models.base import MODELS, Backbone
+from noiseproof.models.layers import Conv2d, FlatLinear
 
 
 @MODELS.register("lenet5")
@@ -21,19 +22,19 @@ class LeNet5(Backbone):
         super().__init__(init)
         side = -(-check_count("image_size", image_size, 1) // 4)  # two poolings, each rounding up
         self.features = nn.Sequential(
-            nn.Conv2d(in_channels, 6, 5, padding=2),
+            Conv2d(in_channels, 6, 5, padding=2),
             nn.MaxPool2d(2, ceil_mode=True),
             nn.ReLU(),  # after the pooling it gives the same, for a quarter of the pixels
-            nn.Conv2d(6, 16, 5, padding=2),
+            Conv2d(6, 16, 5, padding=2),
             nn.MaxPool2d(2, ceil_mode=True),
             nn.ReLU(),
-            nn.Conv2d(16, 120, 5, padding=2),
+            Conv2d(16, 120, 5, padding=2),
             nn.ReLU(),
         )
-        self.hidden = nn.Sequential(nn.Linear(120 * side**2, self.num_features), nn.ReLU())
+        self.hidden = nn.Sequential(FlatLinear(120, side, self.num_features), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.hidden(self.features(x).flatten(1))  # (B, 84)
+        out: Tensor = self.hidden(self.features(x))  # (B, 84)
         return out
 
 
@@ -67,11 +68,11 @@ class StageCNN(Backbone):
         super().__init__(init)
         self.features = conv_stages(in_channels, stages)
         side = check_count("image_size", image_size, 2 ** len(stages)) // 2 ** len(stages)
-        self.hidden = nn.Sequential(nn.Linear(stages[-1][-1] * side**2, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
+        self.hidden = nn.Sequential(FlatLinear(stages[-1][-1], side, hidden), nn.BatchNorm1d(hidden), nn.ReLU())
         self.num_features = hidden
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.hidden(self.features(x).flatten(1))  # (B, hidden)
+        out: Tensor = self.hidden(self.features(x))  # (B, hidden)
         return out
 
 

@@ -36,11 +36,13 @@ class Tile(NamedTuple):
     stages: int
 
 
-def product_tile(columns: int, outputs: int, dtype: torch.dtype) -> Tile:
+def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9) -> Tile:
     """For patches of ``columns`` times weights. It must not depend on the batch or on the number of networks."""
     bn = _pow2(outputs, 16, 128)
     if dtype == torch.float32:
         return Tile(64, min(bn, 64), _pow2(columns, 16, 32), 4, 2)
+    if taps == 1 and columns > 1024:  # a linear layer: long sums for few rows, so let many programs share the rows
+        return Tile(32, bn, 128, 4, 3)
     bk = 64 if columns % 64 == 0 or columns > 1024 else _pow2(columns, 16, 32)
     return Tile(128, bn, bk, 8 if bn == 128 else 4, 3)
 
@@ -201,6 +203,8 @@ def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):  # 
 
 def _summed(parts: Tensor) -> Tensor:
     """(P, …) → (…)."""
+    if len(parts) == 1:
+        return parts[0]
     out = torch.empty_like(parts[0])
     bp = _pow2(len(parts), 1, 32)
     _add_up[(triton.cdiv(out.numel(), 2048 // bp),)](
@@ -225,7 +229,7 @@ def _multiply(
     seats, o, kh, kw, i = weight.shape
     (images, ih, iw, c), n = x.shape, i if back else o
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
-    tile = product_tile(kh * kw * c, n, x.dtype)
+    tile = product_tile(kh * kw * c, n, x.dtype, kh * kw)
     step = stride if back else 1
     pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
     _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
@@ -628,6 +632,16 @@ def _norm_backward(ctx, grad):  # type: ignore[no-untyped-def]
 
 
 _normalise.register_autograd(_norm_backward, setup_context=_norm_context)
+
+
+def affine(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float, relu: bool
+) -> Tensor:
+    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C); ReLU follows if ``relu``."""
+    _check(x)
+    moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
+    out: Tensor = _normalise(x, weight[None], bias[None], moments, relu)
+    return out
 
 
 def stacked_norm(

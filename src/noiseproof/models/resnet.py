@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
-from noiseproof.models.base import MODELS, Backbone, NormReLU
+from noiseproof.models.base import MODELS, Backbone
+from noiseproof.models.layers import NormReLU
 
 Shortcut = Literal["projection", "pad"]
 

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.output import Output
-from noiseproof.models.base import NormReLU
+from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
-WIDEST = 128  # channels: of wider convolutions cuDNN runs one network's faster than ours run several
 
 
 class Unstackable(ValueError):
@@ -56,13 +55,13 @@ class _Stacked(nn.Module):
 
     @staticmethod
     def inner(value: Tensor) -> Tensor:
-        """A member's parameter as it lies in the stack."""
-        return value
+        """A member's parameter as it lies in the stack: channels last."""
+        return value.permute(0, 2, 3, 1) if value.dim() == 4 else value
 
     @staticmethod
     def outer(value: Tensor) -> Tensor:
         """And back, without a copy."""
-        return value
+        return value.permute(0, 3, 1, 2) if value.dim() == 4 else value
 
     def abreast(self, x: Tensor) -> Tensor:
         """Members' rows (S·B, C, …) as channels beside each other, (B, S·C, …)."""
@@ -81,13 +80,17 @@ class _Stacked(nn.Module):
 
 
 class StackedLinear(_Stacked):
-    """S linear layers."""
+    """S linear layers, of vectors or of whole images."""
 
-    weight: Tensor  # (S, O, I)
+    weight: Tensor  # (S, O, I) or (S, O, H, W, C)
     bias: Tensor | None  # (S, O)
 
     def forward(self, x: Tensor) -> Tensor:
-        each, weight = x.view(self.seats, -1, x.shape[1]), self.weight.transpose(1, 2)
+        x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
+        if x.is_cuda and any(side % 8 for side in weight.shape[1:]):  # such products are slow, but for our own kernels
+            points = weight[:, :, None, None]
+            return _convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
+        each, weight = x.view(self.seats, -1, x.shape[1]), weight.transpose(1, 2)
         out = torch.bmm(each, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], each, weight)
         return out.flatten(0, 1)
 
@@ -110,22 +113,9 @@ class StackedConv2d(_Stacked):
         if max(layer.in_channels, layer.out_channels) > WIDEST:
             raise Unstackable(f"convolutions of more than {WIDEST} channels fill a GPU by themselves")
 
-    @staticmethod
-    def inner(value: Tensor) -> Tensor:
-        return value.permute(0, 2, 3, 1) if value.dim() == 4 else value
-
-    @staticmethod
-    def outer(value: Tensor) -> Tensor:
-        return value.permute(0, 3, 1, 2) if value.dim() == 4 else value
-
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
-            from noiseproof.models.kernels import stacked_conv
-
-            if torch.is_autocast_enabled("cuda"):
-                x = x.to(torch.get_autocast_dtype("cuda"))
-            out: Tensor = stacked_conv(x, self.weight, self.bias, self.stride, self.padding)
-            return out
+            return _convolved(x, self.weight, self.bias, self.stride, self.padding)
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
         return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
@@ -177,9 +167,20 @@ class StackedMaxPool(nn.MaxPool2d):
         return out
 
 
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    from noiseproof.models.kernels import stacked_conv
+
+    if torch.is_autocast_enabled("cuda"):
+        x = x.to(torch.get_autocast_dtype("cuda"))
+    out: Tensor = stacked_conv(x, weight, bias, stride, padding)
+    return out
+
+
 LAYERS: dict[type[nn.Module], type[_Stacked]] = {
     nn.Linear: StackedLinear,
+    FlatLinear: StackedLinear,
     nn.Conv2d: StackedConv2d,
+    Conv2d: StackedConv2d,
     nn.BatchNorm1d: StackedBatchNorm,
     nn.BatchNorm2d: StackedBatchNorm,
     NormReLU: StackedBatchNorm,

@@ -8,7 +8,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
-from noiseproof.models.base import MODELS, Backbone, NormReLU
+from noiseproof.models.base import MODELS, Backbone
+from noiseproof.models.layers import Conv2d, NormReLU
 
 StrideOn = Literal["first", "second"]
 
@@ -22,12 +23,12 @@ class WideBlock(nn.Module):
         super().__init__()
         first, second = (stride, 1) if stride_on == "first" else (1, stride)
         self.bn1 = NormReLU(in_channels)
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, first, padding=1, bias=bias)
+        self.conv1 = Conv2d(in_channels, channels, 3, first, padding=1, bias=bias)
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.bn2 = NormReLU(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, second, padding=1, bias=bias)
+        self.conv2 = Conv2d(channels, channels, 3, second, padding=1, bias=bias)
         same = stride == 1 and in_channels == channels
-        self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, channels, 1, stride, bias=bias)
+        self.shortcut = nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.dropout(self.conv1(self.bn1(x)))
@@ -70,7 +71,7 @@ class WideResNet(Backbone):
             raise ValueError(f"Expected `stride_on` to be 'first' or 'second', got {stride_on!r}.")
         check_count("width", width, 1)
         channels = 16
-        self.stem = nn.Conv2d(in_channels, channels, 3, padding=1, bias=bias)
+        self.stem = Conv2d(in_channels, channels, 3, padding=1, bias=bias)
         blocks = []
         for wider, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
             for i in range((depth - 4) // 6):
