@@ -163,6 +163,24 @@ def test_whatever_the_settings(method: str, options: dict[str, Any], tmp_path: P
     same(left_behind(tmp_path / "cut"), expected)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd:lr=0.05,momentum=0.9"])
+def test_what_an_optimiser_remembers_lies_as_its_weights_do(
+    optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fused optimisers refuse all else; on a GPU, where they run, convolutions have their channels last."""
+    last = lambda self, model: model.to(memory_format=torch.channels_last)  # noqa: E731
+    monkeypatch.setattr(Run, "_laid_out", last)
+    settings = replace(SETTINGS, model="lenet5", optimizer=optimizer)
+    with pytest.raises(Interrupted):
+        train(task(), "ce", settings, out=tmp_path, max_steps=4)
+    result = train(task(), "ce", settings, out=tmp_path, resume=True)
+    assert any(not weight.is_contiguous() for weight in result.models[0].parameters())
+    for weight, kept in result.run.optimizers[0].state.items():
+        assert all(value.stride() == weight.stride() for value in kept.values() if value.shape == weight.shape)
+    whole = train(task(), "ce", settings)
+    same(result.models[0].state_dict(), whole.models[0].state_dict())
+
+
 def test_a_forgotten_state_would_be_noticed(tmp_path: Path) -> None:
     """The tests above can fail: a strategy that does not save what it remembers is not resumed exactly."""
 

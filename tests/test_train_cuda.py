@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from safetensors.torch import load_file
 
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
-from noiseproof.train.fleet import Job, fit_many
+from noiseproof.train.fleet import Job, Outcome, fit_many
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 METHODS = [
@@ -79,6 +82,34 @@ def test_interrupted_and_resumed(task: Task, method: str, tmp_path: Path) -> Non
         with pytest.raises(Interrupted):
             train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True, max_steps=11)
     assert_same(whole, train(task, method, SETTINGS, fabric=gpu(), out=tmp_path, resume=True))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd:lr=0.05,momentum=0.9"])
+def test_convolutions_are_resumed(task: Task, optimizer: str, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, model="lenet5", optimizer=optimizer)
+    whole = train(task, "ce", settings, fabric=gpu())
+    with pytest.raises(Interrupted):
+        train(task, "ce", settings, fabric=gpu(), out=tmp_path, max_steps=27)
+    assert_same(whole, train(task, "ce", settings, fabric=gpu(), out=tmp_path, resume=True))
+
+
+def test_a_stack_is_resumed(task: Task, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, model="lenet5", optimizer="adam")
+
+    def fly(folder: Path, stop: bool) -> list[Outcome]:
+        def note(epoch: int, step: int, steps: int, row: object) -> None:
+            if stop and (epoch, step) == (1, 9):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        jobs = [Job(task, m, settings, seed, folder / str(seed), progress=note) for seed, m in enumerate(["ce", "gce"])]
+        return fit_many(jobs, fabric=gpu("bf16-mixed"), at_once=2, stack=True)
+
+    whole = fly(tmp_path / "whole", stop=False)
+    with pytest.raises(Interrupted):
+        fly(tmp_path / "cut", stop=True)
+    for one, other in zip(whole, fly(tmp_path / "cut", stop=False), strict=True):
+        assert isinstance(one, Result) and isinstance(other, Result), (one, other)
+        assert_same(one, other)
 
 
 def test_a_run_does_not_notice_the_fleet(task: Task) -> None:

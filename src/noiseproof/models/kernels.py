@@ -22,8 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Triton has no types of its own. A number of networks that is one must not make other code than the others.
-_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["seats"])
+# Triton has no types of its own. One network must not make other code than several do, and a last, shorter batch or a
+# longer one of a pass over a test set need not: they would be compiled anew.
+SIZES = ["seats", "B", "rows", "count"]
+_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=SIZES)
 
 
 class Tile(NamedTuple):

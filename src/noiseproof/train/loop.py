@@ -424,6 +424,12 @@ class _Keeper:
                 )
         for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
+            for weight, kept in optimizer.state.items():  # on a GPU weights need not lie as a file has them
+                kept |= {
+                    name: torch.empty_like(weight, dtype=value.dtype).copy_(value)
+                    for name, value in kept.items()
+                    if isinstance(value, Tensor) and value.shape == weight.shape
+                }
         _load(state, run, self.method, self.record)
         self.best = state["best"]
         self.good_steps.fill_(run.step)
