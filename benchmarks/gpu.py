@@ -1,13 +1,14 @@
 """Runs side by side on one GPU: seconds per model and epoch, everything included.
 
-    python benchmarks/gpu.py [--only wrn,lenet,resnet,parts,losses,ln] [--epochs 5] [--models 1,8] [--compile] [--apart]
+    python benchmarks/gpu.py [--only wrn,lenet,resnet,parts,losses,ln,het] [--epochs 5] [--models 1,8] [--compile]
 
 ``parts``: what the pass over the test set and label correction's pass over the training set add to an epoch of WRNs.
 ``--apart`` leaves runs of one shape on streams of their own instead of stacking them.
 
 ``losses``: forward and backward of each margin loss on bfloat16 logits, compiled and captured, as a multiple
 of ``F.cross_entropy`` compiled the same way, with the largest memory either takes beyond its logits. ``ln``: likewise
-how much faster it is than ``LowRankMultivariateNormal``. Times are medians over rounds that interleave contenders.
+how much faster it is than ``LowRankMultivariateNormal``; ``het``: than by PyTorch's operators. Times are medians over
+rounds that interleave contenders.
 
 The fleet's data are random images of the real sets' shapes and sizes. A row is the median over epochs and models of
 the wall time of an epoch divided by the number of models; its epochs include augmentation, label noise, momentum model,
@@ -17,10 +18,11 @@ record and the pass over the test set. The first two, in which kernels are chose
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +41,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from noiseproof import get_loss
 from noiseproof.core.output import Output
 from noiseproof.data import Dataset, Split
-from noiseproof.losses import LOSSES, MarginLoss
+from noiseproof.losses import LOSSES, Loss, MarginLoss, gaussian
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Settings, Task, prepare
 from noiseproof.train.fleet import Job, fit_many
@@ -55,11 +57,25 @@ def images(name: str, n: int, shape: tuple[int, int, int], classes: int) -> Data
     return Dataset(name, tuple(map(str, range(classes))), split(n), split(10_000))
 
 
+class Told(logging.Handler):
+    """What the library says on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
 def side_by_side(
     task: Task, method: str, settings: Settings, models: int, precision: str, stack: bool
 ) -> dict[str, object]:
     """Seconds per model-epoch of ``models`` runs."""
     ends: list[float] = []
+    told = Told()
+    logging.getLogger("noiseproof").addHandler(told)
+    logging.getLogger("noiseproof").setLevel(logging.INFO)
 
     def note(epoch: int, step: int, steps: int, row: object) -> None:
         if row is not None and step == steps:
@@ -75,7 +91,7 @@ def side_by_side(
     each = [(b - a) / models for a, b in zip(ends[models - 1 :: models], ends[2 * models - 1 :: models], strict=False)]
     return {
         "model": settings.model, "method": method, "models": models, "precision": precision,
-        "compiled": settings.compile, "stacked": stack and models > 1,
+        "compiled": settings.compile, "stacked": any("are stacked" in text for text in told.texts),
         "seconds_per_model_epoch": [round(v, 4) for v in each],
         "median_after_two": round(statistics.median(each[1:]), 4),
         "memory_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2),
@@ -87,7 +103,7 @@ def parts(measure: Callable[..., dict[str, object]], task: Task, method: str) ->
     found = {
         "steps": measure(replace(task, test=None), method),
         "and test set": measure(task, method),
-        "and label correction": measure(task, f"{method}-lc:start=1"),
+        "and label correction": measure(task, f"{method} & label-correction:start=1"),
     }
     seconds = {name: float(row["median_after_two"]) for name, row in found.items()}  # type: ignore[arg-type]
     return {
@@ -152,14 +168,15 @@ def peak(run: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def margin_losses(rows: int, classes: int) -> Iterator[dict[str, object]]:
-    """Every margin loss against cross entropy."""
+def margin_losses(rows: int, classes: int, names: Sequence[str] = ()) -> Iterator[dict[str, object]]:
+    """Every margin loss, or those named, against cross entropy."""
     generator = torch.Generator("cuda").manual_seed(0)
     logits = torch.randn(rows, classes, generator=generator, device="cuda", dtype=torch.bfloat16).requires_grad_()
     y = torch.randint(classes, (rows,), generator=generator, device="cuda")
     simple = [name for name in LOSSES if "T" not in LOSSES.parameters(name) and isinstance(LOSSES[name], type)]
-    names = [name for name in simple if issubclass(LOSSES[name], MarginLoss)]  # type: ignore[arg-type]
-    contenders = {name: step(get_loss(name), logits, y) for name in [*names, "remargin:loss=mae,shift=3"]}
+    every = [name for name in simple if issubclass(LOSSES[name], MarginLoss)]  # type: ignore[arg-type]
+    names = names or [*every, "remargin:loss=mae,shift=3"]
+    contenders = {name: step(get_loss(name), logits, y) for name in names}
     contenders["F.cross_entropy"] = step(F.cross_entropy, logits, y)
     contenders["control"] = step(lambda z, t: F.cross_entropy(z, t), logits, y)
     memory = {}
@@ -197,6 +214,30 @@ def logistic_normal(rows: int, classes: int) -> Iterator[dict[str, object]]:
                "times_faster": round(times["LowRankMultivariateNormal"] / ms, 1)}  # fmt: skip
 
 
+def het(rows: int, classes: int, samples: int = 2000) -> Iterator[dict[str, object]]:
+    """Het's forward and backward, captured, by its kernels and by PyTorch's operators."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    mean, scale = (torch.randn(rows, classes, generator=generator, device="cuda").requires_grad_() for _ in range(2))
+    y = torch.randint(classes, (rows,), generator=generator, device="cuda")
+
+    def run(loss: Loss) -> None:
+        mean.grad = scale.grad = None
+        loss(Output(mean, scale=scale.exp()), y).backward()
+
+    calls = {}
+    kernels = gaussian._kernels_for
+    for name, choose in {"operators": lambda mean: None, "kernels": kernels}.items():
+        gaussian._kernels_for = choose
+        loss = get_loss("het", samples=samples)
+        loss.set_step(0, generator)  # all noise is drawn at the first call: what is measured is the rest
+        calls[name] = captured(partial(run, loss))
+    gaussian._kernels_for = kernels
+    times = compared(calls)
+    for name, ms in times.items():
+        yield {"loss": f"het, {name}", "samples": samples, "size": [rows, classes], "ms": round(ms, 4),
+               "times_faster": round(times["operators"] / ms, 1)}  # fmt: skip
+
+
 def share_of_the_card(row: dict[str, object], model: str, classes: int, batch: int, n: int) -> dict[str, float]:
     """The rate of a training's multiplications against that of a large bfloat16 matrix product, measured here."""
     net = build_classifier(
@@ -217,6 +258,7 @@ def main() -> None:
     parser.add_argument("--models", default="1,8")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--classes", default="32000,1000", help="of losses")
+    parser.add_argument("--losses", default="", help="which, by spaces; by default every margin loss")
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--precision", default="bf16-mixed")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "gpu.json"))
@@ -232,11 +274,16 @@ def main() -> None:
         "resnet": ("cifar100", 50_000, (3, 32, 32), 100, "resnet34", "ce", 128),
     }
     for key in options.only.split(","):
-        if key in ("losses", "ln"):
+        if key in ("losses", "ln", "het"):
             many = [(8192, int(classes)) for classes in options.classes.split(",")]
-            sizes = many if key == "losses" else [(1024, 100)]
+            sizes = {"losses": many, "ln": [(1024, 100)], "het": [(256, 10), (128, 100)]}[key]
             for size in sizes:
-                for row in (margin_losses if key == "losses" else logistic_normal)(*size):
+                made = {
+                    "losses": partial(margin_losses, names=options.losses.split()),
+                    "ln": logistic_normal,
+                    "het": het,
+                }
+                for row in made[key](*size):
                     rows.append(row)
                     print(row, flush=True)
                 write_rows(Path(options.out), rows)

@@ -300,7 +300,7 @@ def bench_compare(
     "search",
     epilog=examples(
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
-        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
+        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000 --precision bf16",
         "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
         "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2 --seeds 5 --json",
@@ -324,6 +324,7 @@ def bench_search(
     protocol: Annotated[str | None, on_training("As this paper (000 … 004) trains on this dataset.")] = None,
     model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
     epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
+    precision: Annotated[str, on_training("32, bf16 or 64.")] = "32",
     workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
     accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
 ) -> None:
@@ -338,8 +339,10 @@ def bench_search(
     settings = dataclasses.replace(settings, **{name: value for name, value in said.items() if value is not None})
     try:
         found = search(
-            Experiment(dataset, noise, grid, settings=settings, validation=validation, paper=protocol), results,
-            seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
+            Experiment(
+                dataset, noise, grid, settings=settings, validation=validation, paper=protocol, precision=precision
+            ),
+            results, seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
             data_dir=data_dir, progress=_tell,
         )  # fmt: skip
     except Interrupted as stopped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -22,7 +23,8 @@ from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_norma
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
 Predict = Literal["classes", "released"]
 NEEDS = {"full": {"root"}, "diagonal": {"scale"}, "isotropic": {"scale"}, "identity": set()}
-CHUNK = 2**21  # noisy logits of Het in memory at once
+CHUNK = 2**21  # noisy logits of Het in memory at once; on a GPU, where more keep it busy, four times as many
+MOST_CLASSES = 4096  # of a kernel, which holds a row
 
 
 _field = partial(field_of, remedy="Use a head that gives it, or a loss with another `covariance`.")
@@ -224,7 +226,7 @@ def draw_noise(
     From a seed as ``source`` it is the same every time.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
-    rows, at_once = 1 if shared else len(like), max(1, CHUNK // max(1, like.numel()))
+    rows, at_once = 1 if shared else len(like), max(1, CHUNK * (4 if like.is_cuda else 1) // max(1, like.numel()))
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
         each, across = (
@@ -243,6 +245,15 @@ def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau:
     return F.log_softmax(logits.div_(tau), -1)
 
 
+def _kernels_for(mean: Tensor) -> Any:
+    """The kernels that average faster, or None where there are none for such logits."""
+    if not (mean.is_cuda and mean.dtype is torch.float32 and mean.shape[1] <= MOST_CLASSES and find_spec("triton")):
+        return None
+    from noiseproof.losses import kernels
+
+    return kernels
+
+
 class _MeanSoftmax(torch.autograd.Function):
     """log of the mean softmax over all noise, (B, K); what is more than one chunk is drawn again on the way back."""
 
@@ -256,26 +267,37 @@ class _MeanSoftmax(torch.autograd.Function):
         noise: Callable[[], Iterable[Chunk]],
     ) -> Tensor:
         # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
-        total, samples = torch.full_like(mean, -torch.inf, dtype=torch.float64), 0
+        total, samples, ctx.kept = torch.full_like(mean, -torch.inf, dtype=torch.float64), 0, []
+        kernels = _kernels_for(mean)
         for chunk in noise():
-            log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
-            ctx.kept = [(chunk, log_p)] if samples == 0 and any(ctx.needs_input_grad) else []
-            top = log_p.amax(0)
-            total = torch.logaddexp(total, top + (log_p - top).exp_().sum(0).double().log_())
-            samples += len(log_p)
+            if kernels is not None:
+                part = kernels.log_sum_softmax(mean, scale, factors, tau, *chunk)
+            else:
+                log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
+                ctx.kept = [(chunk, log_p)] if samples == 0 and any(ctx.needs_input_grad) else []
+                top = log_p.amax(0)
+                part = top + (log_p - top).exp_().sum(0).double().log_()
+            total = torch.logaddexp(total, part)
+            samples += len(chunk[0])
         total -= math.log(samples)
         ctx.save_for_backward(mean, scale, factors, total)
-        ctx.tau, ctx.noise, ctx.samples = tau, noise, samples
+        ctx.tau, ctx.noise, ctx.samples, ctx.kernels = tau, noise, samples, kernels
         return total.to(mean.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mean, scale, factors, total = ctx.saved_tensors
-        of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
-        of_factors = None if factors is None else torch.zeros_like(factors)
         rounded = total.to(grad.dtype)
         grad = grad * (rounded - total).exp_().to(grad.dtype) / (ctx.tau * ctx.samples)
+        if ctx.kernels is not None:
+            weights = (mean, scale, factors, ctx.tau)
+            of_all = sum(ctx.kernels.mean_softmax_gradients(*weights, *chunk, rounded, grad) for chunk in ctx.noise())
+            of_mean, of_scale, *of_factors = of_all
+            joined = torch.stack(of_factors, 2) if of_factors else None
+            return of_mean, of_scale.sum_to_size(scale.shape), joined, None, None
+        of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
+        of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
         for (each, across), log_p in ctx.kept or again:
             # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): paper 000, Eq. 14, for the label.

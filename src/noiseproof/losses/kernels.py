@@ -1,0 +1,139 @@
+"""The softmax averaged over noise on its logits, in Triton: a GPU reads the noise once, and nothing else of its size.
+
+Each program takes a few rows and SHARE samples; the shares are put together afterwards, always in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SHARE = 64  # samples of a program
+TILE = 2048  # numbers that it holds at a time
+
+_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["rows", "samples"])
+
+
+@_kernel
+def _log_softmax(  # type: ignore[no-untyped-def]
+    mean, scale, factors, each, across, tau, rows, samples, s, b, k,
+    K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """log softmax((μ + Vε_R + d·ε_K)/τ) for samples s, rows b and classes k, (s, b, k); −∞ past the last class."""
+    of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
+    drawn = (s < samples)[:, None, None] & some[None, :, :]
+    wide = 1 if SHARED else rows
+    place = s[:, None] * wide + (0 if SHARED else b[None, :])
+    noise = tl.load(each + place[:, :, None] * K + k[None, None, :], mask=drawn, other=0.0)
+    logits = noise * tl.load(scale + of_row, mask=some, other=0.0)[None, :, :]
+    for r in tl.static_range(RANK):
+        shared = tl.load(across + place * RANK + r, mask=(s < samples)[:, None] & (b < rows)[None, :], other=0.0)
+        logits += shared[:, :, None] * tl.load(factors + of_row * RANK + r, mask=some, other=0.0)[None, :, :]
+    logits = (logits + tl.load(mean + of_row, mask=some, other=0.0)[None, :, :]) / tau
+    logits = tl.where((k < K)[None, None, :], logits, float("-inf"))
+    logits -= tl.max(logits, 2)[:, :, None]
+    return logits - tl.log(tl.sum(tl.exp(logits), 2))[:, :, None], noise
+
+
+@_kernel
+def _average(  # type: ignore[no-untyped-def]
+    mean, scale, factors, each, across, tops, sums, tau, rows, samples,
+    K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
+    SHARE: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Of SHARE samples: the largest log-probability of each class, and Σ_s exp(log p − that)."""
+    b, k = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, BK)
+    top, total = tl.full((BR, BK), float("-inf"), tl.float32), tl.zeros((BR, BK), tl.float32)
+    first = tl.program_id(1) * SHARE
+    for start in range(first, min(first + SHARE, samples), BS):
+        s = start + tl.arange(0, BS)
+        log_p, _ = _log_softmax(
+            mean, scale, factors, each, across, tau, rows, samples, s, b, k, K=K, RANK=RANK, SHARED=SHARED
+        )
+        log_p = tl.where((s < samples)[:, None, None], log_p, float("-inf"))
+        higher = tl.maximum(top, tl.max(log_p, 0))
+        away = tl.where(higher == float("-inf"), 0.0, higher)  # past the last class
+        total = total * tl.exp(top - away) + tl.sum(tl.exp(log_p - away[None, :, :]), 0)
+        top = higher
+    at = (tl.program_id(1) * rows + b)[:, None] * K + k[None, :]
+    some = (b < rows)[:, None] & (k < K)[None, :]
+    tl.store(tops + at, top, mask=some)
+    tl.store(sums + at, total, mask=some)
+
+
+@_kernel
+def _slopes(  # type: ignore[no-untyped-def]
+    mean, scale, factors, each, across, log_mean, grad, out, tau, rows, samples,
+    K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
+    SHARE: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Over SHARE samples, Σ_s slope_s · (1, ε_K or one of ε_R, by the program): gradients of μ, d and V's columns."""
+    which = tl.program_id(2)
+    b, k = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, BK)
+    of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
+    average = tl.load(log_mean + of_row, mask=some, other=0.0)[None, :, :]
+    g = tl.load(grad + of_row, mask=some, other=0.0)[None, :, :]
+    total = tl.zeros((BR, BK), tl.float32)
+    first = tl.program_id(1) * SHARE
+    for start in range(first, min(first + SHARE, samples), BS):
+        s = start + tl.arange(0, BS)
+        log_p, noise = _log_softmax(
+            mean, scale, factors, each, across, tau, rows, samples, s, b, k, K=K, RANK=RANK, SHARED=SHARED
+        )
+        pull = tl.exp(log_p - average) * g
+        slope = pull - tl.exp(log_p) * tl.sum(pull, 2)[:, :, None]
+        slope = tl.where((s < samples)[:, None, None], slope, 0.0)
+        if which == 1:
+            slope *= noise
+        elif which > 1:
+            wide = 1 if SHARED else rows
+            place = s[:, None] * wide + (0 if SHARED else b[None, :])
+            there = (s < samples)[:, None] & (b < rows)[None, :]
+            slope *= tl.load(across + place * RANK + which - 2, mask=there, other=0.0)[:, :, None]
+        total += tl.sum(slope, 0)
+    at = ((which * tl.num_programs(1) + tl.program_id(1)) * rows + b)[:, None] * K + k[None, :]
+    tl.store(out + at, total, mask=some)
+
+
+def _launch(
+    mean: Tensor, scale: Tensor, factors: Tensor | None, each: Tensor, across: Tensor | None
+) -> tuple[tuple[int, int], list[Tensor], dict[str, int]]:
+    """Programs over rows and over samples, the tensors that they read, and the sizes of a tile."""
+    rows, K = mean.shape
+    bk = triton.next_power_of_2(max(K, 2))
+    br = max(1, min(16, TILE // bk))
+    read = [mean, scale.expand_as(mean), mean if factors is None else factors, each, each if across is None else across]
+    sizes = {
+        "K": K, "RANK": 0 if factors is None else factors.shape[2], "SHARED": each.shape[1] < rows,
+        "SHARE": SHARE, "BS": max(1, TILE // (bk * br)), "BR": br, "BK": bk, "num_warps": 4,
+    }  # fmt: skip
+    return (triton.cdiv(rows, br), triton.cdiv(len(each), SHARE)), [value.contiguous() for value in read], sizes
+
+
+def log_sum_softmax(
+    mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None
+) -> Tensor:
+    """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R)."""
+    grid, inputs, sizes = _launch(mean, scale, factors, each, across)
+    tops, sums = (torch.empty(grid[1], *mean.shape, device=mean.device) for _ in range(2))
+    _average[grid](*inputs, tops, sums, tau, len(mean), len(each), **sizes)
+    return torch.logsumexp(tops.double() + sums.double().log_(), 0)
+
+
+def mean_softmax_gradients(
+    mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None,
+    log_mean: Tensor, grad: Tensor,
+) -> Tensor:  # fmt: skip
+    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g)."""
+    grid, inputs, sizes = _launch(mean, scale, factors, each, across)
+    out = torch.empty(2 + sizes["RANK"], grid[1], *mean.shape, device=mean.device)
+    _slopes[(*grid, len(out))](
+        *inputs, log_mean.contiguous(), grad.contiguous(), out, tau, len(mean), len(each), **sizes
+    )
+    return out.sum(1)

@@ -1,0 +1,124 @@
+"""The softmax averaged over noise in Triton, against the same in float64 by PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+CUDA = torch.cuda.is_available()
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+here = pytest.mark.skipif(
+    not (HAS_TRITON and (CUDA or INTERPRETED)), reason="needs Triton, and a GPU or its interpreter"
+)
+DEVICE = "cuda" if CUDA and not INTERPRETED else "cpu"
+# rows, classes, samples, factors, one noise for all rows, one scale a row
+CASES = {
+    "ten classes": (19, 10, 70, 0, False, False),
+    "factors": (5, 10, 130, 3, False, False),
+    "shared": (5, 7, 65, 0, True, False),
+    "shared factors": (3, 7, 20, 2, True, True),
+    "many classes": (3, 700, 9, 1, False, True),
+    "one sample": (1, 2, 1, 0, False, False),
+}
+
+
+def inputs(name: str, spread: float = 1.0) -> tuple[list[Tensor], list[Tensor | None]]:
+    rows, K, samples, rank, shared, narrow = CASES[name]
+    generator = torch.Generator().manual_seed(len(name))
+    normal = lambda *shape: torch.randn(*shape, generator=generator).to(DEVICE)  # noqa: E731
+    weights = [spread * normal(rows, K), normal(rows, 1 if narrow else K).abs()]
+    weights += [normal(rows, K, rank)] if rank else []
+    wide = 1 if shared else rows
+    return weights, [normal(samples, wide, K), normal(samples, wide, rank) if rank else None]
+
+
+def exact(weights: list[Tensor], noise: list[Tensor | None], tau: float) -> tuple[Tensor, list[Tensor]]:
+    """log Σ_s softmax and the gradients of a weighted mean of log-probabilities, by autograd in float64."""
+    mean, scale, *factors = (w.double().requires_grad_() for w in weights)
+    each, across = (None if n is None else n.double() for n in noise)
+    assert each is not None
+    u = mean + scale * each
+    if across is not None:
+        u = u + torch.einsum("sbr,bkr->sbk", across, *factors)
+    log_sum = torch.logsumexp((u / tau).log_softmax(-1), 0)
+    return log_sum.detach(), list(torch.autograd.grad((log_sum * toll(log_sum)).sum(), [mean, scale, *factors]))
+
+
+def toll(like: Tensor) -> Tensor:
+    return torch.linspace(-1, 2, like.numel(), dtype=like.dtype, device=like.device).view_as(like)
+
+
+@here
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+@pytest.mark.parametrize("tau", [0.5, 10.0])
+@pytest.mark.parametrize("name", CASES)
+def test_averages_and_gradients(name: str, tau: float, spread: float) -> None:
+    from noiseproof.losses.kernels import log_sum_softmax, mean_softmax_gradients
+
+    weights, noise = inputs(name, spread)
+    padded = weights if len(weights) == 3 else [*weights, None]
+    expected, gradients = exact(weights, noise, tau)
+    found = log_sum_softmax(*padded, tau, *noise)
+    assert found.dtype is torch.float64
+    rounding = 2e-6 + 2**-23 * float(weights[0].abs().max()) / tau  # of a logit in float32
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=rounding)
+    log_mean = expected.float()
+    grad = (toll(expected) * (log_mean - expected).exp() / tau).float()
+    of_mean, of_scale, *of_factors = mean_softmax_gradients(*padded, tau, *noise, log_mean, grad)
+    ours = [of_mean, of_scale.sum_to_size(weights[1].shape)]
+    ours += [torch.stack(of_factors, 2)] if of_factors else []
+    for one, other in zip(ours, gradients, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=5 * rounding * float(other.abs().max()))
+
+
+@here
+def test_a_row_does_not_depend_on_the_others() -> None:
+    from noiseproof.losses.kernels import log_sum_softmax
+
+    weights, noise = inputs("factors")
+    alone = log_sum_softmax(*(w[3:] for w in weights), 1.0, *(None if n is None else n[:, 3:] for n in noise))
+    assert torch.equal(log_sum_softmax(*weights, 1.0, *noise)[3:], alone)
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+@pytest.mark.parametrize("spec", ["het:samples=300", "het:samples=300,covariance=full,tau=0.7,shared=true"])
+def test_the_loss_is_the_same_without_them(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from noiseproof.core.output import Output
+    from noiseproof.losses import gaussian, get_loss
+
+    weights, _ = inputs("factors")
+    y = torch.arange(5, device=DEVICE)
+    found = []
+    for kernels in (True, False):
+        if not kernels:
+            monkeypatch.setattr(gaussian, "_kernels_for", lambda mean: None)
+        logits, scale, factors = (w.clone().requires_grad_() for w in weights)
+        out = Output(logits, scale=scale, factors=factors if "full" in spec else None)
+        value = get_loss(spec)(out, y)
+        leaves = [logits, scale, *([factors] if "full" in spec else [])]
+        found.append([value.detach(), *torch.autograd.grad(value, leaves)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
+@pytest.mark.skipif(INTERPRETED, reason="is what runs these tests in the interpreter")
+@pytest.mark.skipif(CUDA, reason="the kernels themselves have just been tested on a GPU")
+def test_the_kernels_interpreted() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_losses_do_not_load_triton() -> None:
+    code = "import sys, noiseproof, noiseproof.losses; assert 'triton' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
