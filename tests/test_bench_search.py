@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
-from noiseproof.bench.search import GRIDS, Pruned, Range, _run, expand, free_parts, search
+from noiseproof.bench.search import GRIDS, Pruned, Range, _run, expand, free_parts, search, search_all
 from noiseproof.cli import app
 from noiseproof.core.registry import parse_call
 from noiseproof.data import get_dataset
@@ -159,13 +159,38 @@ def test_the_command_line(tmp_path: Path) -> None:
     command += ["--model", "mlp:hidden=[8]", "--results", str(tmp_path)]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
-    again = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    (again,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     head, first, second, last = ran.stdout.splitlines()
     assert head.split("  ")[0] == "method" and first.startswith(again["method"]) and second.startswith("gce:q=")
     expected = f"{again['method']}: test {fmean(again['accuracies']):.4f} ± {stdev(again['accuracies']):.4f}"
     assert last == f"{expected} (standard deviation), 2 seeds" and not math.isnan(again["mean"])
     refused = CliRunner().invoke(app, [*command, "--validation", "0"])
     assert refused.exit_code == 2 and "Expected `validation` above 0" in refused.stderr
+
+
+def test_several_grids_are_searched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(
+        "noiseproof.bench.search.run_all", lambda runs, *a, **o: (calls.append(len(runs)), run_all(runs, *a, **o))[1]
+    )
+    grids = [GRID, replace(GRID, method="ls:alpha=[0.1,0.3,0.5]")]
+    many = search_all(grids, tmp_path / "both", seeds=2)
+    assert calls == [5, 4] and [found.method.partition(":")[0] for found in many] == ["gce", "ls"]
+    for found, grid in zip(many, grids, strict=True):
+        alone = search(grid, tmp_path / "alone", seeds=2)
+        assert (found.method, found.validation, found.accuracies) == (alone.method, alone.validation, alone.accuracies)
+
+
+def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def found(grids: Any, *args: Any, **options: Any) -> list[Any]:
+        asked.extend(grid.method for grid in grids)
+        raise ValueError("Expected no more.")
+
+    monkeypatch.setattr("noiseproof.bench.search.search_all", found)
+    CliRunner().invoke(app, ["bench", "search", "001", "gce:q=[0.5]", "--results", str(tmp_path)])
+    assert asked == [*GRIDS["001"].values(), "gce:q=[0.5]"]
 
 
 # Optuna's choice

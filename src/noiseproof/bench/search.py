@@ -126,55 +126,67 @@ def _listed(choices: list[Any] | Range) -> list[Any]:
     return choices
 
 
-def search(
-    grid: Experiment,
+def search(grid: Experiment, results_dir: str | Path, **options: Any) -> Found:
+    """Find the best point of the grid that ``grid.method`` is, and train it with all seeds: ``search_all`` of one."""
+    return search_all([grid], results_dir, **options)[0]
+
+
+def search_all(
+    grids: Sequence[Experiment],
     results_dir: str | Path,
     *,
     seeds: int = 5,
     full: bool = False,
     trials: int | None = None,
     **engine: Any,
-) -> Found:
-    """Find the best point of the grid that ``grid.method`` is, and train it with all seeds.
+) -> list[Found]:
+    """Find the best point of each grid (its ``method``), and train those with all seeds.
 
-    Each point is trained with ``grid.seed`` alone; the one of the largest accuracy on the held-out noisy rows
-    (``grid.validation``; the papers take 0.1) after the last epoch is chosen, the first of equals. Clean labels have no
-    say. The seeds are ``grid.seed`` and those after it, so that the run that was chosen is the first of them (000);
-    with ``full`` all of them are trained on all rows, the held-out ones too (001). ``engine`` are options of
-    ``run_all``, which runs nothing twice.
+    Each point is trained with the grid's ``seed`` alone; the one of the largest accuracy on the held-out noisy rows
+    (``validation``; the papers take 0.1) after the last epoch is chosen, the first of equals. Clean labels have no say.
+    The seeds are the grid's and those after it, so that the run that was chosen is the first of them (000); with
+    ``full`` all of them are trained on all rows, the held-out ones too (001). ``engine`` are options of ``run_all``,
+    which runs nothing twice, and gets the points of all grids at once, then all seeds of what was chosen.
 
-    With ``trials``, Optuna's TPE chooses that many points, of ranges (``gce:q=0.1..0.9``, ``sln:sigma=log 0.01..1``) as
-    well as of lists, and its median rule gives up, from a third of the epochs on, what is worse than half of the others
-    were by then. What was tried is kept in ``results_dir/search.journal``: a search that was stopped or killed goes on
-    and tries the same points, and the same call made by several processes shares the work.
+    With ``trials``, Optuna's TPE chooses that many points of each grid, of ranges (``gce:q=0.1..0.9``,
+    ``sln:sigma=log 0.01..1``) as well as of lists, and its median rule gives up, from a third of the epochs on, what is
+    worse than half of the others were by then. What was tried is kept in ``results_dir/search.journal``: a search that
+    was stopped or killed goes on and tries the same points, and several processes that make one call share the work.
 
     Raises:
-        BadExperiment: before anything trains, if any point of the grid cannot.
+        BadExperiment: before anything trains, if any point of a grid cannot.
     """
     check_count("seeds", seeds, 1)
-    if not grid.validation:
+    if not all(grid.validation for grid in grids):
         raise ValueError("Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1.")
-    pruned: tuple[str, ...] = ()
+    tried: list[tuple[dict[str, float | None], tuple[str, ...]]]
+    trouble = ["none"] * len(grids)
     if trials is None:
-        points = [replace(grid, method=method) for method in dict.fromkeys(expand(grid.method))]
-        tried = run_all(points, results_dir, **engine)
-        validation = {point.method: _noisy_accuracy(tried[point.key]) for point in points}
-        trouble = tried[points[0].key]["error"]
+        points = [[replace(grid, method=method) for method in dict.fromkeys(expand(grid.method))] for grid in grids]
+        found = run_all([point for each in points for point in each], results_dir, **engine)
+        tried = [({point.method: _noisy_accuracy(found[point.key]) for point in each}, ()) for each in points]
+        trouble = [str(found[each[0].key]["error"]) for each in points]
     else:
         check_count("trials", trials, 1)
-        validation, pruned = _sample(grid, Path(results_dir).absolute(), trials, engine)
-        trouble = "none"
-    ran = {method: accuracy for method, accuracy in validation.items() if accuracy is not None}
-    if not ran:
-        raise ValueError(f"Expected a point of {grid.method!r} that trains, got {trouble}.")
-    best = max(ran, key=ran.__getitem__)
-    chosen = replace(grid, method=best, validation=0.0 if full else grid.validation)
-    runs = [replace(chosen, seed=grid.seed + number) for number in range(seeds)]
-    found = run_all(runs, results_dir, **engine)
-    results = [found[run.key] for run in runs]
+        tried = [_sample(grid, Path(results_dir).absolute(), trials, engine) for grid in grids]
+    runs = []
+    for grid, (validation, _), why in zip(grids, tried, trouble, strict=True):
+        ran = {method: accuracy for method, accuracy in validation.items() if accuracy is not None}
+        if not ran:
+            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {why}.")
+        best = max(ran, key=ran.__getitem__)
+        chosen = replace(grid, method=best, validation=0.0 if full else grid.validation)
+        runs.append([replace(chosen, seed=grid.seed + number) for number in range(seeds)])
+    done = run_all([run for each in runs for run in each], results_dir, **engine)
+    return [
+        _found([done[run.key] for run in each], each[0].method, *what) for each, what in zip(runs, tried, strict=True)
+    ]
+
+
+def _found(results: list[Json], method: str, validation: dict[str, float | None], pruned: tuple[str, ...]) -> Found:
     measured = [(result["last"] or {}).get("test_accuracy") for result in results]
     accuracies = [accuracy for accuracy in measured if accuracy is not None]
-    return Found(best, validation, accuracies, sum(result["last"] is None for result in results), results, pruned)
+    return Found(method, validation, accuracies, sum(result["last"] is None for result in results), results, pruned)
 
 
 def _noisy_accuracy(result: Json) -> float | None:

@@ -300,7 +300,8 @@ def bench_compare(
     "search",
     epilog=examples(
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
-        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000 --precision bf16",
+        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
+        "bench search 000 --dataset mnist --noise symmetric-all:rate=0.4,count=total --protocol 000 --precision bf16",
         "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
         "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2 --seeds 5 --json",
@@ -310,7 +311,13 @@ def bench_compare(
 )
 @refusals()
 def bench_search(
-    grid: Annotated[str, typer.Argument(help="A method with lists of values, or with --trials ranges, to search.")],
+    grids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="GRID",
+            help="Methods with lists of values, or with --trials ranges, to search; 000 or 001: all that paper does.",
+        ),
+    ],
     dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
     noise: Annotated[str, typer.Option(help="Noise to put on the training labels.")] = "none",
     validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
@@ -330,29 +337,31 @@ def bench_search(
 ) -> None:
     """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
     from noiseproof.bench import Experiment
-    from noiseproof.bench.search import search
+    from noiseproof.bench.search import GRIDS, search_all
     from noiseproof.train import Interrupted, Settings
     from noiseproof.train.protocols import protocol as protocol_of
 
     said: dict[str, Any] = {"model": model, "epochs": epochs}
     settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
     settings = dataclasses.replace(settings, **{name: value for name, value in said.items() if value is not None})
+    methods = [method for grid in grids for method in GRIDS.get(grid, {grid: grid}).values()]
+    shared: dict[str, Any] = {"settings": settings, "validation": validation, "paper": protocol, "precision": precision}
     try:
-        found = search(
-            Experiment(
-                dataset, noise, grid, settings=settings, validation=validation, paper=protocol, precision=precision
-            ),
-            results, seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
+        searches = search_all(
+            [Experiment(dataset, noise, method, **shared) for method in methods], results,
+            seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
             data_dir=data_dir, progress=_tell,
         )  # fmt: skip
     except Interrupted as stopped:
         say(f"{stopped} The same command goes on.")
         raise typer.Exit(130) from None
     if as_json:
-        return show_json({**dataclasses.asdict(found), "mean": found.mean, "std": found.std})
-    points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
-    rows = [(m, "failed" if a is None else f"{a:.4f}") for m, a in points]
-    show(("method", "noisy validation"), rows + [(method, "given up") for method in found.pruned])
-    spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
-    failed = f", {found.failed} runs failed" * (found.failed > 0)
-    return typer.echo(f"{found.method}: test {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}")
+        show_json([{**dataclasses.asdict(found), "mean": found.mean, "std": found.std} for found in searches])
+        return
+    for found in searches:
+        points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
+        rows = [(m, "failed" if a is None else f"{a:.4f}") for m, a in points]
+        show(("method", "noisy validation"), rows + [(method, "given up") for method in found.pruned])
+        spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
+        failed = f", {found.failed} runs failed" * (found.failed > 0)
+        typer.echo(f"{found.method}: test {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}")
