@@ -38,6 +38,7 @@ CONVOLUTIONS = {
     "shortcut-odd": (2, 3, 16, 32, 7, 9, 1, 2, 0, True),
     "point": (2, 3, 16, 32, 5, 5, 1, 1, 0, False),
     "linear": (2, 37, 1100, 10, 1, 1, 1, 1, 0, True),  # longer sums than convolutions have
+    "hidden": (2, 33, 1176, 84, 1, 1, 1, 1, 0, True),
     "long": (2, 5, 2, 3, 29, 29, 1, 1, 0, True),  # more rows than one part of the sums has
 }
 # networks, shape of each one's rows
@@ -221,6 +222,23 @@ def test_a_normalisation_that_predicts_is_pytorchs(shape: tuple[int, ...], dtype
         assert found.dtype is dtype and close(found, exact.relu() if relu else exact, dtype, terms=4)
 
 
+@here
+@pytest.mark.parametrize("relu", [False, True])
+def test_normalisations_hide_no_nan(relu: bool) -> None:
+    from noiseproof.models.kernels import affine, stacked_norm
+
+    x = normal(6, 8, 3, 3, seed=0).contiguous(memory_format=torch.channels_last)
+    x[1, 2, 0, 0] = float("nan")  # of the first of two networks
+    ones, zeros = (torch.full((2, 8), float(value), device=DEVICE) for value in (1, 0))
+    x.requires_grad_()
+    out = stacked_norm(x, ones, zeros, zeros.clone(), ones.clone(), 0.1, 1e-5, relu)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    for value in (out, grad):
+        assert value[:3, 2].isnan().all() and value[3:].isfinite().all() and value[:, 3:].isfinite().all()
+    predicted = affine(x.detach(), ones[0], zeros[0], zeros[0], ones[0], 1e-5, relu)
+    assert predicted.isnan().sum() == 1 and predicted[1, 2, 0, 0].isnan()
+
+
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 @pytest.mark.parametrize("model", ["lenet5", "wrn-28-2-sln:depth=10"])
 def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
@@ -232,15 +250,16 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     x = normal(40, *((1, 28, 28) if model == "lenet5" else (3, 32, 32)), seed=0)
     network(x)  # so that batch statistics are not the first ones
     network.eval()
-    calls = []
+    calls: list[int] = []
     monkeypatch.setattr(kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values)))
+    layers_of_ours = sum(isinstance(layer, (layers.Conv2d, layers.NormReLU)) for layer in network.modules())
     with torch.no_grad():
         exact = network.double()(x.double())
         network.float()
         with torch.autocast("cuda", torch.bfloat16):
             ours = network(x)
-            assert calls
-            monkeypatch.setattr(layers, "_only_predicts", lambda x: False)
+            assert len(calls) == layers_of_ours
+            monkeypatch.setattr(layers, "_only_predicts", lambda *values: False)
             calls.clear()
             theirs = network(x)
     assert not calls and float((ours - exact).norm() / exact.norm()) < 0.02

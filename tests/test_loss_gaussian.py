@@ -955,6 +955,14 @@ def test_het_without_noise_is_cross_entropy() -> None:
         torch.testing.assert_close(Het(tau=tau, samples=3)(out, LABELS), F.cross_entropy(logits / tau, LABELS))
 
 
+def test_het_of_a_class_that_cannot_be() -> None:
+    """A logit of −∞, as a mask of classes makes: no probability, and nothing else changes."""
+    logits, scale = torch.tensor([[1.0, 0.0, -math.inf, 2.0]]).repeat(2, 1), torch.ones(2, 4)
+    p = Het(samples=9).scores(Output(logits, scale=scale)).exp()
+    assert (p[:, 2] == 0).all()
+    torch.testing.assert_close(p.sum(1), torch.ones(2))
+
+
 def test_het_noise_is_drawn_for_each_class_and_factor() -> None:
     """Equal scales do not cancel (one scalar for all classes would), and with R = K no two noises are the same."""
     out = Output(torch.zeros(4, 3), scale=torch.full((4, 3), 2.0))

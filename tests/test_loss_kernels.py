@@ -87,25 +87,51 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     assert torch.equal(log_sum_softmax(*weights, 1.0, *noise)[3:], alone)
 
 
-@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
-@pytest.mark.parametrize("spec", ["het:samples=300", "het:samples=300,covariance=full,tau=0.7,shared=true"])
-def test_the_loss_is_the_same_without_them(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@here
+def test_nothing_is_hidden() -> None:
+    from noiseproof.losses.kernels import log_sum_softmax
+
+    weights, noise = inputs("ten classes")
+    weights[0][2, 3], weights[0][4, 5] = float("nan"), float("-inf")
+    found = log_sum_softmax(*weights, None, 1.0, *noise)
+    assert found[2].isnan().all() and found[4, 5] == float("-inf")
+    assert found[[r for r in range(19) if r not in (2, 4)]].isfinite().all()
+
+
+@here
+@pytest.mark.parametrize("spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7,shared=true"])
+def test_chunks_are_put_together(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the interpreter, too: the kernels in the loss, by several chunks, against its operators."""
     from noiseproof.core.output import Output
-    from noiseproof.losses import gaussian, get_loss
+    from noiseproof.losses import gaussian, get_loss, kernels
 
     weights, _ = inputs("factors")
-    y = torch.arange(5, device=DEVICE)
+    monkeypatch.setattr(gaussian, "CHUNK", 20 * 50 // (4 if DEVICE == "cuda" else 1))
     found = []
-    for kernels in (True, False):
-        if not kernels:
-            monkeypatch.setattr(gaussian, "_kernels_for", lambda mean: None)
+    for chosen in (kernels, None):
+        monkeypatch.setattr(gaussian, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)
         logits, scale, factors = (w.clone().requires_grad_() for w in weights)
-        out = Output(logits, scale=scale, factors=factors if "full" in spec else None)
-        value = get_loss(spec)(out, y)
+        value = get_loss(spec)(
+            Output(logits, scale=scale, factors=factors if "full" in spec else None), torch.arange(5, device=DEVICE)
+        )
         leaves = [logits, scale, *([factors] if "full" in spec else [])]
         found.append([value.detach(), *torch.autograd.grad(value, leaves)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+def test_the_loss_chooses_them() -> None:
+    from noiseproof.losses import gaussian, kernels
+
+    mean, factors = zeros(8, 10), zeros(8, 10, 4)
+    assert gaussian._kernels_for(mean, None) is kernels and gaussian._kernels_for(mean, factors) is kernels
+    assert gaussian._kernels_for(mean.double(), None) is None
+    assert gaussian._kernels_for(mean, zeros(8, 10, 9)) is None
+
+
+def zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, device=DEVICE)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import isfinite, sqrt
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.registry import parse_call
 from noiseproof.models import INITS, MODELS, Backbone, get_model, initial_logit_spread, initialise_head
+from noiseproof.models.layers import FlatLinear, is_plain
 
 MLP = "mlp:in_features=8,hidden=[16,12]"
 
@@ -641,3 +643,35 @@ def test_timm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ModuleNotFoundError, match="'timm:resnet50' needs timm, which is not installed. Install it"):
         get_model("timm:resnet50")
+
+
+# --- Layers of ours ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lenet5", "wrn-28-2:depth=10"])
+def test_weights_are_drawn_alike_however_they_lie(name: str) -> None:
+    plain, last = (get_model(name, generator=seeded(1)) for _ in range(2))
+    last = last.to(memory_format=torch.channels_last)
+    for network in (plain, last):
+        network.reset_parameters(seeded(2))
+    for (key, one), other in zip(plain.state_dict().items(), last.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_linear_layer_of_images_is_one_of_flattened_images(last: bool) -> None:
+    layer = FlatLinear(3, 4, 5)
+    x = torch.randn(2, 3, 4, 4, generator=seeded())
+    expected = F.linear(x.flatten(1), layer.weight.flatten(1), layer.bias)
+    if last:
+        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_which_convolutions_our_kernels_know() -> None:
+    assert is_plain(nn.Conv2d(4, 4, 3, padding=1)) and is_plain(nn.Conv2d(4, 8, 5, stride=2))
+    others: list[dict[str, Any]] = [
+        {"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": (1, 0)}, {"stride": (2, 1)}, {"stride": 3},
+        {"padding": 1, "padding_mode": "reflect"},
+    ]  # fmt: skip
+    assert not any(is_plain(nn.Conv2d(4, 4, 3, **options)) for options in others)

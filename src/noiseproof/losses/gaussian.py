@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.lazy import has_triton
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 from noiseproof.losses.engine import eager, readable
@@ -23,8 +23,8 @@ from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_norma
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
 Predict = Literal["classes", "released"]
 NEEDS = {"full": {"root"}, "diagonal": {"scale"}, "isotropic": {"scale"}, "identity": set()}
-CHUNK = 2**21  # noisy logits of Het in memory at once; on a GPU, where more keep it busy, four times as many
-MOST_CLASSES = 4096  # of a kernel, which holds a row
+CHUNK = 2**21  # noisy logits of Het in memory at once
+MOST_CLASSES, MOST_FACTORS = 2048, 8  # of a kernel, which holds a row, and reads the noise again for each factor
 
 
 _field = partial(field_of, remedy="Use a head that gives it, or a loss with another `covariance`.")
@@ -226,6 +226,7 @@ def draw_noise(
     From a seed as ``source`` it is the same every time.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
+    # Four times as many on a GPU: fewer would not fill it.
     rows, at_once = 1 if shared else len(like), max(1, CHUNK * (4 if like.is_cuda else 1) // max(1, like.numel()))
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
@@ -245,9 +246,10 @@ def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau:
     return F.log_softmax(logits.div_(tau), -1)
 
 
-def _kernels_for(mean: Tensor) -> Any:
+def _kernels_for(mean: Tensor, factors: Tensor | None) -> Any:
     """The kernels that average faster, or None where there are none for such logits."""
-    if not (mean.is_cuda and mean.dtype is torch.float32 and mean.shape[1] <= MOST_CLASSES and find_spec("triton")):
+    small = mean.shape[1] <= MOST_CLASSES and (factors is None or factors.shape[2] <= MOST_FACTORS)
+    if not (mean.is_cuda and mean.dtype is torch.float32 and small and has_triton()):
         return None
     from noiseproof.losses import kernels
 
@@ -268,7 +270,7 @@ class _MeanSoftmax(torch.autograd.Function):
     ) -> Tensor:
         # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
         total, samples, ctx.kept = torch.full_like(mean, -torch.inf, dtype=torch.float64), 0, []
-        kernels = _kernels_for(mean)
+        kernels = _kernels_for(mean, factors)
         for chunk in noise():
             if kernels is not None:
                 part = kernels.log_sum_softmax(mean, scale, factors, tau, *chunk)
@@ -276,7 +278,8 @@ class _MeanSoftmax(torch.autograd.Function):
                 log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
                 ctx.kept = [(chunk, log_p)] if samples == 0 and any(ctx.needs_input_grad) else []
                 top = log_p.amax(0)
-                part = top + (log_p - top).exp_().sum(0).double().log_()
+                away = top.clamp(min=torch.finfo(top.dtype).min)  # of a class whose logit is −∞
+                part = top + (log_p - away).exp_().sum(0).double().log_()
             total = torch.logaddexp(total, part)
             samples += len(chunk[0])
         total -= math.log(samples)
@@ -293,9 +296,9 @@ class _MeanSoftmax(torch.autograd.Function):
         if ctx.kernels is not None:
             weights = (mean, scale, factors, ctx.tau)
             of_all = sum(ctx.kernels.mean_softmax_gradients(*weights, *chunk, rounded, grad) for chunk in ctx.noise())
-            of_mean, of_scale, *of_factors = of_all
-            joined = torch.stack(of_factors, 2) if of_factors else None
-            return of_mean, of_scale.sum_to_size(scale.shape), joined, None, None
+            of_mean, of_scale, *columns = of_all
+            of_factors = torch.stack(columns, 2) if columns else None
+            return of_mean, of_scale.sum_to_size(scale.shape), of_factors, None, None
         of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
         of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
@@ -316,7 +319,7 @@ class Het(Loss):
 
     L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (paper 000, Eq. 13: Het, and Het-τ where τ ≠ 1), or
     u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V
-    ``Output.factors``. Only ``CHUNK`` noisy logits are in memory at once, however many ``samples``. Once
+    ``Output.factors``. Only some millions of noisy logits are in memory at once, however many ``samples``. Once
     differentiable; ``torch.compile`` breaks its graph here.
 
     The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until

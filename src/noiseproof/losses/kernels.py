@@ -1,4 +1,4 @@
-"""The softmax averaged over noise on its logits, in Triton: a GPU reads the noise once, and nothing else of its size.
+"""The softmax averaged over noise on its logits, in Triton: a GPU keeps nothing of the noise's size but the noise.
 
 Each program takes a few rows and SHARE samples; the shares are put together afterwards, always in the same order.
 """
@@ -6,6 +6,7 @@ Each program takes a few rows and SHARE samples; the shares are put together aft
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,16 @@ from torch import Tensor
 SHARE = 64  # samples of a program
 TILE = 2048  # numbers that it holds at a time
 
+
+_device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["rows", "samples"])
+
+
+@_kernel
+def _factor_noise(across, r, rows, samples, s, b, RANK: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """ε_R's column r for samples s and rows b, (s, b, 1)."""
+    place = s[:, None] + 0 * b[None, :] if SHARED else s[:, None] * rows + b[None, :]
+    return tl.load(across + place * RANK + r, mask=(s < samples)[:, None] & (b < rows)[None, :], other=0.0)[:, :, None]
 
 
 @_kernel
@@ -25,16 +35,15 @@ def _log_softmax(  # type: ignore[no-untyped-def]
     mean, scale, factors, each, across, tau, rows, samples, s, b, k,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """log softmax((μ + Vε_R + d·ε_K)/τ) for samples s, rows b and classes k, (s, b, k); −∞ past the last class."""
+    """log softmax((μ + Vε_R + d·ε_K)/τ) for samples s, rows b and classes k, (s, b, k), and ε_K; −∞ past the last."""
     of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
     drawn = (s < samples)[:, None, None] & some[None, :, :]
-    wide = 1 if SHARED else rows
-    place = s[:, None] * wide + (0 if SHARED else b[None, :])
+    place = s[:, None] + 0 * b[None, :] if SHARED else s[:, None] * rows + b[None, :]
     noise = tl.load(each + place[:, :, None] * K + k[None, None, :], mask=drawn, other=0.0)
     logits = noise * tl.load(scale + of_row, mask=some, other=0.0)[None, :, :]
     for r in tl.static_range(RANK):
-        shared = tl.load(across + place * RANK + r, mask=(s < samples)[:, None] & (b < rows)[None, :], other=0.0)
-        logits += shared[:, :, None] * tl.load(factors + of_row * RANK + r, mask=some, other=0.0)[None, :, :]
+        column = tl.load(factors + of_row * RANK + r, mask=some, other=0.0)[None, :, :]
+        logits += _factor_noise(across, r, rows, samples, s, b, RANK=RANK, SHARED=SHARED) * column
     logits = (logits + tl.load(mean + of_row, mask=some, other=0.0)[None, :, :]) / tau
     logits = tl.where((k < K)[None, None, :], logits, float("-inf"))
     logits -= tl.max(logits, 2)[:, :, None]
@@ -73,13 +82,13 @@ def _slopes(  # type: ignore[no-untyped-def]
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
     SHARE: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Over SHARE samples, Σ_s slope_s · (1, ε_K or one of ε_R, by the program): gradients of μ, d and V's columns."""
-    which = tl.program_id(2)
+    """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ and d, and by other programs of V."""
+    factor = tl.program_id(2) - 1
     b, k = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, BK)
     of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
     average = tl.load(log_mean + of_row, mask=some, other=0.0)[None, :, :]
     g = tl.load(grad + of_row, mask=some, other=0.0)[None, :, :]
-    total = tl.zeros((BR, BK), tl.float32)
+    total, scaled = tl.zeros((BR, BK), tl.float32), tl.zeros((BR, BK), tl.float32)
     first = tl.program_id(1) * SHARE
     for start in range(first, min(first + SHARE, samples), BS):
         s = start + tl.arange(0, BS)
@@ -89,16 +98,16 @@ def _slopes(  # type: ignore[no-untyped-def]
         pull = tl.exp(log_p - average) * g
         slope = pull - tl.exp(log_p) * tl.sum(pull, 2)[:, :, None]
         slope = tl.where((s < samples)[:, None, None], slope, 0.0)
-        if which == 1:
-            slope *= noise
-        elif which > 1:
-            wide = 1 if SHARED else rows
-            place = s[:, None] * wide + (0 if SHARED else b[None, :])
-            there = (s < samples)[:, None] & (b < rows)[None, :]
-            slope *= tl.load(across + place * RANK + which - 2, mask=there, other=0.0)[:, :, None]
+        if factor >= 0:
+            slope *= _factor_noise(across, factor, rows, samples, s, b, RANK=RANK, SHARED=SHARED)
         total += tl.sum(slope, 0)
-    at = ((which * tl.num_programs(1) + tl.program_id(1)) * rows + b)[:, None] * K + k[None, :]
-    tl.store(out + at, total, mask=some)
+        scaled += tl.sum(slope * noise, 0)
+    shares = tl.num_programs(1)
+    at = (tl.program_id(1) * rows + b)[:, None] * K + k[None, :]
+    row = tl.where(factor < 0, 0, factor + 2)
+    tl.store(out + row * shares * rows * K + at, total, mask=some)
+    if factor < 0:
+        tl.store(out + shares * rows * K + at, scaled, mask=some)
 
 
 def _launch(
@@ -121,8 +130,9 @@ def log_sum_softmax(
 ) -> Tensor:
     """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R)."""
     grid, inputs, sizes = _launch(mean, scale, factors, each, across)
-    tops, sums = (torch.empty(grid[1], *mean.shape, device=mean.device) for _ in range(2))
-    _average[grid](*inputs, tops, sums, tau, len(mean), len(each), **sizes)
+    tops, sums = (torch.empty(grid[1], *mean.shape, dtype=torch.float32, device=mean.device) for _ in range(2))
+    with _device_of(mean):  # a kernel starts on the current device, wherever its numbers lie
+        _average[grid](*inputs, tops, sums, tau, len(mean), len(each), **sizes)
     return torch.logsumexp(tops.double() + sums.double().log_(), 0)
 
 
@@ -132,8 +142,9 @@ def mean_softmax_gradients(
 ) -> Tensor:  # fmt: skip
     """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g)."""
     grid, inputs, sizes = _launch(mean, scale, factors, each, across)
-    out = torch.empty(2 + sizes["RANK"], grid[1], *mean.shape, device=mean.device)
-    _slopes[(*grid, len(out))](
-        *inputs, log_mean.contiguous(), grad.contiguous(), out, tau, len(mean), len(each), **sizes
-    )
+    out = torch.empty(2 + sizes["RANK"], grid[1], *mean.shape, dtype=torch.float32, device=mean.device)
+    with _device_of(mean):
+        _slopes[(*grid, 1 + sizes["RANK"])](
+            *inputs, log_mean.contiguous(), grad.contiguous(), out, tau, len(mean), len(each), **sizes
+        )
     return out.sum(1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.nn import init
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -40,10 +41,10 @@ class Init:
     zero_bias: bool
 
     def __call__(self, layer: nn.Conv2d | nn.Linear, generator: Generator | None) -> None:
-        if isinstance(layer, nn.Conv2d):
-            self.conv(layer.weight, generator=generator)
-        else:
-            self.linear(layer.weight.flatten(1), generator=generator)
+        is_conv = isinstance(layer, nn.Conv2d)
+        filled = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)  # so drawn, however it lies
+        (self.conv if is_conv else self.linear)(filled if is_conv else filled.flatten(1), generator=generator)
+        layer.weight.data.copy_(filled)
         if layer.bias is not None:
             bound = 0.0 if self.zero_bias else 1 / sqrt(layer.weight[0].numel())
             init.uniform_(layer.bias, -bound, bound, generator=generator)

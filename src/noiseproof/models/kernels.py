@@ -13,6 +13,7 @@ parts of a fixed number of rows, added up in order: no network's result depends 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 # Triton has no types of its own. One network must not make other code than several do, and a last, shorter batch or a
 # longer one of a pass over a test set need not: they would be compiled anew.
+_device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 SIZES = ["seats", "B", "rows", "count"]
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=SIZES)
 
@@ -328,7 +330,8 @@ def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
     if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; whoever compiles this pads for free
         more = -x.shape[1] % 8
         x, weight = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more))
-    out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
+    with _device_of(x):
+        out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
     return out
 
 
@@ -433,7 +436,8 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
     _check(x)
     if x.numel() >= 2**31:
         raise ValueError(f"Expected less than 2³¹ numbers to pool, got {x.numel()}. Take smaller batches.")
-    out: Tensor = _pool_forward(x, *((side + ceil) // 2 for side in x.shape[2:]))
+    with _device_of(x):
+        out: Tensor = _pool_forward(x, *((side + ceil) // 2 for side in x.shape[2:]))
     return out
 
 
@@ -509,13 +513,13 @@ def _affine(  # type: ignore[no-untyped-def]
     if BACK:
         g = tl.load(grad + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
         if RELU:
-            g = tl.where(y > 0, g, 0.0)
+            g = tl.where(y <= 0, 0.0, g)  # so that NaN is not hidden
         to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
         y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
             slope * scale
         )
     elif RELU:
-        y = tl.maximum(y, 0.0)
+        y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=some)
 
 
@@ -541,7 +545,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
         value = (tl.load(x + at, mask=some, other=0.0).to(tl.float32) - mean) * scale
         g = tl.load(grad + at, mask=some, other=0.0).to(tl.float32)
         if RELU:
-            g = tl.where(value * slope + offset > 0, g, 0.0)
+            g = tl.where(value * slope + offset <= 0, 0.0, g)
         to_bias += g
         to_weight += g * value
     out += tl.program_id(0) * 2 * size
@@ -640,9 +644,10 @@ def affine(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float, relu: bool
 ) -> Tensor:
     """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C); ReLU follows if ``relu``."""
-    _check(x)
+    _check(x, weight[None], bias[None])
     moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
-    out: Tensor = _normalise(x, weight[None], bias[None], moments, relu)
+    with _device_of(x):
+        out: Tensor = _normalise(x, weight[None], bias[None], moments, relu)
     return out
 
 
@@ -661,6 +666,7 @@ def stacked_norm(
     if x.numel() <= weight.numel():
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
     # The moments' own dependence on x is part of the gradient of what follows.
-    moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
-    out: Tensor = _normalise(x, weight, bias, moments, relu)
+    with _device_of(x):  # a kernel starts on the current device, wherever its numbers lie
+        moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+        out: Tensor = _normalise(x, weight, bias, moments, relu)
     return out

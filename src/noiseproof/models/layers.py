@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from noiseproof.core.lazy import has_triton
+
+STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
 WIDEST = 128  # channels: of wider convolutions cuDNN runs one network's faster than ours run several
 MOST = 2**31  # numbers that a kernel of ours can count
 
 
-def _only_predicts(x: Tensor) -> bool:
+def is_plain(layer: nn.Conv2d) -> bool:
+    """Whether our kernels can compute such a convolution."""
+    square = not isinstance(layer.padding, str) and len({*layer.padding}) == 1 and layer.stride in STRIDES
+    return square and layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+
+
+def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """S convolutions by our kernels, in autocast's precision where it is on; weight (S, O, KH, KW, I)."""
+    from noiseproof.models.kernels import stacked_conv
+
+    if torch.is_autocast_enabled("cuda"):
+        x = x.to(torch.get_autocast_dtype("cuda"))
+    out: Tensor = stacked_conv(x, weight, bias, stride, padding)
+    return out
+
+
+def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
     """Whether it is a pass in reduced precision that nothing is learned from, for which there are our kernels."""
-    return x.is_cuda and not torch.is_grad_enabled() and torch.is_autocast_enabled("cuda") and bool(find_spec("triton"))
+    rounds = x.is_cuda and not torch.is_grad_enabled() and torch.is_autocast_enabled("cuda") and has_triton()
+    usual = x.dim() == 4 and x.dtype is not torch.float64 and weight.dtype is torch.float32
+    return rounds and usual and x[:, :1].numel() * channels < MOST
 
 
 class Conv2d(nn.Conv2d):
@@ -22,24 +41,22 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = max(self.in_channels, self.out_channels)
-        if self.bias is None or wide > WIDEST or not _only_predicts(x) or x[:, :1].numel() * wide >= MOST:
+        if self.bias is None or wide > WIDEST or not _only_predicts(x, self.weight, wide) or not is_plain(self):
             return super().forward(x)
-        from noiseproof.models.kernels import stacked_conv
-
-        x, weight = x.to(torch.get_autocast_dtype("cuda")), self.weight.permute(0, 2, 3, 1).contiguous()
-        out: Tensor = stacked_conv(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]))
-        return out
+        weight = self.weight.permute(0, 2, 3, 1).contiguous()
+        return convolved(x, weight[None], self.bias[None], self.stride[0], int(self.padding[0]))
 
 
 class NormReLU(nn.BatchNorm2d):
     """Batch normalisation and ReLU as one layer, which a stack of networks, or one that predicts, computes at once."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training or not _only_predicts(x) or x.numel() >= MOST:
+        if self.training or self.running_mean is None or self.running_var is None or not self.affine:
+            return F.relu(super().forward(x))
+        if not _only_predicts(x, self.weight, self.num_features):
             return F.relu(super().forward(x))
         from noiseproof.models.kernels import affine
 
-        assert self.running_mean is not None and self.running_var is not None
         out: Tensor = affine(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps, relu=True)
         return out
 

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.output import Output
-from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU
-
-STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
+from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
 
 
 class Unstackable(ValueError):
@@ -87,9 +85,10 @@ class StackedLinear(_Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
-        if x.is_cuda and any(side % 8 for side in weight.shape[1:]):  # such products are slow, but for our own kernels
+        if x.is_cuda and torch.is_autocast_enabled("cuda") and any(side % 8 for side in weight.shape[1:]):
+            # Such products of rounded numbers are slow, but for our own kernels.
             points = weight[:, :, None, None]
-            return _convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
+            return convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
         each, weight = x.view(self.seats, -1, x.shape[1]), weight.transpose(1, 2)
         out = torch.bmm(each, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], each, weight)
         return out.flatten(0, 1)
@@ -107,15 +106,14 @@ class StackedConv2d(_Stacked):
 
     @staticmethod
     def check(layer: nn.Conv2d) -> None:
-        plain = layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
-        if not plain or isinstance(layer.padding, str) or len({*layer.padding}) > 1 or layer.stride not in STRIDES:
+        if not is_plain(layer):
             raise Unstackable(f"no stack knows {layer}")
         if max(layer.in_channels, layer.out_channels) > WIDEST:
             raise Unstackable(f"convolutions of more than {WIDEST} channels fill a GPU by themselves")
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
-            return _convolved(x, self.weight, self.bias, self.stride, self.padding)
+            return convolved(x, self.weight, self.bias, self.stride, self.padding)
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
         return self.apart(F.conv2d(self.abreast(x), weight, bias, self.stride, self.padding, groups=self.seats))
@@ -165,15 +163,6 @@ class StackedMaxPool(nn.MaxPool2d):
 
         out: Tensor = pool(x, self.ceil_mode)
         return out
-
-
-def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    from noiseproof.models.kernels import stacked_conv
-
-    if torch.is_autocast_enabled("cuda"):
-        x = x.to(torch.get_autocast_dtype("cuda"))
-    out: Tensor = stacked_conv(x, weight, bias, stride, padding)
-    return out
 
 
 LAYERS: dict[type[nn.Module], type[_Stacked]] = {

@@ -426,7 +426,7 @@ class _Keeper:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
             for weight, kept in optimizer.state.items():  # on a GPU weights need not lie as a file has them
                 kept |= {
-                    name: torch.empty_like(weight, dtype=value.dtype).copy_(value)
+                    name: torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)
                     for name, value in kept.items()
                     if isinstance(value, Tensor) and value.shape == weight.shape
                 }
