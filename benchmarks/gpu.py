@@ -68,14 +68,17 @@ class Told(logging.Handler):
         self.texts.append(record.getMessage())
 
 
+told, log = Told(), logging.getLogger("noiseproof")
+log.addHandler(told)
+log.setLevel(logging.INFO)
+
+
 def side_by_side(
     task: Task, method: str, settings: Settings, models: int, precision: str, stack: bool
 ) -> dict[str, object]:
     """Seconds per model-epoch of ``models`` runs."""
     ends: list[float] = []
-    told = Told()
-    logging.getLogger("noiseproof").addHandler(told)
-    logging.getLogger("noiseproof").setLevel(logging.INFO)
+    told.texts.clear()
 
     def note(epoch: int, step: int, steps: int, row: object) -> None:
         if row is not None and step == steps:
@@ -226,7 +229,7 @@ def het(rows: int, classes: int, samples: int = 2000) -> Iterator[dict[str, obje
 
     calls = {}
     kernels = gaussian._kernels_for
-    for name, choose in {"operators": lambda mean: None, "kernels": kernels}.items():
+    for name, choose in {"operators": lambda mean, factors: None, "kernels": kernels}.items():
         gaussian._kernels_for = choose
         loss = get_loss("het", samples=samples)
         loss.set_step(0, generator)  # all noise is drawn at the first call: what is measured is the rest
@@ -273,17 +276,18 @@ def main() -> None:
         "lenet": ("mnist", 60_000, (1, 28, 28), 10, "lenet5", "ce", 256),
         "resnet": ("cifar100", 50_000, (3, 32, 32), 100, "resnet34", "ce", 128),
     }
+    sizes = {
+        "losses": [(8192, int(classes)) for classes in options.classes.split(",")],
+        "ln": [(1024, 100)],
+        "het": [(256, 10), (128, 100)],
+    }
+    measures: dict[str, Callable[[int, int], Iterator[dict[str, object]]]] = {
+        "losses": partial(margin_losses, names=options.losses.split()), "ln": logistic_normal, "het": het,
+    }  # fmt: skip
     for key in options.only.split(","):
-        if key in ("losses", "ln", "het"):
-            many = [(8192, int(classes)) for classes in options.classes.split(",")]
-            sizes = {"losses": many, "ln": [(1024, 100)], "het": [(256, 10), (128, 100)]}[key]
-            for size in sizes:
-                made = {
-                    "losses": partial(margin_losses, names=options.losses.split()),
-                    "ln": logistic_normal,
-                    "het": het,
-                }
-                for row in made[key](*size):
+        if key in measures:
+            for size in sizes[key]:
+                for row in measures[key](*size):
                     rows.append(row)
                     print(row, flush=True)
                 write_rows(Path(options.out), rows)
