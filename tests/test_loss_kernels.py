@@ -106,7 +106,7 @@ def test_chunks_are_put_together(spec: str, monkeypatch: pytest.MonkeyPatch) -> 
     from noiseproof.losses import gaussian, get_loss, kernels
 
     weights, _ = inputs("factors")
-    monkeypatch.setattr(gaussian, "CHUNK", 20 * 50 // (4 if DEVICE == "cuda" else 1))
+    monkeypatch.setattr(gaussian, "CHUNK", 20 * 50 // (8 if DEVICE == "cuda" else 1))
     found = []
     for chosen in (kernels, None):
         monkeypatch.setattr(gaussian, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)
