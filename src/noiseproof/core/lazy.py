@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -23,9 +21,3 @@ def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], obje
         return sorted({*vars(sys.modules[package]), *homes})
 
     return find, names
-
-
-@cache
-def has_triton() -> bool:
-    """Whether our kernels can be compiled: PyTorch brings Triton along where it has CUDA, on Linux."""
-    return find_spec("triton") is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_flag, check_number
-from noiseproof.core.lazy import has_triton
+from noiseproof.core.gpu import has_kernels
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
 from noiseproof.losses.engine import eager, readable
@@ -250,7 +250,7 @@ def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau:
 def _kernels_for(mean: Tensor, factors: Tensor | None) -> Any:
     """The kernels that average faster, or None where there are none for such logits."""
     small = mean.shape[1] <= MOST_CLASSES and (factors is None or factors.shape[2] <= MOST_FACTORS)
-    if not (mean.is_cuda and mean.dtype is torch.float32 and small and has_triton()):
+    if not (small and mean.dtype is torch.float32 and has_kernels(mean)):
         return None
     from noiseproof.losses import kernels
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.lazy import has_triton
+from noiseproof.core.gpu import has_kernels
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
 WIDEST = 128  # channels: of wider convolutions cuDNN runs one network's faster than ours run several
@@ -31,9 +31,10 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, paddi
 
 def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
     """Whether it is a pass in reduced precision that nothing is learned from, for which there are our kernels."""
-    rounds = x.is_cuda and not torch.is_grad_enabled() and torch.is_autocast_enabled("cuda") and has_triton()
+    if torch.is_grad_enabled() or not torch.is_autocast_enabled("cuda") or not has_kernels(x):
+        return False
     usual = x.dim() == 4 and x.dtype is not torch.float64 and weight.dtype is torch.float32
-    return rounds and usual and x[:, :1].numel() * channels < MOST
+    return usual and x[:, :1].numel() * channels < MOST
 
 
 class Conv2d(nn.Conv2d):

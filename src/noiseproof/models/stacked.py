@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from noiseproof.core.gpu import has_kernels
 from noiseproof.core.output import Output
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
 
@@ -85,7 +86,7 @@ class StackedLinear(_Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
-        if x.is_cuda and torch.is_autocast_enabled("cuda") and any(side % 8 for side in weight.shape[1:]):
+        if has_kernels(x) and torch.is_autocast_enabled("cuda") and any(side % 8 for side in weight.shape[1:]):
             # Such products of rounded numbers are slow, but for our own kernels.
             points = weight[:, :, None, None]
             return convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)

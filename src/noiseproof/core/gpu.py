@@ -1,0 +1,19 @@
+"""Where kernels of our own can run."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether Triton compiles for where ``x`` lies: NVIDIA's GPUs since 2017, with the PyTorch of Linux."""
+    return x.is_cuda and _compiles(x.get_device())
+
+
+@cache
+def _compiles(index: int) -> bool:
+    return bool(find_spec("triton")) and not torch.version.hip and torch.cuda.get_device_capability(index) >= (7, 0)
