@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import subprocess
 import sys
 
 import pytest
 import torch
+from test_kernels import CUDA, DEVICE, HAS_TRITON, here
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-CUDA = torch.cuda.is_available()
-HAS_TRITON = importlib.util.find_spec("triton") is not None
-here = pytest.mark.skipif(
-    not (HAS_TRITON and (CUDA or INTERPRETED)), reason="needs Triton, and a GPU or its interpreter"
-)
-DEVICE = "cuda" if CUDA and not INTERPRETED else "cpu"
 # rows, classes, samples, factors, one noise for all rows, one scale a row
 CASES = {
     "ten classes": (19, 10, 70, 0, False, False),
@@ -132,17 +124,6 @@ def test_the_loss_chooses_them() -> None:
 
 def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, device=DEVICE)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
-@pytest.mark.skipif(INTERPRETED, reason="is what runs these tests in the interpreter")
-@pytest.mark.skipif(CUDA, reason="the kernels themselves have just been tested on a GPU")
-def test_the_kernels_interpreted() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def test_losses_do_not_load_triton() -> None:
