@@ -267,6 +267,20 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     assert float((ours - exact).norm()) < 1.5 * float((theirs - exact).norm())
 
 
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+def test_an_ensemble_by_vmap_predicts_without_them() -> None:
+    from torch.func import functional_call, stack_module_state, vmap
+
+    from noiseproof.models import get_model
+
+    members = [get_model("lenet5", generator=torch.Generator().manual_seed(seed)).cuda().eval() for seed in (0, 1)]
+    x = normal(4, 1, 28, 28, seed=0)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        together = vmap(lambda weights: functional_call(members[0], weights, (x,)))(stack_module_state(members)[0])
+        apart = torch.stack([member(x) for member in members])
+    torch.testing.assert_close(together, apart, rtol=0.02, atol=0.02)
+
+
 @here
 def test_what_the_kernels_cannot_do_is_refused() -> None:
     from noiseproof.models.kernels import stacked_conv, stacked_norm

@@ -10,8 +10,11 @@ from torch import Tensor
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether Triton compiles for where ``x`` lies: NVIDIA's GPUs since 2017, with the PyTorch of Linux."""
-    return x.is_cuda and _compiles(x.get_device())
+    """Whether Triton compiles for where ``x`` lies: NVIDIA's GPUs since 2017, with the PyTorch of Linux.
+
+    Inside ``torch.func.vmap`` and the like it is false: tensors are several there, of which no kernel knows.
+    """
+    return x.is_cuda and torch._C._functorch.peek_interpreter_stack() is None and _compiles(x.get_device())
 
 
 @cache
