@@ -300,12 +300,7 @@ def main() -> None:
             measure = partial(
                 side_by_side, settings=settings, models=models, precision=options.precision, stack=not options.apart
             )
-            if key == "parts":
-                rows.append(parts(measure, task, method))
-                print(rows[-1], flush=True)
-                write_rows(Path(options.out), rows)
-                continue
-            row = measure(task, method)
+            row = parts(measure, task, method) if key == "parts" else measure(task, method)
             rows.append(row | (share_of_the_card(row, model, classes, batch, n) if key == "resnet" else {}))
             print(rows[-1], flush=True)
             write_rows(Path(options.out), rows)

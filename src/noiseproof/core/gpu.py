@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
+
+# For a while, the device of a tensor is the current one, on which kernels start wherever their numbers lie.
+device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 
 
 def has_kernels(x: Tensor) -> bool:

@@ -6,7 +6,6 @@ Each program takes a few rows and SHARE samples; the shares are put together aft
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -15,19 +14,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from noiseproof.core.gpu import device_of
+
 SHARE = 64  # samples of a program
 TILE = 2048  # numbers that it holds at a time
 
-
-_device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["rows", "samples"])
+
+
+@_kernel
+def _place(s, b, rows, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the noise of samples s and rows b lies, (s, b)."""
+    return s[:, None] + 0 * b[None, :] if SHARED else s[:, None] * rows + b[None, :]
 
 
 @_kernel
 def _factor_noise(across, r, rows, samples, s, b, RANK: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
     """ε_R's column r for samples s and rows b, (s, b, 1)."""
-    place = s[:, None] + 0 * b[None, :] if SHARED else s[:, None] * rows + b[None, :]
-    return tl.load(across + place * RANK + r, mask=(s < samples)[:, None] & (b < rows)[None, :], other=0.0)[:, :, None]
+    at = _place(s, b, rows, SHARED=SHARED) * RANK + r
+    return tl.load(across + at, mask=(s < samples)[:, None] & (b < rows)[None, :], other=0.0)[:, :, None]
 
 
 @_kernel
@@ -38,8 +43,8 @@ def _log_softmax(  # type: ignore[no-untyped-def]
     """log softmax((μ + Vε_R + d·ε_K)/τ) for samples s, rows b and classes k, (s, b, k), and ε_K; −∞ past the last."""
     of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
     drawn = (s < samples)[:, None, None] & some[None, :, :]
-    place = s[:, None] + 0 * b[None, :] if SHARED else s[:, None] * rows + b[None, :]
-    noise = tl.load(each + place[:, :, None] * K + k[None, None, :], mask=drawn, other=0.0)
+    at = _place(s, b, rows, SHARED=SHARED)[:, :, None] * K + k[None, None, :]
+    noise = tl.load(each + at, mask=drawn, other=0.0)
     logits = noise * tl.load(scale + of_row, mask=some, other=0.0)[None, :, :]
     for r in tl.static_range(RANK):
         column = tl.load(factors + of_row * RANK + r, mask=some, other=0.0)[None, :, :]
@@ -128,10 +133,13 @@ def _launch(
 def log_sum_softmax(
     mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None
 ) -> Tensor:
-    """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R)."""
+    """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R).
+
+    Less log S it is the log of the mean in paper 000, Eq. 13.
+    """
     grid, inputs, sizes = _launch(mean, scale, factors, each, across)
     tops, sums = (torch.empty(grid[1], *mean.shape, dtype=torch.float32, device=mean.device) for _ in range(2))
-    with _device_of(mean):  # a kernel starts on the current device, wherever its numbers lie
+    with device_of(mean):
         _average[grid](*inputs, tops, sums, tau, len(mean), len(each), **sizes)
     return torch.logsumexp(tops.double() + sums.double().log_(), 0)
 
@@ -140,10 +148,10 @@ def mean_softmax_gradients(
     mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None,
     log_mean: Tensor, grad: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g)."""
+    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (000 Eq. 14)."""
     grid, inputs, sizes = _launch(mean, scale, factors, each, across)
     out = torch.empty(2 + sizes["RANK"], grid[1], *mean.shape, dtype=torch.float32, device=mean.device)
-    with _device_of(mean):
+    with device_of(mean):
         _slopes[(*grid, 1 + sizes["RANK"])](
             *inputs, log_mean.contiguous(), grad.contiguous(), out, tau, len(mean), len(each), **sizes
         )

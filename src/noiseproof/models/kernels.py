@@ -13,7 +13,6 @@ parts of a fixed number of rows, added up in order: no network's result depends 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,9 +22,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from noiseproof.core.gpu import device_of
+
 # Triton has no types of its own. One network must not make other code than several do, and a last, shorter batch or a
 # longer one of a pass over a test set need not: they would be compiled anew.
-_device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 SIZES = ["seats", "B", "rows", "count"]
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=SIZES)
 
@@ -330,7 +330,7 @@ def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
     if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; whoever compiles this pads for free
         more = -x.shape[1] % 8
         x, weight = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more))
-    with _device_of(x):
+    with device_of(x):
         out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
     return out
 
@@ -436,7 +436,7 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
     _check(x)
     if x.numel() >= 2**31:
         raise ValueError(f"Expected less than 2³¹ numbers to pool, got {x.numel()}. Take smaller batches.")
-    with _device_of(x):
+    with device_of(x):
         out: Tensor = _pool_forward(x, *((side + ceil) // 2 for side in x.shape[2:]))
     return out
 
@@ -646,7 +646,7 @@ def affine(
     """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C); ReLU follows if ``relu``."""
     _check(x, weight[None], bias[None])
     moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
-    with _device_of(x):
+    with device_of(x):
         out: Tensor = _normalise(x, weight[None], bias[None], moments, relu)
     return out
 
@@ -666,7 +666,7 @@ def stacked_norm(
     if x.numel() <= weight.numel():
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
     # The moments' own dependence on x is part of the gradient of what follows.
-    with _device_of(x):  # a kernel starts on the current device, wherever its numbers lie
+    with device_of(x):
         moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
         out: Tensor = _normalise(x, weight, bias, moments, relu)
     return out

@@ -52,9 +52,8 @@ class NormReLU(nn.BatchNorm2d):
     """Batch normalisation and ReLU as one layer, which a stack of networks, or one that predicts, computes at once."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training or self.running_mean is None or self.running_var is None or not self.affine:
-            return F.relu(super().forward(x))
-        if not _only_predicts(x, self.weight, self.num_features):
+        known = not self.training and self.affine and _only_predicts(x, self.weight, self.num_features)
+        if not known or self.running_mean is None or self.running_var is None:
             return F.relu(super().forward(x))
         from noiseproof.models.kernels import affine
 
