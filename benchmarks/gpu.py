@@ -137,7 +137,11 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+
+    def replay(keeps: Callable[[], object] = run) -> None:  # whose tensors the graph reads
+        graph.replay()
+
+    return replay
 
 
 def compared(contenders: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:

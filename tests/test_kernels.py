@@ -278,7 +278,7 @@ def test_an_ensemble_by_vmap_predicts_without_them() -> None:
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         together = vmap(lambda weights: functional_call(members[0], weights, (x,)))(stack_module_state(members)[0])
         apart = torch.stack([member(x) for member in members])
-    torch.testing.assert_close(together, apart, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(together.float(), apart.float(), rtol=0.02, atol=0.02)  # vmap adds a float32 bias
 
 
 @here

@@ -8,6 +8,7 @@ import math
 import pickle
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -1011,6 +1012,24 @@ def test_het_draws_once_a_step_from_a_generator(covariance: str, monkeypatch: py
     loss.set_step(0, generator)
     loss.eval()
     assert torch.equal(loss(out, LABELS), Het(samples=40, covariance=covariance, tau=0.5).eval()(out, LABELS))  # type: ignore[arg-type]
+
+
+def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Het(samples=9)
+    out = Output(**{name: value.requires_grad_() for name, value in parts_of(loss).items()})
+    spy = mock.Mock(wraps=module._MeanSoftmax.apply)
+    monkeypatch.setattr(module, "_MeanSoftmax", mock.Mock(apply=spy))
+    loss.set_step(3, torch.Generator())
+    value = loss(out, LABELS)
+    with torch.no_grad():
+        log_p = loss.scores(out)
+        assert spy.call_count == 1 and torch.equal(F.nll_loss(log_p, LABELS), value)
+        assert not torch.equal(loss.scores(out._replace(scale=2 * out.scale)), log_p)  # another output
+    assert torch.equal(loss.scores(out), log_p) and loss.scores(out).requires_grad  # a gradient is not kept
+    with torch.no_grad():
+        loss.set_step(4, torch.Generator().manual_seed(4))
+        assert not torch.equal(loss.scores(out), log_p)
+        assert torch.equal(loss.eval().scores(out), Het(samples=9).eval().scores(out))
 
 
 def test_het_draws_depend_on_seed_and_step_only() -> None:

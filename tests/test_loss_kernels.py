@@ -99,6 +99,8 @@ def test_chunks_are_put_together(spec: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     weights, _ = inputs("factors")
     monkeypatch.setattr(gaussian, "CHUNK", 20 * 50 // (8 if DEVICE == "cuda" else 1))
+    draw = gaussian.draw_noise  # the same noise for both, which kernels take as it lies
+    monkeypatch.setattr(gaussian, "draw_noise", lambda *args, **how: draw(*args, **{**how, "classes_first": True}))
     found = []
     for chosen in (kernels, None):
         monkeypatch.setattr(gaussian, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)

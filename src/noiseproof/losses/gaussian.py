@@ -219,11 +219,17 @@ Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of eac
 
 
 def draw_noise(
-    like: Tensor, rank: int, *, samples: int, shared: bool, source: int | torch.Generator
+    like: Tensor,
+    rank: int,
+    *,
+    samples: int,
+    shared: bool,
+    source: int | torch.Generator,
+    classes_first: bool = False,
 ) -> Iterator[Chunk]:
     """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``.
 
-    From a seed as ``source`` it is the same every time.
+    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory: as kernels read it.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
     # Eight times as many on a GPU, which would wait for the host between smaller ones.
@@ -231,10 +237,12 @@ def draw_noise(
     rows = 1 if shared else len(like)
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
+        shapes = [(width, s, rows) if classes_first else (s, rows, width) for width in (like.shape[1], rank)]
         each, across = (
-            torch.randn((s, rows, width), generator=generator, dtype=like.dtype, device=like.device)
-            for width in (like.shape[1], rank)
+            torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes
         )
+        if classes_first:
+            each, across = each.permute(1, 2, 0), across.permute(1, 2, 0)
         yield each, across if rank else None
 
 
@@ -270,7 +278,8 @@ class _MeanSoftmax(torch.autograd.Function):
         noise: Callable[[], Iterable[Chunk]],
     ) -> Tensor:
         # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
-        total, samples, ctx.kept = torch.full_like(mean, -torch.inf, dtype=torch.float64), 0, []
+        total: Tensor | None = None
+        samples, ctx.kept = 0, []
         kernels = _kernels_for(mean, factors)
         for chunk in noise():
             if kernels is not None:
@@ -281,8 +290,9 @@ class _MeanSoftmax(torch.autograd.Function):
                 top = log_p.amax(0)
                 away = top.clamp(min=torch.finfo(top.dtype).min)  # of a class whose logit is −∞
                 part = top + (log_p - away).exp_().sum(0).double().log_()
-            total = torch.logaddexp(total, part)
+            total = part if total is None else torch.logaddexp(total, part)
             samples += len(chunk[0])
+        assert total is not None
         total -= math.log(samples)
         ctx.save_for_backward(mean, scale, factors, total)
         ctx.tau, ctx.noise, ctx.samples, ctx.kernels = tau, noise, samples, kernels
@@ -365,9 +375,10 @@ class Het(Loss):
         self.step = 0
         self._generator: torch.Generator | None = None
         self._drawn: list[Chunk] = []  # from that
+        self._averaged: list[tuple[Output, Tensor]] = []  # by that
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        self.step, self._generator, self._drawn = seed, generator, []
+        self.step, self._generator, self._drawn, self._averaged = seed, generator, [], []
 
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
@@ -377,6 +388,9 @@ class Het(Loss):
         return log_p
 
     def _average(self, out: Output) -> Tensor:
+        for known, log_p in () if torch.is_grad_enabled() or not self.training else self._averaged:
+            if all(part is other for part, other in zip(known, out, strict=True)):
+                return log_p  # of the step's loss, which whoever watches the step asks for again
         rows, K = out.logits.shape
         scale = _field(out, "scale", (rows, K), (rows, 1))
         factors = None
@@ -387,7 +401,8 @@ class Het(Loss):
         wide = torch.promote_types(out.logits.dtype, torch.float32)
         mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(wide)  # else large logits swallow noise
         rank = 0 if factors is None else factors.shape[2]
-        draw = partial(draw_noise, mean.detach(), rank, samples=self.samples, shared=self.shared)
+        first = _kernels_for(mean, factors) is not None
+        draw = partial(draw_noise, mean.detach(), rank, samples=self.samples, shared=self.shared, classes_first=first)
         noise: Callable[[], Iterable[Chunk]]
         if self.training and self._generator is not None:
             if not self._drawn or self._drawn[0][0].shape[1:] != (1 if self.shared else rows, K):
@@ -397,8 +412,11 @@ class Het(Loss):
             seeds = np.random.SeedSequence([self.seed, self.step + 1 if self.training else 0])
             noise = partial(draw, source=int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1)))
         factors = None if factors is None else factors.to(wide)
-        log_p: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
-        return log_p.to(out.logits.dtype)
+        average: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
+        average = average.to(out.logits.dtype)
+        if self.training and self._generator is not None:
+            self._averaged.append((out, average.detach()))
+        return average
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = self.scores(out)

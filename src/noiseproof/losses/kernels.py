@@ -1,6 +1,8 @@
 """The softmax averaged over noise on its logits, in Triton: a GPU keeps nothing of the noise's size but the noise.
 
-Each program takes a few rows and SHARE samples; the shares are put together afterwards, always in the same order.
+A thread has a row, all of its classes and SHARE samples, one after the other, where there are few classes, so that a
+softmax is its own affair; that is why classes come first in memory, and rows last. The shares are put together
+afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -16,103 +18,119 @@ from torch import Tensor
 
 from noiseproof.core.gpu import device_of
 
-SHARE = 64  # samples of a program
-TILE = 2048  # numbers that it holds at a time
+SHARE = 16  # samples of a program
+TILE = 8192  # numbers that it holds at a time, at most
+LOWEST = tl.constexpr(-3e38)
 
-_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["rows", "samples"])
-
-
-@_kernel
-def _place(s, b, rows, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the noise of samples s and rows b lies, (s, b)."""
-    return s[:, None] + 0 * b[None, :] if SHARED else s[:, None] * rows + b[None, :]
+_kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=["rows", "samples", "shares"])
 
 
 @_kernel
-def _factor_noise(across, r, rows, samples, s, b, RANK: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """ε_R's column r for samples s and rows b, (s, b, 1)."""
-    at = _place(s, b, rows, SHARED=SHARED) * RANK + r
-    return tl.load(across + at, mask=(s < samples)[:, None] & (b < rows)[None, :], other=0.0)[:, :, None]
+def _weights(values, b, k, rows, K: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Numbers of rows b and classes k, of (K, B): (k, b), zero past the last."""
+    at = k[:, None] * rows + b[None, :]
+    return tl.load(values + at, mask=(k < K)[:, None] & (b < rows)[None, :], other=0.0)
+
+
+@_kernel
+def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where the noise of sample s and rows b lies, of (columns, S, B or 1)."""
+    at = s + 0 * b if SHARED else s * rows + b
+    return values + column * (samples if SHARED else samples * rows) + at
 
 
 @_kernel
 def _log_softmax(  # type: ignore[no-untyped-def]
-    mean, scale, factors, each, across, tau, rows, samples, s, b, k,
+    mean, scale, factors, each, across, tau, s, b, k, rows, samples,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """log softmax((μ + Vε_R + d·ε_K)/τ) for samples s, rows b and classes k, (s, b, k), and ε_K; −∞ past the last."""
-    of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
-    drawn = (s < samples)[:, None, None] & some[None, :, :]
-    at = _place(s, b, rows, SHARED=SHARED)[:, :, None] * K + k[None, None, :]
-    noise = tl.load(each + at, mask=drawn, other=0.0)
-    logits = noise * tl.load(scale + of_row, mask=some, other=0.0)[None, :, :]
+    """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the last class."""
+    some = (k < K)[:, None] & (b < rows)[None, :]
+    noise = tl.load(_noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), mask=some, other=0.0)
+    logits = noise * scale + mean
     for r in tl.static_range(RANK):
-        column = tl.load(factors + of_row * RANK + r, mask=some, other=0.0)[None, :, :]
-        logits += _factor_noise(across, r, rows, samples, s, b, RANK=RANK, SHARED=SHARED) * column
-    logits = (logits + tl.load(mean + of_row, mask=some, other=0.0)[None, :, :]) / tau
-    logits = tl.where((k < K)[None, None, :], logits, float("-inf"))
-    logits -= tl.max(logits, 2)[:, :, None]
-    return logits - tl.log(tl.sum(tl.exp(logits), 2))[:, :, None], noise
+        drawn = tl.load(_noise(across, r, s, b, rows, samples, SHARED=SHARED), mask=b < rows, other=0.0)
+        logits += _weights(factors + r * K * rows, b, k, rows, K=K) * (drawn / tau)[None, :]
+    logits -= tl.max(logits, 0)[None, :]
+    return logits - tl.log(tl.sum(tl.exp(logits), 0))[None, :], noise
 
 
 @_kernel
 def _average(  # type: ignore[no-untyped-def]
     mean, scale, factors, each, across, tops, sums, tau, rows, samples,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
-    SHARE: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+    SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Of SHARE samples: the largest log-probability of each class, and Σ_s exp(log p − that)."""
     b, k = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, BK)
-    top, total = tl.full((BR, BK), float("-inf"), tl.float32), tl.zeros((BR, BK), tl.float32)
+    middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
+    width = _weights(scale, b, k, rows, K=K) / tau
+    top, total = tl.full((BK, BR), LOWEST, tl.float32), tl.zeros((BK, BR), tl.float32)
     first = tl.program_id(1) * SHARE
-    for start in range(first, min(first + SHARE, samples), BS):
-        s = start + tl.arange(0, BS)
+    for s in range(first, min(first + SHARE, samples)):
         log_p, _ = _log_softmax(
-            mean, scale, factors, each, across, tau, rows, samples, s, b, k, K=K, RANK=RANK, SHARED=SHARED
+            middle, width, factors, each, across, tau, s, b, k, rows, samples, K=K, RANK=RANK, SHARED=SHARED
         )
-        log_p = tl.where((s < samples)[:, None, None], log_p, float("-inf"))
-        higher = tl.maximum(top, tl.max(log_p, 0))
-        away = tl.where(higher == float("-inf"), 0.0, higher)  # past the last class
-        total = total * tl.exp(top - away) + tl.sum(tl.exp(log_p - away[None, :, :]), 0)
-        top = higher
-    at = (tl.program_id(1) * rows + b)[:, None] * K + k[None, :]
-    some = (b < rows)[:, None] & (k < K)[None, :]
+        away, higher = tl.exp(-tl.abs(log_p - top)), log_p > top
+        total = tl.where(higher, total * away + 1, total + away)
+        top = tl.where(higher, log_p, top)
+    at = (tl.program_id(1) * K + k)[:, None] * rows + b[None, :]
+    some = (k < K)[:, None] & (b < rows)[None, :]
     tl.store(tops + at, top, mask=some)
     tl.store(sums + at, total, mask=some)
+
+
+@_kernel
+def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
+    """log Σ over shares of Σ·exp(top), (columns,) in float64; ``rows`` is the number of columns here."""
+    c, share = tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BS)
+    highest = tl.full((BS, BC), LOWEST, tl.float32)
+    for start in range(0, shares, BS):
+        some = (start + share < shares)[:, None] & (c < rows)[None, :]
+        highest = tl.maximum(highest, tl.load(tops + (start + share)[:, None] * rows + c[None, :], some, LOWEST))
+    top = tl.max(highest, 0)
+    total = tl.zeros((BS, BC), tl.float64)
+    for start in range(0, shares, BS):
+        at = (start + share)[:, None] * rows + c[None, :]
+        some = (start + share < shares)[:, None] & (c < rows)[None, :]
+        lower = tl.load(tops + at, mask=some, other=LOWEST) - top[None, :]
+        total += tl.load(sums + at, mask=some, other=0.0).to(tl.float64) * tl.exp(lower.to(tl.float64))
+    tl.store(out + c, top.to(tl.float64) + tl.log(tl.sum(total, 0)), mask=c < rows)
 
 
 @_kernel
 def _slopes(  # type: ignore[no-untyped-def]
     mean, scale, factors, each, across, log_mean, grad, out, tau, rows, samples,
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
-    SHARE: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
+    SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
-    """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ and d, and by other programs of V."""
-    factor = tl.program_id(2) - 1
-    b, k = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, BK)
-    of_row, some = b[:, None] * K + k[None, :], (b < rows)[:, None] & (k < K)[None, :]
-    average = tl.load(log_mean + of_row, mask=some, other=0.0)[None, :, :]
-    g = tl.load(grad + of_row, mask=some, other=0.0)[None, :, :]
-    total, scaled = tl.zeros((BR, BK), tl.float32), tl.zeros((BR, BK), tl.float32)
+    """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ, d and V's columns."""
+    b, k, r = tl.program_id(0) * BR + tl.arange(0, BR), tl.arange(0, BK), tl.arange(0, RANKS)
+    middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
+    width = _weights(scale, b, k, rows, K=K) / tau
+    average, g = _weights(log_mean, b, k, rows, K=K), _weights(grad, b, k, rows, K=K)
+    of_mean, of_scale = tl.zeros((BK, BR), tl.float32), tl.zeros((BK, BR), tl.float32)
+    of_factors = tl.zeros((RANKS, BK, BR), tl.float32)
     first = tl.program_id(1) * SHARE
-    for start in range(first, min(first + SHARE, samples), BS):
-        s = start + tl.arange(0, BS)
+    for s in range(first, min(first + SHARE, samples)):
         log_p, noise = _log_softmax(
-            mean, scale, factors, each, across, tau, rows, samples, s, b, k, K=K, RANK=RANK, SHARED=SHARED
+            middle, width, factors, each, across, tau, s, b, k, rows, samples, K=K, RANK=RANK, SHARED=SHARED
         )
         pull = tl.exp(log_p - average) * g
-        slope = pull - tl.exp(log_p) * tl.sum(pull, 2)[:, :, None]
-        slope = tl.where((s < samples)[:, None, None], slope, 0.0)
-        if factor >= 0:
-            slope *= _factor_noise(across, factor, rows, samples, s, b, RANK=RANK, SHARED=SHARED)
-        total += tl.sum(slope, 0)
-        scaled += tl.sum(slope * noise, 0)
-    shares = tl.num_programs(1)
-    at = (tl.program_id(1) * rows + b)[:, None] * K + k[None, :]
-    row = tl.where(factor < 0, 0, factor + 2)
-    tl.store(out + row * shares * rows * K + at, total, mask=some)
-    if factor < 0:
-        tl.store(out + shares * rows * K + at, scaled, mask=some)
+        slope = pull - tl.exp(log_p) * tl.sum(pull, 0)[None, :]
+        of_mean += slope
+        of_scale += slope * noise
+        if RANK > 0:
+            at = _noise(across, r[:, None], s, b[None, :], rows, samples, SHARED=SHARED)
+            drawn = tl.load(at, mask=(r < RANK)[:, None] & (b < rows)[None, :], other=0.0)
+            of_factors += drawn[:, None, :] * slope[None, :, :]
+    some, part = (k < K)[:, None] & (b < rows)[None, :], tl.num_programs(1) * K * rows
+    at = (tl.program_id(1) * K + k)[:, None] * rows + b[None, :]
+    tl.store(out + at, of_mean, mask=some)
+    tl.store(out + part + at, of_scale, mask=some)
+    if RANK > 0:
+        column = r[:, None, None]
+        tl.store(out + (2 + column) * part + at[None, :, :], of_factors, mask=some[None, :, :] & (column < RANK))
 
 
 def _launch(
@@ -121,13 +139,18 @@ def _launch(
     """Programs over rows and over samples, the tensors that they read, and the sizes of a tile."""
     rows, K = mean.shape
     bk = triton.next_power_of_2(max(K, 2))
-    br = max(1, min(16, TILE // bk))
-    read = [mean, scale.expand_as(mean), mean if factors is None else factors, each, each if across is None else across]
+    br = max(1, min(32, TILE // bk))
     sizes = {
         "K": K, "RANK": 0 if factors is None else factors.shape[2], "SHARED": each.shape[1] < rows,
-        "SHARE": SHARE, "BS": max(1, TILE // (bk * br)), "BR": br, "BK": bk, "num_warps": 4,
+        "SHARE": SHARE, "BR": br, "BK": bk, "num_warps": max(1, bk * br // 512),
     }  # fmt: skip
-    return (triton.cdiv(rows, br), triton.cdiv(len(each), SHARE)), [value.contiguous() for value in read], sizes
+    mean, scale = mean.t().contiguous(), scale.expand_as(mean).t().contiguous()
+    each = each.permute(2, 0, 1).contiguous()
+    factors, across = (
+        (mean, each) if factors is None or across is None
+        else (factors.permute(2, 1, 0).contiguous(), across.permute(2, 0, 1).contiguous())
+    )  # fmt: skip
+    return (triton.cdiv(rows, br), triton.cdiv(each.shape[1], SHARE)), [mean, scale, factors, each, across], sizes
 
 
 def log_sum_softmax(
@@ -135,13 +158,16 @@ def log_sum_softmax(
 ) -> Tensor:
     """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R).
 
-    Less log S it is the log of the mean in paper 000, Eq. 13.
+    Less log S it is the log of the mean in paper 000, Eq. 13. Noise that lies as (K, S, B) is not copied.
     """
     grid, inputs, sizes = _launch(mean, scale, factors, each, across)
-    tops, sums = (torch.empty(grid[1], *mean.shape, dtype=torch.float32, device=mean.device) for _ in range(2))
+    rows, K = mean.shape
+    tops, sums = (torch.empty(grid[1], K, rows, dtype=torch.float32, device=mean.device) for _ in range(2))
+    out = torch.empty(K, rows, dtype=torch.float64, device=mean.device)
     with device_of(mean):
-        _average[grid](*inputs, tops, sums, tau, len(mean), len(each), **sizes)
-    return torch.logsumexp(tops.double() + sums.double().log_(), 0)
+        _average[grid](*inputs, tops, sums, tau, rows, len(each), **sizes)
+        _join[triton.cdiv(K * rows, 32),](tops, sums, out, K * rows, grid[1], BS=32, BC=32, num_warps=4)
+    return out.t()
 
 
 def mean_softmax_gradients(
@@ -150,9 +176,10 @@ def mean_softmax_gradients(
 ) -> Tensor:  # fmt: skip
     """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (000 Eq. 14)."""
     grid, inputs, sizes = _launch(mean, scale, factors, each, across)
-    out = torch.empty(2 + sizes["RANK"], grid[1], *mean.shape, dtype=torch.float32, device=mean.device)
+    out = torch.empty(2 + sizes["RANK"], grid[1], *mean.t().shape, dtype=torch.float32, device=mean.device)
     with device_of(mean):
-        _slopes[(*grid, 1 + sizes["RANK"])](
-            *inputs, log_mean.contiguous(), grad.contiguous(), out, tau, len(mean), len(each), **sizes
-        )
-    return out.sum(1)
+        _slopes[grid](
+            *inputs, log_mean.t().contiguous(), grad.t().contiguous(), out, tau, len(mean), len(each),
+            RANKS=triton.next_power_of_2(max(1, sizes["RANK"])), **sizes,
+        )  # fmt: skip
+    return out.sum(1).transpose(1, 2)

@@ -103,14 +103,18 @@ class Remargin(Loss):
         return value / self.scale if self.scale != 1 else value
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        if self.kind == "margin":
+        logits, shifted = out.logits, self.training and not self.exact
+        if self.kind == "margin" and not (shifted and torch.compiler.is_compiling()):
             return super().per_sample(out, target)
-        logits = out.logits
-        if self.training:
+        if self.kind == "margin":  # a number more to add in a pass that is there anyway, instead of a curve a row
+            is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            logits = logits + torch.where(is_label, self.bias.epsilon.to(logits.dtype), 0)
+        elif self.training:
             label = countable(target, self.ignore_index)[:, None]
             logits = logits - logits.detach().amax(1, keepdim=True)  # else large logits swallow digits of the shift
             logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
-        return self.loss.per_sample(out._replace(logits=logits), target)
+        return self.loss.per_sample(out._replace(logits=logits), target).to(out.logits.dtype)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         return self.loss.sample_weight(self._at(margin), unit=unit)
