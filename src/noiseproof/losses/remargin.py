@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -23,17 +24,29 @@ class LogitBias(nn.Module):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        # A tensor, so that a schedule changes it inside compiled code and CUDA graphs.
-        self.register_buffer("epsilon", torch.tensor(epsilon, dtype=torch.float64))
-        self.epsilon: Tensor
+        # A tensor, so that a schedule changes it inside compiled code and CUDA graphs; and all that is taken of ε alone,
+        # which a compiler would work out again for each row, in float64.
+        self.register_buffer("numbers", torch.empty(4, dtype=torch.float64))
+        self.numbers: Tensor
+        self.set(epsilon)
+
+    def set(self, epsilon: float) -> None:
+        numbers = epsilon, math.exp(epsilon), math.exp(-epsilon), math.expm1(epsilon)
+        for place, number in zip(self.numbers, numbers, strict=True):
+            place.fill_(number)
+
+    @property
+    def epsilon(self) -> Tensor:
+        return self.numbers[0]
 
     def value(self, y: LabelProb) -> Tensor:
-        near = torch.log1p(torch.expm1(y.nll.clamp_max(80)) * torch.exp(-self.epsilon))
-        far = y.nll - self.epsilon + torch.log1p(y.p * torch.expm1(self.epsilon))  # where expm1(nll) overflows
+        epsilon, _, down, more = self.numbers
+        near = torch.log1p(torch.expm1(y.nll.clamp_max(80)) * down)
+        far = y.nll - epsilon + torch.log1p(y.p * more)  # where expm1(nll) overflows
         return torch.where(y.nll < 80, near, far)
 
     def slope(self, y: LabelProb) -> Tensor:
-        return 1 / (y.miss + y.p * torch.exp(self.epsilon))
+        return 1 / (y.miss + y.p * self.numbers[1])
 
 
 @register("remargin")
@@ -86,7 +99,7 @@ class Remargin(Loss):
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
-        self.bias.epsilon.fill_(self.shifts[epoch // self.every % len(self.shifts)])
+        self.bias.set(self.shifts[epoch // self.every % len(self.shifts)])
 
     def _at(self, margin: Tensor) -> Tensor:
         moved = margin * self.scale if self.scale != 1 else margin
@@ -96,25 +109,22 @@ class Remargin(Loss):
         if self.exact:
             moved = LabelProb.from_margin(self._at(y.margin))
         elif self.training:
-            moved = LabelProb(pointwise(y.nll, self.bias))
+            wide = torch.promote_types(y.nll.dtype, torch.float32)  # else e^ε has the three digits of bfloat16
+            moved = LabelProb(pointwise(y.nll.to(wide), self.bias))
         else:
             moved = y
-        value = self.loss.evaluate(moved)
+        value = self.loss.evaluate(moved).to(y.nll.dtype)
         return value / self.scale if self.scale != 1 else value
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        logits, shifted = out.logits, self.training and not self.exact
-        if self.kind == "margin" and not (shifted and torch.compiler.is_compiling()):
+        if self.kind == "margin":
             return super().per_sample(out, target)
-        if self.kind == "margin":  # a number more to add in a pass that is there anyway, instead of a curve a row
-            is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            logits = logits + torch.where(is_label, self.bias.epsilon.to(logits.dtype), 0)
-        elif self.training:
+        logits = out.logits
+        if self.training:
             label = countable(target, self.ignore_index)[:, None]
             logits = logits - logits.detach().amax(1, keepdim=True)  # else large logits swallow digits of the shift
             logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
-        return self.loss.per_sample(out._replace(logits=logits), target).to(out.logits.dtype)
+        return self.loss.per_sample(out._replace(logits=logits), target)
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         return self.loss.sample_weight(self._at(margin), unit=unit)
