@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else streams share eight queues; read when CUDA starts
@@ -91,7 +92,8 @@ def side_by_side(
     failed = [o for o in outcomes if isinstance(o, Exception)]
     if failed:
         raise failed[0]
-    each = [(b - a) / models for a, b in zip(ends[models - 1 :: models], ends[2 * models - 1 :: models], strict=False)]
+    # From one run's end to its next: when the last of them ends an epoch, the first have begun the one that follows.
+    each = [(after - before) / models for before, after in pairwise(ends[::models])]
     return {
         "model": settings.model, "method": method, "models": models, "precision": precision,
         "compiled": settings.compile, "stacked": any("are stacked" in text for text in told.texts),

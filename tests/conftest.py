@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
 import torch
 from hypothesis import settings
 
 # Two workers on two cores: a second thread in each only makes them wait for one another.
 torch.set_num_threads(1)
 
+# Tests compare bits, which a GPU does not promise: on a machine that has one they train on the CPU all the same, those
+# aside that ask for the fixture `any_accelerator`.
+os.environ["LT_ACCELERATOR"] = "cpu"
+
 # The same examples on every run, and no verdict from a clock.
 settings.register_profile("noiseproof", derandomize=True, deadline=None)
 settings.load_profile("noiseproof")
+
+
+@pytest.fixture
+def any_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As outside the tests: the accelerator that is asked for."""
+    monkeypatch.delenv("LT_ACCELERATOR")

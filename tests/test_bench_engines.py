@@ -339,6 +339,7 @@ def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Pa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+@pytest.mark.usefixtures("any_accelerator")
 @pytest.mark.parametrize("engine", ["local", "processes"])
 def test_a_device_that_is_not_there_is_refused_in_one_line(engine: str, tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text('[[experiment]]\ndataset = "digits"\n')

@@ -16,7 +16,10 @@ from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
 from noiseproof.train.fleet import Job, Outcome, fit_many
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.usefixtures("any_accelerator"),
+]
 METHODS = [
     "ce", "sln-mo-lc:start=2", "nfl+mae**", "noise-f", "noise-theta", "tgce", "nal:start=1", "co-teaching:forget=0.4",
     "elr", "forward:warmup=2", "ln", "het:samples=50", "ce & class-balanced:per_class=90",
