@@ -380,6 +380,7 @@ def _read(terminal: int) -> bytes:
         (("--strategy", "nope"), "nope"),
     ],
 )
+@pytest.mark.usefixtures("any_accelerator")
 def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(
     arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

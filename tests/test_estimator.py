@@ -243,6 +243,7 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("any_accelerator")
 def test_bad_parameters_are_refused_by_fit(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small(**options).fit(X, Y)
