@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
 from noiseproof.bench.search import GRIDS, Pruned, Range, _run, expand, free_parts, search, search_all
+from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
 from noiseproof.core.registry import parse_call
 from noiseproof.data import get_dataset
@@ -191,6 +192,40 @@ def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("noiseproof.bench.search.search_all", found)
     CliRunner().invoke(app, ["bench", "search", "001", "gce:q=[0.5]", "--results", str(tmp_path)])
     assert asked == [*GRIDS["001"].values(), "gce:q=[0.5]"]
+
+
+def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Experiment] = []
+
+    def found(grids: Any, *args: Any, **options: Any) -> list[Any]:
+        asked.extend(grids)
+        return []
+
+    monkeypatch.setattr("noiseproof.bench.search.search_all", found)
+    command = ["bench", "search", "ln-table1", "--only", "mnist", "--only", "symmetric 40 %", "--precision", "bf16"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    column = load_table("ln-table1").only("mnist", "symmetric 40 %").in_precision("bf16")
+    by_method = {run.method.partition("@")[0]: run for run in column.experiments([0])}
+    assert {grid.method.partition(":")[0] for grid in asked} == set(GRIDS["000"])
+    for grid in asked:  # the first 50 000 rows of MNIST, for one
+        name = grid.method.partition(":")[0]
+        assert grid == replace(by_method[name], method=GRIDS["000"][name]) and grid.rows == 50_000
+    asked.clear()
+    command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--full"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert {grid.validation for grid in asked} == {0.2} and {grid.rows for grid in asked} == {None}
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("ln-table1", "--only", "CE"), "Expected cells of ln-table1 whose parameters the paper searched, got none."),
+        (("gce:q=[0.5]", "--only", "CE"), "Expected a table of `noiseproof bench table` for --only, got gce:q=[0.5]."),
+    ],
+)
+def test_a_table_with_nothing_to_search_is_refused(words: tuple[str, ...], message: str) -> None:
+    ran = CliRunner().invoke(app, ["bench", "search", *words])
+    assert ran.exit_code == 2 and ran.stderr.strip() == f"noiseproof: {message}"
 
 
 # Optuna's choice

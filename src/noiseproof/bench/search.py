@@ -18,6 +18,7 @@ from typing import Any
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import Json, holder
+from noiseproof.bench.tables import Table
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import format_value, parse_value
 from noiseproof.data.base import own_seed
@@ -124,6 +125,18 @@ def _listed(choices: list[Any] | Range) -> list[Any]:
             "Say how many `trials` to make, for Optuna to choose them."
         )
     return choices
+
+
+def table_grids(table: Table) -> list[Experiment]:
+    """The cells whose parameters their paper searched, each as its grid, with the cell's rows, noise and protocol.
+
+    >>> from noiseproof.bench.tables import load_table
+    >>> [grid.method for grid in table_grids(load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS"))]
+    ['gce:q=[0.1,0.3,0.5,0.7,0.9]', 'ls:alpha=[0.1,0.3,0.5,0.7,0.9]']
+    """
+    known = GRIDS.get(table.paper, {})
+    named = [(run, known.get(run.method.partition("@")[0])) for run in table.experiments([0])]
+    return [replace(run, method=grid) for run, grid in named if grid is not None]
 
 
 def search(grid: Experiment, results_dir: str | Path, **options: Any) -> Found:

@@ -301,7 +301,8 @@ def bench_compare(
     epilog=examples(
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
         "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
-        "bench search 000 --dataset mnist --noise symmetric-all:rate=0.4,count=total --protocol 000 --precision bf16",
+        "bench search ln-table1 --only mnist --only 'symmetric 40 %' --precision bf16",
+        "bench search 000 --noise symmetric:rate=0.4",
         "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
         "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2 --seeds 5 --json",
@@ -315,9 +316,11 @@ def bench_search(
         list[str],
         typer.Argument(
             metavar="GRID",
-            help="Methods with lists of values, or with --trials ranges, to search; 000 or 001: all that paper does.",
+            help="Methods with lists of values, or with --trials ranges, to search; 000 or 001: all that paper does; "
+            "a table of the papers: those of its cells, on their own data.",
         ),
     ],
+    only: Only = None,
     dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
     noise: Annotated[str, typer.Option(help="Noise to put on the training labels.")] = "none",
     validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
@@ -337,18 +340,28 @@ def bench_search(
 ) -> None:
     """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
     from noiseproof.bench import Experiment
-    from noiseproof.bench.search import GRIDS, search_all
+    from noiseproof.bench.search import GRIDS, search_all, table_grids
+    from noiseproof.bench.tables import list_tables, load_table
     from noiseproof.train import Interrupted, Settings
     from noiseproof.train.protocols import protocol as protocol_of
 
     said: dict[str, Any] = {"model": model, "epochs": epochs}
     settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
     settings = dataclasses.replace(settings, **{name: value for name, value in said.items() if value is not None})
-    methods = [method for grid in grids for method in GRIDS.get(grid, {grid: grid}).values()]
     shared: dict[str, Any] = {"settings": settings, "validation": validation, "paper": protocol, "precision": precision}
+    runs: list[Experiment] = []
+    for grid in grids:
+        if grid not in list_tables():
+            runs += [Experiment(dataset, noise, method, **shared) for method in GRIDS.get(grid, {grid: grid}).values()]
+        elif cells := table_grids(load_table(grid).only(*only or ()).in_precision(precision)):
+            runs += [dataclasses.replace(cell, validation=cell.validation or validation) for cell in cells]
+        else:
+            raise ValueError(f"Expected cells of {grid} whose parameters the paper searched, got none.")
+    if only and not set(grids) & set(list_tables()):
+        raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(grids)}.")
     try:
         searches = search_all(
-            [Experiment(dataset, noise, method, **shared) for method in methods], results,
+            runs, results,
             seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
             data_dir=data_dir, progress=_tell,
         )  # fmt: skip

@@ -24,8 +24,8 @@ class LogitBias(nn.Module):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        # A tensor, so that a schedule changes it inside compiled code and CUDA graphs; and all that is taken of ε alone,
-        # which a compiler would work out again for each row, in float64.
+        # A tensor, so that a schedule changes it inside compiled code and CUDA graphs. It holds what is taken of ε,
+        # too, which a compiler would work out again for each row, in float64.
         self.register_buffer("numbers", torch.empty(4, dtype=torch.float64))
         self.numbers: Tensor
         self.set(epsilon)
