@@ -211,9 +211,10 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
         name = grid.method.partition(":")[0]
         assert grid == replace(by_method[name], method=GRIDS["000"][name]) and grid.rows == 50_000
     asked.clear()
-    command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--full"]
+    command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--epochs", "7", "--full"]
     assert CliRunner().invoke(app, command).exit_code == 0
-    assert {grid.validation for grid in asked} == {0.2} and {grid.rows for grid in asked} == {None}
+    assert {(grid.validation, grid.rows, grid.settings.epochs) for grid in asked} == {(0.2, None, 7)}
+    assert {grid.settings.model for grid in asked} == {"wrn-28-2-sln"}
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,13 @@ def test_schedule_moves_inside_compiled_code() -> None:
     torch.testing.assert_close(fast(LOGITS, LABELS), get_loss("mae")(LOGITS, LABELS))
 
 
+def test_a_shift_is_loaded_with_all_that_follows_from_it() -> None:
+    loss, moved = get_loss("remargin:loss=mae,shift=3"), get_loss("remargin:loss=mae,shift=-1")
+    assert list(loss.state_dict()) == ["bias.epsilon"]
+    moved.load_state_dict(loss.state_dict())
+    assert torch.equal(moved(LOGITS, LABELS), loss(LOGITS, LABELS))
+
+
 def test_schedule_moves_inside_a_sum() -> None:
     loss = get_loss("0.5*ce + remargin:loss=mae,shift=[3.0, 0.5]")
     loss.set_epoch(1)

@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import pickle
+import weakref
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -1026,6 +1027,15 @@ def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(monkeypatch: 
         assert spy.call_count == 1 and torch.equal(F.nll_loss(log_p, LABELS), value)
         assert not torch.equal(loss.scores(out._replace(scale=2 * out.scale)), log_p)  # another output
     assert torch.equal(loss.scores(out), log_p) and loss.scores(out).requires_grad  # a gradient is not kept
+    assert copy.deepcopy(loss)._last is None and pickle.loads(pickle.dumps(loss))._last is None
+    with torch.no_grad():
+        out.logits.mul_(2)  # the same tensor, changed
+        assert not torch.equal(loss.scores(out), log_p)
+    activation = torch.zeros(B, K, requires_grad=True) * 1
+    loss(out._replace(logits=activation), LABELS)
+    gone = weakref.ref(activation)
+    del activation
+    assert gone() is None  # nor what it was made of
     with torch.no_grad():
         loss.set_step(4, torch.Generator().manual_seed(4))
         assert not torch.equal(loss.scores(out), log_p)

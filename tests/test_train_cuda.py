@@ -33,7 +33,9 @@ def task() -> Task:
 
 
 def gpu(precision: str = "32-true", strategy: str = "auto") -> Fabric:
-    return Fabric(accelerator="cuda", devices=1, precision=precision, strategy=strategy)
+    fabric = Fabric(accelerator="cuda", devices=1, precision=precision, strategy=strategy)
+    assert fabric.device.type == "cuda"  # whatever the environment says
+    return fabric
 
 
 def assert_same(a: Result, b: Result) -> None:

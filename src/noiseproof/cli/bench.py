@@ -345,16 +345,18 @@ def bench_search(
     from noiseproof.train import Interrupted, Settings
     from noiseproof.train.protocols import protocol as protocol_of
 
-    said: dict[str, Any] = {"model": model, "epochs": epochs}
+    said = {name: value for name, value in {"model": model, "epochs": epochs}.items() if value is not None}
     settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
-    settings = dataclasses.replace(settings, **{name: value for name, value in said.items() if value is not None})
+    settings = dataclasses.replace(settings, **said)  # type: ignore[arg-type]
     shared: dict[str, Any] = {"settings": settings, "validation": validation, "paper": protocol, "precision": precision}
     runs: list[Experiment] = []
     for grid in grids:
         if grid not in list_tables():
             runs += [Experiment(dataset, noise, method, **shared) for method in GRIDS.get(grid, {grid: grid}).values()]
         elif cells := table_grids(load_table(grid).only(*only or ()).in_precision(precision)):
-            runs += [dataclasses.replace(cell, validation=cell.validation or validation) for cell in cells]
+            for cell in cells:
+                own = dataclasses.replace(cell.settings, **said)  # type: ignore[arg-type]
+                runs.append(dataclasses.replace(cell, settings=own, validation=cell.validation or validation))
         else:
             raise ValueError(f"Expected cells of {grid} whose parameters the paper searched, got none.")
     if only and not set(grids) & set(list_tables()):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
+from weakref import ref
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ Covariance = Literal["full", "diagonal", "isotropic", "identity"]
 Predict = Literal["classes", "released"]
 NEEDS = {"full": {"root"}, "diagonal": {"scale"}, "isotropic": {"scale"}, "identity": set()}
 CHUNK = 2**21  # noisy logits of Het in memory at once
-MOST_CLASSES, MOST_FACTORS = 2048, 8  # of a kernel, which holds a row, and reads the noise again for each factor
+MOST_CLASSES, MOST_FACTORS = 2048, 8  # of a kernel, which holds a row, and its gradient by each factor
 
 
 _field = partial(field_of, remedy="Use a head that gives it, or a loss with another `covariance`.")
@@ -375,10 +376,13 @@ class Het(Loss):
         self.step = 0
         self._generator: torch.Generator | None = None
         self._drawn: list[Chunk] = []  # from that
-        self._averaged: list[tuple[Output, Tensor]] = []  # by that
+        self._last: tuple[list[tuple[ref[Tensor], int]], Tensor] | None = None  # of what that averaged, and to what
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
-        self.step, self._generator, self._drawn, self._averaged = seed, generator, [], []
+        self.step, self._generator, self._drawn, self._last = seed, generator, [], None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_generator": None, "_drawn": [], "_last": None}  # these are of one step
 
     def scores(self, out: Output) -> Tensor:
         """log of the averaged softmax, (B, K)."""
@@ -388,15 +392,17 @@ class Het(Loss):
         return log_p
 
     def _average(self, out: Output) -> Tensor:
-        for known, log_p in () if torch.is_grad_enabled() or not self.training else self._averaged:
-            if all(part is other for part, other in zip(known, out, strict=True)):
+        given = [part for part in out if part is not None]
+        if self._last is not None and self.training and not torch.is_grad_enabled():
+            parts, log_p = self._last
+            pairs = zip(parts, given, strict=False)
+            if len(parts) == len(given) and all(known() is part and at == part._version for (known, at), part in pairs):
                 return log_p  # of the step's loss, which whoever watches the step asks for again
         rows, K = out.logits.shape
         scale = _field(out, "scale", (rows, K), (rows, 1))
         factors = None
         if self.covariance == "full":
-            given = out.factors
-            rank = given.shape[2] if given is not None and given.dim() == 3 else 1
+            rank = out.factors.shape[2] if out.factors is not None and out.factors.dim() == 3 else 1
             factors = _field(out, "factors", (rows, K, rank))
         wide = torch.promote_types(out.logits.dtype, torch.float32)
         mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(wide)  # else large logits swallow noise
@@ -405,7 +411,9 @@ class Het(Loss):
         draw = partial(draw_noise, mean.detach(), rank, samples=self.samples, shared=self.shared, classes_first=first)
         noise: Callable[[], Iterable[Chunk]]
         if self.training and self._generator is not None:
-            if not self._drawn or self._drawn[0][0].shape[1:] != (1 if self.shared else rows, K):
+            each, across = self._drawn[0] if self._drawn else (None, None)
+            width = 0 if across is None else across.shape[2]
+            if each is None or (*each.shape[1:], width) != (1 if self.shared else rows, K, rank):
                 self._drawn = list(draw(source=self._generator))
             noise = partial(iter, self._drawn)
         else:
@@ -414,8 +422,8 @@ class Het(Loss):
         factors = None if factors is None else factors.to(wide)
         average: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
         average = average.to(out.logits.dtype)
-        if self.training and self._generator is not None:
-            self._averaged.append((out, average.detach()))
+        if self.training and self._generator is not None and average.requires_grad:
+            self._last = [(ref(part), part._version) for part in given], average.detach()
         return average
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:

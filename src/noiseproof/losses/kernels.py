@@ -26,6 +26,13 @@ _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specia
 
 
 @_kernel
+def _place(rows, BR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which share of the samples this program has, and which rows."""
+    blocks = tl.cdiv(rows, BR)
+    return tl.program_id(0) // blocks, tl.program_id(0) % blocks * BR + tl.arange(0, BR)
+
+
+@_kernel
 def _weights(values, b, k, rows, K: tl.constexpr):  # type: ignore[no-untyped-def]
     """Numbers of rows b and classes k, of (K, B): (k, b), zero past the last."""
     at = k[:, None] * rows + b[None, :]
@@ -62,19 +69,19 @@ def _average(  # type: ignore[no-untyped-def]
     SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Of SHARE samples: the largest log-probability of each class, and Σ_s exp(log p − that)."""
-    b, k = tl.program_id(1) * BR + tl.arange(0, BR), tl.arange(0, BK)
+    share, b = _place(rows, BR=BR)
+    k = tl.arange(0, BK)
     middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
     width = _weights(scale, b, k, rows, K=K) / tau
     top, total = tl.full((BK, BR), LOWEST, tl.float32), tl.zeros((BK, BR), tl.float32)
-    first = tl.program_id(0) * SHARE
-    for s in range(first, min(first + SHARE, samples)):
+    for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, _ = _log_softmax(
             middle, width, factors, each, across, tau, s, b, k, rows, samples, K=K, RANK=RANK, SHARED=SHARED
         )
         away, higher = tl.exp(-tl.abs(log_p - top)), log_p > top
         total = tl.where(higher, total * away + 1, total + away)
         top = tl.where(higher, log_p, top)
-    at = (tl.program_id(0) * K + k)[:, None] * rows + b[None, :]
+    at = (share * K + k)[:, None] * rows + b[None, :]
     some = (k < K)[:, None] & (b < rows)[None, :]
     tl.store(tops + at, top, mask=some)
     tl.store(sums + at, total, mask=some)
@@ -105,14 +112,14 @@ def _slopes(  # type: ignore[no-untyped-def]
     SHARE: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr, RANKS: tl.constexpr,
 ):  # fmt: skip
     """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ, d and V's columns."""
-    b, k, r = tl.program_id(1) * BR + tl.arange(0, BR), tl.arange(0, BK), tl.arange(0, RANKS)
+    share, b = _place(rows, BR=BR)
+    k, r = tl.arange(0, BK), tl.arange(0, RANKS)
     middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
     width = _weights(scale, b, k, rows, K=K) / tau
     average, g = _weights(log_mean, b, k, rows, K=K), _weights(grad, b, k, rows, K=K)
     of_mean, of_scale = tl.zeros((BK, BR), tl.float32), tl.zeros((BK, BR), tl.float32)
     of_factors = tl.zeros((RANKS, BK, BR), tl.float32)
-    first = tl.program_id(0) * SHARE
-    for s in range(first, min(first + SHARE, samples)):
+    for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, noise = _log_softmax(
             middle, width, factors, each, across, tau, s, b, k, rows, samples, K=K, RANK=RANK, SHARED=SHARED
         )
@@ -124,8 +131,8 @@ def _slopes(  # type: ignore[no-untyped-def]
             at = _noise(across, r[:, None], s, b[None, :], rows, samples, SHARED=SHARED)
             drawn = tl.load(at, mask=(r < RANK)[:, None] & (b < rows)[None, :], other=0.0)
             of_factors += drawn[:, None, :] * slope[None, :, :]
-    some, part = (k < K)[:, None] & (b < rows)[None, :], tl.num_programs(0) * K * rows
-    at = (tl.program_id(0) * K + k)[:, None] * rows + b[None, :]
+    some, part = (k < K)[:, None] & (b < rows)[None, :], tl.cdiv(samples, SHARE) * K * rows
+    at = (share * K + k)[:, None] * rows + b[None, :]
     tl.store(out + at, of_mean, mask=some)
     tl.store(out + part + at, of_scale, mask=some)
     if RANK > 0:
@@ -135,8 +142,8 @@ def _slopes(  # type: ignore[no-untyped-def]
 
 def _launch(
     mean: Tensor, scale: Tensor, factors: Tensor | None, each: Tensor, across: Tensor | None
-) -> tuple[tuple[int, int], list[Tensor], dict[str, int]]:
-    """Programs over samples and over rows, the tensors that they read, and the sizes of a tile."""
+) -> tuple[int, list[Tensor], dict[str, int]]:
+    """The number of shares, the tensors that programs read, and the sizes of a tile."""
     rows, K = mean.shape
     bk = triton.next_power_of_2(max(K, 2))
     br = max(1, min(32, TILE // bk))
@@ -150,7 +157,7 @@ def _launch(
         (mean, each) if factors is None or across is None
         else (factors.permute(2, 1, 0).contiguous(), across.permute(2, 0, 1).contiguous())
     )  # fmt: skip
-    return (triton.cdiv(each.shape[1], SHARE), triton.cdiv(rows, br)), [mean, scale, factors, each, across], sizes
+    return triton.cdiv(each.shape[1], SHARE), [mean, scale, factors, each, across], sizes
 
 
 def log_sum_softmax(
@@ -160,13 +167,13 @@ def log_sum_softmax(
 
     Less log S it is the log of the mean in paper 000, Eq. 13. Noise that lies as (K, S, B) is not copied.
     """
-    grid, inputs, sizes = _launch(mean, scale, factors, each, across)
+    shares, inputs, sizes = _launch(mean, scale, factors, each, across)
     rows, K = mean.shape
-    tops, sums = (torch.empty(grid[0], K, rows, dtype=torch.float32, device=mean.device) for _ in range(2))
+    tops, sums = (torch.empty(shares, K, rows, dtype=torch.float32, device=mean.device) for _ in range(2))
     out = torch.empty(K, rows, dtype=torch.float64, device=mean.device)
     with device_of(mean):
-        _average[grid](*inputs, tops, sums, tau, rows, len(each), **sizes)
-        _join[triton.cdiv(K * rows, 32),](tops, sums, out, K * rows, grid[0], BS=32, BC=32, num_warps=4)
+        _average[shares * triton.cdiv(rows, sizes["BR"]),](*inputs, tops, sums, tau, rows, len(each), **sizes)
+        _join[triton.cdiv(K * rows, 32),](tops, sums, out, K * rows, shares, BS=32, BC=32, num_warps=4)
     return out.t()
 
 
@@ -175,10 +182,10 @@ def mean_softmax_gradients(
     log_mean: Tensor, grad: Tensor,
 ) -> Tensor:  # fmt: skip
     """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (000 Eq. 14)."""
-    grid, inputs, sizes = _launch(mean, scale, factors, each, across)
-    out = torch.empty(2 + sizes["RANK"], grid[0], *mean.t().shape, dtype=torch.float32, device=mean.device)
+    shares, inputs, sizes = _launch(mean, scale, factors, each, across)
+    out = torch.empty(2 + sizes["RANK"], shares, *mean.t().shape, dtype=torch.float32, device=mean.device)
     with device_of(mean):
-        _slopes[grid](
+        _slopes[shares * triton.cdiv(len(mean), sizes["BR"]),](
             *inputs, log_mean.t().contiguous(), grad.t().contiguous(), out, tau, len(mean), len(each),
             RANKS=triton.next_power_of_2(max(1, sizes["RANK"])), **sizes,
         )  # fmt: skip

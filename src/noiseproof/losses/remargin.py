@@ -24,29 +24,31 @@ class LogitBias(nn.Module):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()
-        # A tensor, so that a schedule changes it inside compiled code and CUDA graphs. It holds what is taken of ε,
-        # too, which a compiler would work out again for each row, in float64.
-        self.register_buffer("numbers", torch.empty(4, dtype=torch.float64))
-        self.numbers: Tensor
+        # Tensors, so that a schedule changes them inside compiled code and CUDA graphs. The powers are kept because a
+        # compiler would work them out again for each row, in float64.
+        self.register_buffer("epsilon", torch.empty((), dtype=torch.float64))
+        self.register_buffer("powers", torch.empty(3, dtype=torch.float64), persistent=False)  # e^ε, e^−ε, e^ε − 1
+        self.epsilon: Tensor
+        self.powers: Tensor
         self.set(epsilon)
 
     def set(self, epsilon: float) -> None:
-        numbers = epsilon, math.exp(epsilon), math.exp(-epsilon), math.expm1(epsilon)
-        for place, number in zip(self.numbers, numbers, strict=True):
-            place.fill_(number)
+        self.epsilon.fill_(epsilon)
+        for place, power in zip(self.powers, (math.exp(epsilon), math.exp(-epsilon), math.expm1(epsilon)), strict=True):
+            place.fill_(power)
 
-    @property
-    def epsilon(self) -> Tensor:
-        return self.numbers[0]
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.set(float(self.epsilon))
 
     def value(self, y: LabelProb) -> Tensor:
-        epsilon, _, down, more = self.numbers
+        _, down, more = self.powers
         near = torch.log1p(torch.expm1(y.nll.clamp_max(80)) * down)
-        far = y.nll - epsilon + torch.log1p(y.p * more)  # where expm1(nll) overflows
+        far = y.nll - self.epsilon + torch.log1p(y.p * more)  # where expm1(nll) overflows
         return torch.where(y.nll < 80, near, far)
 
     def slope(self, y: LabelProb) -> Tensor:
-        return 1 / (y.miss + y.p * self.numbers[1])
+        return 1 / (y.miss + y.p * self.powers[0])
 
 
 @register("remargin")
