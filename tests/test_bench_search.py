@@ -169,6 +169,15 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "Expected `validation` above 0" in refused.stderr
 
 
+def test_searches_on_several_sets_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [replace(GRID, method="gce:q=[0.9]"), replace(GRID, method="gce:q=[0.9]", noise="symmetric:rate=0.2")]
+    monkeypatch.setattr("noiseproof.bench.search.table_grids", lambda table: others)
+    ran = CliRunner().invoke(app, ["bench", "search", "ln-table1", "--seeds", "1", "--results", str(tmp_path)])
+    assert [line for line in ran.stdout.splitlines() if line.startswith("digits")] == [
+        "digits, symmetric:rate=0.4:", "digits, symmetric:rate=0.2:",
+    ]  # fmt: skip
+
+
 def test_several_grids_are_searched_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(
@@ -203,7 +212,7 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
 
     monkeypatch.setattr("noiseproof.bench.search.search_all", found)
     command = ["bench", "search", "ln-table1", "--only", "mnist", "--only", "symmetric 40 %", "--precision", "bf16"]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0
     column = load_table("ln-table1").only("mnist", "symmetric 40 %").in_precision("bf16")
     by_method = {run.method.partition("@")[0]: run for run in column.experiments([0])}
     assert {grid.method.partition(":")[0] for grid in asked} == set(GRIDS["000"])
@@ -212,7 +221,7 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
         assert grid == replace(by_method[name], method=GRIDS["000"][name]) and grid.rows == 50_000
     asked.clear()
     command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--epochs", "7", "--full"]
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0
     assert {(grid.validation, grid.rows, grid.settings.epochs) for grid in asked} == {(0.2, None, 7)}
     assert {grid.settings.model for grid in asked} == {"wrn-28-2-sln"}
 

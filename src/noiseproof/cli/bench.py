@@ -373,7 +373,10 @@ def bench_search(
     if as_json:
         show_json([{**dataclasses.asdict(found), "mean": found.mean, "std": found.std} for found in searches])
         return
-    for found in searches:
+    several = len({run.task_fields for run in runs}) > 1
+    for run, found in zip(runs, searches, strict=True):
+        if several:
+            typer.echo(f"{run.dataset}, {run.noise}:")
         points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
         rows = [(m, "failed" if a is None else f"{a:.4f}") for m, a in points]
         show(("method", "noisy validation"), rows + [(method, "given up") for method in found.pruned])
