@@ -22,8 +22,19 @@ from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
 from noiseproof.strategies.batch import Batch
 
-SWEEP = 1024  # rows of a forward pass without gradients; small ones more on a GPU, up to so many numbers in all:
-NUMBERS = 2**23
+SWEEP = 1024  # rows of a forward pass without gradients; more on a GPU, as `sweep_rows` says
+
+
+def sweep_rows(rows: int, numbers: int, memory: int) -> int:
+    """Rows of a pass without gradients over ``rows`` of so many ``numbers``, on a GPU with ``memory`` bytes.
+
+    In equal parts, and few: a small network waits for the host, which starts every kernel of every part.
+
+    >>> [sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9) for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]]
+    [2500, 10000, 10000]
+    """
+    most = max(SWEEP, min(16 * SWEEP, max(2**23, memory // 4096) // numbers))
+    return math.ceil(rows / math.ceil(rows / most))
 
 
 def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: torch.dtype) -> Tensor:
@@ -345,7 +356,8 @@ class Run:
         order = places % len(x)  # equally many for all processes: what is added at the end does not count
         size = SWEEP
         if self.device.type == "cuda" and isinstance(x, Tensor) and len(x):
-            size = max(SWEEP, min(8 * SWEEP, NUMBERS // x[0].numel()))
+            memory = torch.cuda.get_device_properties(self.device).total_memory
+            size = sweep_rows(share, x[0].numel(), memory)
         parts = torch.split(order, size)
         counted = torch.split((places < len(x)).to(self.device), size)
         with evaluating([*models, self.loss]):  # a loss that draws its scores draws the same ones for every such pass
