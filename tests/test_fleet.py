@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_no_more_than_asked_for_are_under_way() -> None:
         turns.clear()
         fly([watched(i) for i in range(3)], at_once=at_once)
         assert turns == [i for group in groups for _ in range(EPOCHS * STEPS) for i in group]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_seconds_of_all_runs_are_no_more_than_passed(at_once: int) -> None:
+    """Each has its share of the time that they train side by side."""
+    began = time.perf_counter()
+    outcomes = fly(jobs(), at_once=at_once)
+    passed = time.perf_counter() - began
+    seconds = [[row["seconds"] for row in outcome.rows] for outcome in outcomes if isinstance(outcome, Result)]
+    assert len(seconds) == 5 and min(map(min, seconds)) > 0 and sum(map(sum, seconds)) <= passed
 
 
 def test_finished_is_told_of_each_run_once() -> None:

@@ -116,8 +116,8 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
     """What is kept of a run: its last, best and oracle's epochs, or why it failed; what it cost and how it was made.
 
     ``samples`` is how many Het averages over, which 000 does not say. ``seconds`` are those of all its epochs, over all
-    sittings; ``peak_memory`` is the largest that its process, or the GPU with all that went on beside it, ever had
-    until then.
+    sittings, and of runs side by side each one's share. ``peak_memory`` is the largest that its process, or the GPU
+    with all that went on beside it, ever had until then.
     """
     found: Json = {"key": experiment.key, "version": RESULT_VERSION, "status": "done", "error": None}
     found |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}

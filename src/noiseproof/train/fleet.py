@@ -7,6 +7,7 @@ generators; only the device's time is shared. A stack computes the same with ker
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import suppress
@@ -83,6 +84,7 @@ def fit_many(
     seating = Seating() if stack else None
     shared: Shared = {}
     outcomes: list[Outcome] = []
+    clock = _SharedClock()
     folders: set[Path] = set()
     source: Iterator[tuple[int, Job]] = enumerate(jobs)
     flying = deque[tuple[int, Flight]]()
@@ -108,8 +110,9 @@ def fit_many(
                     folders.add(folder)
                 outcomes.append(Interrupted("This run was not finished."))
                 job = replace(job, task=_on(job.task, fabric.device, shared))
-                steps = training(job, fabric, resume=resume, asked=asked, seating=seating)
+                steps = training(job, fabric, resume=resume, asked=asked, seating=seating, clock=clock)
                 flying.append((number, (steps, own_stream(fabric))))
+            clock.share(len(flying))
             for _ in range(len(flying)):
                 number, (steps, stream) = flying.popleft()
                 if stream is not None:
@@ -129,6 +132,23 @@ def fit_many(
         of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
         raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to go on.")
     return outcomes
+
+
+class _SharedClock:
+    """A run's seconds of a machine that several share: with n of them they pass n times as slowly as on the wall."""
+
+    def __init__(self) -> None:
+        self.runs, self.at, self.passed = 1, time.perf_counter(), 0.0
+
+    def __call__(self) -> float:
+        now = time.perf_counter()
+        self.passed, self.at = self.passed + (now - self.at) / self.runs, now
+        return self.passed
+
+    def share(self, runs: int) -> None:
+        """So many from now on."""
+        self()
+        self.runs = max(1, runs)
 
 
 def _how_many(job: Job, fabric: Fabric) -> int:

@@ -151,10 +151,12 @@ def training(
     max_steps: int | None = None,
     asked: Sequence[int] = (),
     seating: Seating | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Generator[None, None, Result]:
     """``train`` one step at a time, so that several runs can go side by side; ``asked`` becomes true to stop it.
 
     With a ``seating``, runs of one shape are stacked: each has to be resumed by turns, for it waits for the others.
+    ``clock`` counts the record's seconds.
     """
     task, method, seed, progress = job.task, job.method, job.seed, job.progress
     settings = job.settings or Settings()
@@ -194,7 +196,7 @@ def training(
 
     try:
         while run.epoch < settings.epochs and not run.stopped:
-            began = time.perf_counter()
+            began = clock()
             run.loss.set_epoch(run.epoch)
             for optimizer in run.optimizers:
                 for group in optimizer.param_groups:
@@ -232,7 +234,7 @@ def training(
             measured = record.measure(run)
             yield from run.drained()  # on a GPU other runs go on, while this one's steps are still to be computed
             keeper.check()
-            metrics = record.end_epoch(run, measured, time.perf_counter() - began)
+            metrics = record.end_epoch(run, measured, clock() - began)
             fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
             for strategy in method.strategies:
                 strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)
