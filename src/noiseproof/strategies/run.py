@@ -31,9 +31,10 @@ def sweep_rows(rows: int, numbers: int, memory: int) -> int:
     In equal parts, and few: a small network waits for the host, which starts every kernel of every part.
 
     >>> [sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9) for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]]
-    [2500, 10000, 10000]
+    [2500, 5000, 5556]
     """
-    most = max(SWEEP, min(16 * SWEEP, max(2**23, memory // 4096) // numbers))
+    # By memory, so that a wide network's activations fit beside a fleet that fills its share (`fleet.SPARE`).
+    most = max(SWEEP, min(16 * SWEEP, max(2**23, memory // 8192) // numbers))
     return math.ceil(rows / math.ceil(rows / most))
 
 
