@@ -349,9 +349,12 @@ def bench_search(
     settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
     settings = dataclasses.replace(settings, **said)  # type: ignore[arg-type]
     shared: dict[str, Any] = {"settings": settings, "validation": validation, "paper": protocol, "precision": precision}
+    tables = list_tables()
+    if only and not set(grids) & set(tables):
+        raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(grids)}.")
     runs: list[Experiment] = []
     for grid in grids:
-        if grid not in list_tables():
+        if grid not in tables:
             runs += [Experiment(dataset, noise, method, **shared) for method in GRIDS.get(grid, {grid: grid}).values()]
         elif cells := table_grids(load_table(grid).only(*only or ()).in_precision(precision)):
             for cell in cells:
@@ -359,8 +362,6 @@ def bench_search(
                 runs.append(dataclasses.replace(cell, settings=own, validation=cell.validation or validation))
         else:
             raise ValueError(f"Expected cells of {grid} whose parameters the paper searched, got none.")
-    if only and not set(grids) & set(list_tables()):
-        raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(grids)}.")
     try:
         searches = search_all(
             runs, results,

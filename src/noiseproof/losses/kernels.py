@@ -40,6 +40,13 @@ def _weights(values, b, k, rows, K: tl.constexpr):  # type: ignore[no-untyped-de
 
 
 @_kernel
+def _over_tau(mean, scale, tau, b, k, rows, K: tl.constexpr):  # type: ignore[no-untyped-def]
+    """μ/τ, −∞ past the last class, and d/τ: (k, b)."""
+    middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
+    return middle, _weights(scale, b, k, rows, K=K) / tau
+
+
+@_kernel
 def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where the noise of sample s and rows b lies, of (columns, S, B or 1)."""
     at = s + 0 * b if SHARED else s * rows + b
@@ -71,8 +78,7 @@ def _average(  # type: ignore[no-untyped-def]
     """Of SHARE samples: the largest log-probability of each class, and Σ_s exp(log p − that)."""
     share, b = _place(rows, BR=BR)
     k = tl.arange(0, BK)
-    middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
-    width = _weights(scale, b, k, rows, K=K) / tau
+    middle, width = _over_tau(mean, scale, tau, b, k, rows, K=K)
     top, total = tl.full((BK, BR), LOWEST, tl.float32), tl.zeros((BK, BR), tl.float32)
     for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, _ = _log_softmax(
@@ -114,8 +120,7 @@ def _slopes(  # type: ignore[no-untyped-def]
     """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ, d and V's columns."""
     share, b = _place(rows, BR=BR)
     k, r = tl.arange(0, BK), tl.arange(0, RANKS)
-    middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
-    width = _weights(scale, b, k, rows, K=K) / tau
+    middle, width = _over_tau(mean, scale, tau, b, k, rows, K=K)
     average, g = _weights(log_mean, b, k, rows, K=K), _weights(grad, b, k, rows, K=K)
     of_mean, of_scale = tl.zeros((BK, BR), tl.float32), tl.zeros((BK, BR), tl.float32)
     of_factors = tl.zeros((RANKS, BK, BR), tl.float32)
