@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.evidence import cross_validate, watch_training
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.posterior import (
     ClassNoise,
@@ -106,6 +107,25 @@ def test_overlap_is_not_noise() -> None:
     found = find_label_issues(given, p)
     assert found.looks_fine and found.noise_rate < 0.04  # of 12 seeds, 0.029 to 0.038: not all overlap is seen through
     assert found.is_issue.mean() < 0.015
+
+
+def test_predictions_that_know_only_what_is_common_contradict_no_label() -> None:
+    random = np.random.default_rng(0)
+    chance = 1 / (1 + np.exp(2 - 0.5 * random.normal(size=2000)))  # of class 1: always below one half
+    given = (random.random(2000) < chance).astype(np.int64)
+    found = find_label_issues(given, np.stack([1 - chance, chance], 1))
+    assert not found.is_told and not found.looks_fine and not found.is_issue.any()
+    assert found.hit_rate == found.base_rate == (given == 0).mean() and found.noise_interval[0] == 0
+    ranks = chance[given == 1].argsort()  # the list is in order all the same
+    assert (np.diff(found.quality[given == 1][ranks]) >= 0).all()
+    assert find_label_issues(given, np.stack([1 - chance, chance], 1), trusted=np.arange(100)).is_told
+
+
+def test_labels_that_have_nothing_to_do_with_the_rows_are_not_called_wrong() -> None:
+    random = np.random.default_rng(0)
+    x, given, folds = random.normal(size=(600, 6)), random.integers(0, 3, 600), np.arange(600) % 4
+    for evidence in (cross_validate(x, given, 3, folds, epochs=8), watch_training(x, given, 3, epochs=8)):
+        assert not (found := find_label_issues(given, evidence=evidence)).is_told and not found.is_issue.any()
 
 
 def test_a_clean_set_looks_fine_and_a_noisy_one_does_not() -> None:

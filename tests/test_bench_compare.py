@@ -84,7 +84,9 @@ def test_holm_by_hand() -> None:
 
 def test_differences_without_spread() -> None:
     same, constant = rank({"a": [0.5, 0.75], "b": [0.5, 0.75]}), rank({"a": [0.5, 0.75], "b": [0.25, 0.5]})
-    assert same[1].p == 1.0 and constant[1].p == 0.0
+    assert same[1].p == 1.0 and constant[1].p == 0.5  # two coins that agree
+    five = rank({"a": [0.95, 0.90, 0.85, 0.80, 0.75], "b": [0.90, 0.85, 0.80, 0.75, 0.70]})  # equal but for rounding
+    assert five[1].p == 2 * 0.5**5
     assert [place.margin for place in rank({"a": [0.5] * 3})] == [0.0]
 
 
@@ -121,12 +123,13 @@ def test_ranks_of_nothing_are_refused(accuracies: dict[str, list[float]]) -> Non
         ({"a": [0.8], "b": [0.9]}, "Nothing is settled: b is ahead with 0.900, but without two seeds"),
         ({"a": [0.8, 0.9]}, "Nothing to recommend: only a was run, with 0.850."),
         ({"a": [nan, nan], "b": [nan, nan]}, "Nothing to recommend: every run failed."),
+        ({"a": [0.8, 0.9], "b": [0.7, 0.8]}, "No clear winner: a is ahead with 0.850, but 2 seeds cannot tell"),
         ({"a": [0.8, 0.9], "b": [nan, nan]}, "Nothing is settled: a is ahead with 0.850, but without two seeds"),
         (
             {"a": [0.8, 0.9, 0.85], "b": [0.2, 0.3, 0.26], "c": [0.98, 0.99, nan]},
             "Use a: with 0.850 it is ahead of those that never failed, and by more than chance explains (p ≤ 0.0",
         ),
-        ({"a": [0.8, 0.9, nan], "b": [0.2, 0.3, nan]}, "Use a (though 1 of its runs failed): with 0.850"),
+        ({"a": [0.8, 0.9, nan], "b": [0.2, 0.31, nan]}, "Use a (though 1 of its runs failed): with 0.850"),
     ],
 )
 def test_recommendations(accuracies: dict[str, list[float]], said: str) -> None:

@@ -29,6 +29,7 @@ from noiseproof.bench.forecast import forecast
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
 from noiseproof.train import Settings, train
+from noiseproof.train.checkpoint import BadCheckpoint
 from noiseproof.train.fleet import fit_many
 
 # A checkpoint after every step makes runs of a second or so, and lets one that is killed go on from where it was.
@@ -196,11 +197,12 @@ def test_a_failed_run_is_written_down_and_retried_only_when_asked(tmp_path: Path
     assert again[wild.key]["error"] == failed["error"] and again[ONE.key] == results[ONE.key]
 
 
-def test_trouble_of_the_machine_is_no_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trouble", [OSError("No space left"), BadCheckpoint("Expected labels=1 to resume")])
+def test_trouble_that_is_not_the_runs_own_is_no_result(trouble: Exception, tmp_path: Path) -> None:
     def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
-        finished(0, OSError("No space left on device"))
+        finished(0, trouble)
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(type(trouble), match=str(trouble)):
         run_all([ONE], tmp_path, fit=fit)
     assert read_results(tmp_path) == {} and status([ONE], tmp_path) == {ONE: "to do"}
 
@@ -359,6 +361,10 @@ def test_the_command_line_runs_and_says_what_is_there(tmp_path: Path) -> None:
     assert "2/2 " in ran.stderr and "seed 1: loss " in ran.stderr and "seed 0" not in ran.stderr
     ran = CliRunner().invoke(app, ["bench", "status", str(path), "--results", folder])
     assert ran.stdout.endswith("2 done\n")
+    path.write_text(path.read_text().replace("seed = [0, 1]", 'optimizer = "sgd:lr=1e30"'))
+    for form in ([], ["--json"]):
+        ran = CliRunner().invoke(app, ["bench", "run", str(path), "--results", folder, *form])
+        assert ran.exit_code == 3  # for scripts: something failed
 
 
 # Several processes, and their deaths

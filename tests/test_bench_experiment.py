@@ -69,6 +69,34 @@ def test_what_changes_no_result_changes_no_key(same: Experiment) -> None:
     assert same.key == ONE.key
 
 
+def test_a_key_follows_what_files_hold_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(dataset: str = "table:table=mine.csv,label=y", noise: str = "none") -> str:
+        return replace(ONE, dataset=dataset, noise=noise).key
+
+    missing = key()
+    for folder, text in (("a", "x,y\n1,0\n"), ("b", "x,y\n1,0\n"), ("c", "x,y\n1,1\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.csv").write_text(text)
+    keys = []
+    for folder in "abc":
+        monkeypatch.chdir(tmp_path / folder)
+        keys.append(key())
+    assert keys[0] == keys[1] != keys[2] and missing not in keys
+    np.save("n.npy", np.zeros(3))
+    before = key("digits", "file:path=n.npy")
+    np.save("n.npy", np.ones(3))
+    assert key("digits", "file:path=n.npy") != before
+    # A folder, by the names and sizes of its files: one that moves to another class has another label.
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+    picture = tmp_path / "pictures" / "cat" / "1.png"
+    picture.write_bytes(b"1")
+    before = key(f"images:folder={tmp_path / 'pictures'}")
+    assert key(f"images:folder={tmp_path / 'pictures'}") == before
+    picture.rename(tmp_path / "pictures" / "dog" / "1.png")
+    assert key(f"images:folder={tmp_path / 'pictures'}") != before
+
+
 def test_precision_is_a_word_or_a_number_and_32_is_what_was_before() -> None:
     assert replace(ONE, precision="32").key == replace(ONE, precision=32).key == ONE.key  # type: ignore[arg-type]
     text = '[[experiment]]\ndataset = "digits"\nmodel = "mlp:hidden=[8]"\nprecision = [32, "bf16"]\n'
@@ -163,6 +191,10 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ("epochs = 2", 'protocol = "004"', 10, "got 'digits' of paper '004'"),
         ("epochs = 2", "rows = 10000", 10, "Expected at most 1437 `rows`, got 10000"),
         ("epochs = 2", "validation = 1e-6", 10, "Expected rows in both parts"),
+        ('"gce:q=0.7"', '"ce & early-stopping"', 7, "Expected noisy labels held out for early-stopping, got none."),
+        ('"gce:q=0.7"', '"ce & sigua-bc"', 7, "Expected the loss `backward` for sigua-bc, got `ce`"),
+        ('"gce:q=0.7"', '"ln & sln"', 7, "Expected probabilities in the target of ln"),
+        ("[0, 1]", "[]", 11, "Expected values for `seed`, got an empty list."),
         ("[0, 1]", '[0, "one"]', 11, "Expected `seed` to be an integer of at least 0, got 'one'"),
         ("[0, 1]", "[\n  0,\n  -1]", 13, "got -1"),
         ("noise_seed = 0", "noise_seed = -1", 15, "noise_seed"),
@@ -183,6 +215,12 @@ def test_a_refusal_names_file_line_and_remedy(old: str, new: str, line: int, mes
         load_experiments(path, data_dir=tmp_path)
     assert str(refused.value).startswith(f"{path}:{line}: ")
     assert message in str(refused.value)
+
+
+def test_a_file_of_other_bytes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes("# für".encode("latin-1"))
+    with pytest.raises(BadExperiment, match=r"latin.toml: Expected TOML in UTF-8, got: "):
+        load_experiments(tmp_path / "latin.toml")
 
 
 def test_no_blocks_are_refused_too(tmp_path: Path) -> None:

@@ -231,6 +231,10 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
     [
         (("ln-table1", "--only", "CE"), "Expected cells of ln-table1 whose parameters the paper searched, got none."),
         (("gce:q=[0.5]", "--only", "CE"), "Expected a table of `noiseproof bench table` for --only, got gce:q=[0.5]."),
+        (
+            ("ln-table1", "--noise", "none", "--protocol", "000"),
+            "Expected no --noise or --protocol, since a table's cells have their own. Leave it out.",
+        ),
     ],
 )
 def test_a_table_with_nothing_to_search_is_refused(words: tuple[str, ...], message: str) -> None:

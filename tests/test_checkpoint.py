@@ -15,6 +15,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, prepare
@@ -254,6 +255,11 @@ def test_other_settings_are_refused_by_name(
         train(moons(), method, other, seed=seed, out=tmp_path, resume=True)
 
 
+def shifted(task: Task) -> Task:
+    assert isinstance(task.train.x, Tensor)
+    return replace(task, train=replace(task.train, x=task.train.x + 1))
+
+
 @pytest.mark.parametrize(
     "key, other",
     [
@@ -261,12 +267,21 @@ def test_other_settings_are_refused_by_name(
         ("noise", lambda: moons(noise="symmetric:rate=0.2")),
         ("rows", lambda: moons(n=102)),
         ("labels", lambda: moons(seed=1)),
+        ("inputs", lambda: shifted(moons())),
     ],
 )
 def test_other_data_is_refused_by_name(tmp_path: Path, key: str, other: Any) -> None:
     interrupted(tmp_path)
     with pytest.raises(BadCheckpoint, match=rf"Expected {key}="):
         train(other(), "ce", SETTINGS, out=tmp_path, resume=True)
+
+
+def test_a_checkpoint_that_does_not_know_its_inputs_is_resumed(tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    state = load(path)
+    del state["config"]["inputs"]
+    save(path.parent, int(path.stem.partition("-")[2]), state)
+    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).rows) == SETTINGS.epochs
 
 
 def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:

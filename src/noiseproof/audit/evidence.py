@@ -46,6 +46,7 @@ class Evidence:
     doubt: NDArray[np.float32] | None = None  # (N,) in [0, 1]: what the head says of its noise (LN's Σ, 1 − NAL's τ)
     neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
     dynamics: NDArray[np.float32] | None = None  # (N, K): what models said of the rows that they trained on, on the way
+    first_guess: NDArray[np.int64] | None = None  # (N,): the likeliest class, untouched by the row's own label
 
 
 def cross_validate(
@@ -88,6 +89,7 @@ def cross_validate(
     linear = fit.held_out(parts, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=fold)
     probs = _mean([robust.pred_probs, linear.pred_probs, votes])
+    first = probs.argmax(1)  # in the second round a row's own label comes back, a little, by its neighbours' soft ones
     if again:
         truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=fold)[0]
@@ -100,6 +102,7 @@ def cross_validate(
         features=inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
         dynamics=_mean([robust.dynamics, linear.dynamics]),
+        first_guess=first,
     )
 
 
@@ -129,11 +132,15 @@ def watch_training(
     watched = fit.watched(method, MODEL if model == "auto" else model)
     linear = fit.watched("ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
+    first = _mean([linear.pred_probs, votes]).argmax(1)  # the model learns some rows by heart, a linear one hardly any
     probs = _mean([watched.pred_probs, linear.pred_probs, votes])
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
         probs = _mean([probs, probs, probs, votes])
-    return replace(watched, pred_probs=probs, features=inputs.flatten(1).numpy(), neighbour_agreement=agreement)
+    features = inputs.flatten(1).numpy()
+    return replace(
+        watched, pred_probs=probs, features=features, neighbour_agreement=agreement, first_guess=first
+    )  # fmt: skip
 
 
 def soft_labels(given: Tensor, probs: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from noiseproof.core.checks import check_count
 LEAST_TRUSTED = 20  # rows that β is worth being fitted to
 RARE = 20.0  # rows' worth of the overall noise rate that each class's own is averaged with
 FINE = 0.01  # a share of wrong labels that is no matter
+SKILL = 0.1  # by which predictions should meet more labels than the commonest one does; of many rows 3σ are enough
 DYNAMICS = 0.4  # weight of what was said of training rows beside what was said out of sample
 
 
@@ -42,11 +43,14 @@ class LabelIssues:
     neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
     unlearned: NDArray[np.float32] | None = None  # (N,) as in Evidence
     doubt: NDArray[np.float32] | None = None  # (N,) as in Evidence
+    hit_rate: float = 1.0  # share of the given labels that the predictions meet
+    base_rate: float = 0.0  # share of the commonest given label
+    is_told: bool = True  # whether anything is known of the labels beyond which one is common
 
     @property
     def looks_fine(self) -> bool:
         """Whether overlap between classes may explain all but 1 % of the labels that the predictions contradict."""
-        return self.noise_interval[0] < FINE
+        return self.is_told and self.noise_interval[0] < FINE
 
 
 def find_label_issues(
@@ -67,7 +71,8 @@ def find_label_issues(
     explains all it can, to the confident joint's, for which every sure contradiction is an error. The estimate is the
     geometric mean of the posterior's and the confident joint's, and the posterior's log odds are moved until its mean
     agrees. The cut is where the expected F1 is largest (where labels look fine: where wrong is likelier than right),
-    but in no class more rows are called issues than its own noise rate allows.
+    but in no class more rows are called issues than its own noise rate allows. Predictions that meet no more labels
+    than the commonest one alone does contradict none: nothing is an issue, and the noise rate may be zero.
 
     Args:
         labels: (N,) classes as integers from 0.
@@ -97,6 +102,10 @@ def find_label_issues(
             probs = _with_votes(given, probs, torch.from_numpy(votes))
     calibrated = known is not None and LEAST_TRUSTED <= int(known.sum()) < N
     fitted_to = known if calibrated else None
+    guess = probs.argmax(1).numpy() if evidence is None or evidence.first_guess is None else evidence.first_guess
+    hits, base = float((guess == given.numpy()).mean()), float(torch.bincount(given).max()) / N
+    chance = math.sqrt(base * (1 - base) / N)
+    told = calibrated or annotators is not None or hits - base > min(3 * chance, SKILL)
     noise = fit_class_noise(given, probs, trusted=fitted_to, generator=generator)
     least, mean, most = noise.least_rate, noise.mean_rate, noise.confident_rate
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
@@ -123,12 +132,12 @@ def find_label_issues(
     rate = least if calibrated else math.sqrt(mean * max(mean, most))
     if crowd is not None:
         rate = float(wrong.mean())
-    low, high = (rate, rate) if calibrated or crowd is not None else (min(least, rate), max(most, rate))
+    low, high = (rate, rate) if calibrated or crowd is not None else (min(least, rate) * told, max(most, rate))
     wrong[doubtful] = _moved(wrong[doubtful], rate / max(share, SMALL))
     error = 1.96 * math.sqrt(max(rate * (1 - rate), 1 / N) / N)
     cut = _cuts(given, wrong, K, rate, doubtful, at_most=0.5 if low - error < FINE else 1.0)
     quality = (1 - wrong).to(torch.float32)
-    is_issue = (quality.double() < cut[given]) & doubtful
+    is_issue = (quality.double() < cut[given]) & doubtful & told
     own = torch.arange(N)
     return LabelIssues(
         quality=quality.numpy(),
@@ -146,6 +155,9 @@ def find_label_issues(
         neighbour_agreement=agreement,
         unlearned=None if evidence is None else evidence.unlearned,
         doubt=None if evidence is None else evidence.doubt,
+        hit_rate=hits,
+        base_rate=base,
+        is_told=told,
     )
 
 

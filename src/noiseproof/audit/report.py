@@ -343,10 +343,19 @@ class LabelReport:
 
     def _verdict(self, issues: int, rows: int) -> str:
         low, high = self.found.noise_interval
+        if not self.found.is_told:
+            hits, base = self.found.hit_rate, self.found.base_rate
+            return (
+                f"The rows hardly tell their labels, so none can be called wrong: {hits:.1%} are met by predictions, "
+                f"{base:.1%} by always saying the commonest. Look at the columns, or give better features."
+            )
         if self.found.looks_fine:
             alarms = f"; {issues} of {rows} are called issues, mistakes or false alarms" if issues else ""
             rate = self.found.false_positive_rate
-            return f"The labels look fine{alarms} (expected share of right labels called issues: {rate:.2%})."
+            return (
+                f"The labels look fine, {high:.1%} wrong at the most{alarms} "
+                f"(expected share of right labels called issues: {rate:.2%})."
+            )
         rate = self.found.noise_rate
         return f"About {rate:.1%} of the labels look wrong ({low:.1%} to {high:.1%}): {issues} of {rows} are issues."
 

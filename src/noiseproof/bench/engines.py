@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -38,8 +39,10 @@ from noiseproof.bench.results import (
     write_result,
 )
 from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.registry import Registry, import_module
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Task
+from noiseproof.train.checkpoint import BadCheckpoint
 from noiseproof.train.fleet import Job, Outcome, fit_many
 from noiseproof.train.loop import asked_to_stop
 from noiseproof.train.settings import make_fabric
@@ -64,6 +67,7 @@ class Plan:
     accelerator: str = "auto"
     data_dir: str | None = None
     command: str | None = None
+    modules: dict[str, str] = field(default_factory=dict)  # of names that are not noiseproof's, to their files
 
     @property
     def folder(self) -> Path:
@@ -135,7 +139,7 @@ def run_all(
         check(todo, data_dir)
     plan = Plan(
         str(folder), engine, threads, accelerator, None if data_dir is None else str(Path(data_dir).absolute()),
-        " ".join(sys.argv),
+        " ".join(sys.argv), {} if engine == "local" else _modules(todo),
     )  # fmt: skip
     done = len(every) - len(todo)
 
@@ -152,6 +156,25 @@ def run_all(
     elif todo:
         _run_on_ray(todo, plan, announce, workers, address, gpus)
     return {key: result for key in every if (result := read_result(folder, key)) is not None}
+
+
+def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
+    """The modules, with their files, that workers have to import for names that are not noiseproof's."""
+    words = {word for experiment in experiments for word in re.findall(r"[\w.*-]+", repr(experiment))}
+    found = {name: module for name, module in Registry.foreign.items() if name in words}
+    if mine := [name for name, module in found.items() if module == "__main__"]:
+        raise ValueError(
+            f"Expected names that workers can import, got {', '.join(map(repr, mine))} of the script itself. Register "
+            "them in a module of its own and import that, or use the local engine."
+        )
+    return {module: getattr(sys.modules.get(module), "__file__", None) or "" for module in found.values()}
+
+
+def _imported(plan: Json) -> Plan:
+    """The plan, in a process of its own."""
+    for name, file in plan["modules"].items():
+        import_module(name, file)
+    return Plan(**plan)
 
 
 def _forget_failures(experiments: Iterable[str], folder: Path) -> None:
@@ -229,7 +252,7 @@ def _train(
 ) -> None:
     """Train experiments side by side; write each one's result, and tell of it, as soon as it is there."""
     rates: dict[int, float | None] = {}  # of those that were begun
-    troubles: list[OSError] = []
+    troubles: list[Exception] = []
 
     def jobs() -> Iterator[Job]:
         """Each made when it is asked for, with its task."""
@@ -241,7 +264,7 @@ def _train(
 
     def finished(number: int, outcome: Outcome) -> None:
         experiment, lock = batch[number]
-        if isinstance(outcome, OSError):  # the machine's trouble (no space left), which says nothing of the run
+        if isinstance(outcome, (OSError, BadCheckpoint)):  # no space left, another's folder: it says nothing of the run
             troubles.append(outcome)
         elif not isinstance(outcome, Interrupted):
             result = make_result(experiment, outcome, rates[number], made_by)
@@ -382,7 +405,7 @@ def work(text: str) -> None:
         return fit_many(told(jobs), **options)
 
     try:
-        _run_here([Experiment.from_dict(e) for e in order["experiments"]], Plan(**order["plan"]), _nobody, fit)
+        _run_here([Experiment.from_dict(e) for e in order["experiments"]], _imported(order["plan"]), _nobody, fit)
     except Interrupted:
         sys.exit(130)
 
@@ -453,7 +476,7 @@ def _run_on_ray(
 
 def _work_on_ray(plan: Json, experiment: Json) -> Json | None:
     """A Ray task: the result of one experiment, None if another driver is at it."""
-    one, how = Experiment.from_dict(experiment), Plan(**plan)
+    one, how = Experiment.from_dict(experiment), _imported(plan)
     _run_here([one], how, _nobody, wait=False)
     return read_result(how.folder, one.key)
 

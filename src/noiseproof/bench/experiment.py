@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.registry import parse_call
 from noiseproof.data import Dataset, Split, get_dataset
 from noiseproof.data.base import take
 from noiseproof.data.sources import PathLike, data_root
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import get_noise
-from noiseproof.train import Method, Settings, Task, get_method, prepare
+from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
+from noiseproof.train.loop import Job, training
 from noiseproof.train.protocols import protocol
 from noiseproof.train.settings import PRECISIONS
 
@@ -90,6 +93,8 @@ class Experiment:
         }
         if self.precision == "32":  # as it was before there was any other
             del what["precision"]
+        if own := _contents(self.dataset) + _contents(self.noise):
+            what["contents"] = own
         text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -127,6 +132,39 @@ class Experiment:
             foreign=foreign_images(self.foreign, data_dir),
             data_dir=data_dir,
         )
+
+
+def _contents(spec: str) -> list[str]:
+    """A digest of each file or folder that ``spec`` names; official files, which stay as they are, lie elsewhere."""
+    try:
+        values = [value for value in parse_call(spec)[1].values() if isinstance(value, str)]
+    except ValueError:  # it will be refused
+        return []
+    found = []
+    for value in values:
+        path = Path(value)
+        if path.is_file():
+            found.append(_file_digest(value, path.stat().st_mtime_ns, path.stat().st_size))
+        elif path.is_dir():  # a folder's time changes when a file comes or goes
+            folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
+            found.append(_folder_digest(value, tuple(folder.stat().st_mtime_ns for folder in folders)))
+        elif ":" in value:
+            found += _contents(value)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(path: str, time: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _folder_digest(path: str, times: tuple[int, ...]) -> str:
+    """Of names and sizes: of images by the million nobody reads every one."""
+    files = (file for file in Path(path).rglob("*") if file.is_file())
+    names = sorted((file.relative_to(path).as_posix(), file.stat().st_size) for file in files)
+    return hashlib.sha256(repr(names).encode()).hexdigest()
 
 
 def _as_one(value: Any) -> Any:
@@ -201,6 +239,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         return built.head.gives
 
     alike: dict[Experiment, Experiment] = {}
+    tried: set[tuple[object, ...]] = set()
     for experiment in experiments:
         alike.setdefault(replace(experiment, seed=0, noise_seed=0), experiment)
     for same, experiment in sorted(alike.items(), key=lambda item: repr(item[0].task_fields)):  # each task made once
@@ -216,6 +255,34 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             given = gives(settings.model_for(task), method.head, task.input_shape, outputs)
         with _blame(experiment, "method"):
             _check_head(method, given)
+            trial = (str(method), settings.model_for(task), task.input_shape, task.train.num_classes)
+            if trial not in tried:
+                _try(task, method, settings)
+                tried.add(trial)
+
+
+def _try(task: Task, method: Method, settings: Settings) -> None:
+    """One step on two rows, in which strategies and losses refuse what they don't take.
+
+    It has a few rows of each class to choose from; what refuses these is asked again with all.
+    """
+    order = task.train.given.argsort(stable=True)
+    start = torch.searchsorted(task.train.given[order], torch.arange(task.train.num_classes))
+    few = order[torch.unique((start[:, None] + torch.arange(4)).clamp(max=len(order) - 1))]
+    short = replace(settings, batch_size=2, compile=False, workers=0)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    for rows in (few, None):
+        part = task if rows is None else replace(task, train=task.train.subset(rows))
+        try:
+            for _ in training(Job(part, method, short), fabric, max_steps=1):
+                pass
+        except (Interrupted, Diverged):  # after one step; what diverges will say so itself
+            return
+        except (ValueError, TypeError):
+            if rows is None:
+                raise
+        else:
+            return
 
 
 def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
@@ -262,7 +329,11 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
     text = str(source)
     name = "text"
     if not ("\n" in text or text.lstrip().startswith("[")):
-        name, text = text, Path(source).read_text("utf-8")
+        name = text
+        try:
+            text = Path(source).read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadExperiment(f"{name}: Expected TOML in UTF-8, got: {error}.") from None
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -310,6 +381,8 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
         raise _BadValue("Expected a `dataset` in each [[experiment]], got none.", "", None)
     grid = {key: value if isinstance(value, list) else [value] for key, value in block.items()}
     for key, values in grid.items():
+        if not values:
+            raise _BadValue(f"Expected values for `{key}`, got an empty list.", key, None)
         for value in values:
             try:
                 _check_alone(key, value)

@@ -38,8 +38,9 @@ def rank(accuracies: Mapping[str, Sequence[float]]) -> list[Place]:
 
     ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run failed. Methods that
     failed at times come after those that never did. Of n differences d over seeds the test looks at t = d̄·√n/s with
-    n − 1 degrees of freedom (of five seeds Wilcoxon's could at best say p = 1/16). Holm's rule makes the p of several
-    tests as large as they would be if each were the only one; that the best was found by the same runs it ignores.
+    n − 1 degrees of freedom (of five seeds Wilcoxon's could at best say p = 1/16). Where all d are equal, as they can
+    be on few test rows, t has no meaning, and p = 2¹⁻ⁿ is the sign test's. Holm's rule makes the p of several tests as
+    large as they would be if each were the only one; that the best was found by the same runs it ignores.
 
     >>> best, other = rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]})
     >>> best.method, round(best.mean, 3), round(best.margin, 4), round(other.p, 4)
@@ -75,8 +76,8 @@ def _paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
     if len(d) < 2:
         return None
     mean, error = fmean(d), stdev(d) / math.sqrt(len(d))
-    if error == 0:
-        return 0.0 if mean else 1.0
+    if error < 1e-12:  # differences of accuracies that are equal but for their rounding
+        return 1.0 if abs(mean) < 1e-12 else 2.0 ** (1 - len(d))
     return 2 * float(stdtr(len(d) - 1, -abs(mean) / error))
 
 

@@ -84,10 +84,13 @@ def bench_run(
     except Interrupted as stopped:
         say(f"{stopped} The same command goes on.")
         raise typer.Exit(130) from None
-    if as_json:
-        return show_json(list(found.values()))
     failed = sum(result["status"] == "failed" for result in found.values())
-    return typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+    if as_json:
+        show_json(list(found.values()))
+    else:
+        typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+    if failed:
+        raise typer.Exit(3)
 
 
 def _show_forecast(
@@ -321,8 +324,8 @@ def bench_search(
         ),
     ],
     only: Only = None,
-    dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
-    noise: Annotated[str, typer.Option(help="Noise to put on the training labels.")] = "none",
+    dataset: Annotated[str | None, typer.Option(help="Of `noiseproof data list`, or your own, else digits.")] = None,
+    noise: Annotated[str | None, typer.Option(help="Noise to put on the training labels, else none.")] = None,
     validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
     full: Annotated[bool, typer.Option("--full", help="Train what was chosen on all rows, as 001 does.")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen; the search has the first seed.")] = 5,
@@ -346,10 +349,14 @@ def bench_search(
     from noiseproof.train.protocols import protocol as protocol_of
 
     said = {name: value for name, value in {"model": model, "epochs": epochs}.items() if value is not None}
+    tables = list_tables()
+    given = [f"--{k}" for k, v in {"dataset": dataset, "noise": noise, "protocol": protocol}.items() if v is not None]
+    if given and set(grids) <= set(tables):
+        raise ValueError(f"Expected no {' or '.join(given)}, since a table's cells have their own. Leave it out.")
+    dataset, noise = dataset or "digits", noise or "none"
     settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
     settings = dataclasses.replace(settings, **said)  # type: ignore[arg-type]
     shared: dict[str, Any] = {"settings": settings, "validation": validation, "paper": protocol, "precision": precision}
-    tables = list_tables()
     if only and not set(grids) & set(tables):
         raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(grids)}.")
     runs: list[Experiment] = []

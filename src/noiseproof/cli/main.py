@@ -33,3 +33,8 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a pipe that knows no Δ gets a ?, not a traceback
+    from noiseproof.cli.show import refusals
+    from noiseproof.core.registry import load_plugins
+
+    with refusals():
+        load_plugins()

@@ -7,11 +7,17 @@ plain words, or another call in parentheses. A *sum* is calls joined by ``+``, e
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.util
 import inspect
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -131,8 +137,45 @@ def format_call(name: str, params: Mapping[str, Any]) -> str:
     return ":".join([name, ",".join(f"{k}={format_value(v)}" for k, v in params.items())] if params else [name])
 
 
+PLUGINS = "NOISEPROOF_PLUGINS"  # modules or .py files, with commas between them, that register names of their own
+
+
+@cache  # once, and never from within itself
+def load_plugins() -> None:
+    """Import what adds names: the entry points ``noiseproof`` of installed packages, and $NOISEPROOF_PLUGINS."""
+    from importlib.metadata import entry_points  # slow, and help must be quick
+
+    for entry in entry_points(group="noiseproof"):
+        entry.load()
+    for name in filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(","))):
+        try:
+            import_module(Path(name).stem if name.endswith(".py") else name, name)
+        except (ImportError, OSError) as error:
+            raise ValueError(f"Expected modules or .py files in {PLUGINS}, got {name!r}: {error}.") from error
+
+
+def import_module(name: str, file: str = "") -> None:
+    """Import a module by its ``name``, unless that is done, from its ``file`` where that ends with .py."""
+    if (known := sys.modules.get(name)) is not None:
+        if file.endswith(".py") and Path(getattr(known, "__file__", None) or "").resolve() != Path(file).resolve():
+            raise ImportError(f"the name {name} is taken by {known}. Rename the file")
+        return
+    spec = importlib.util.spec_from_file_location(name, file) if file.endswith(".py") else None
+    if spec is None or spec.loader is None:
+        importlib.import_module(name)
+        return
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
 class Registry(Generic[T]):
     """Names to factories, with errors that say what exists."""
+
+    foreign: ClassVar[dict[str, str]] = {}  # names of any kind that are not noiseproof's own, to their modules
 
     def __init__(self, kind: str, shared: tuple[str, ...] = ()) -> None:
         self.kind = kind
@@ -146,11 +189,15 @@ class Registry(Generic[T]):
             if name in self._factories:
                 raise ValueError(f"The {self.kind} {name!r} is already registered.")
             self._factories[name] = factory
+            if (module := getattr(factory, "__module__", "")).partition(".")[0] != "noiseproof":
+                Registry.foreign[name] = module
             return factory
 
         return add
 
     def __getitem__(self, name: str) -> Callable[..., T]:
+        if name not in self._factories:
+            load_plugins()
         if name in self._factories:
             return self._factories[name]
         near = difflib.get_close_matches(name, self._factories, n=3)

@@ -48,6 +48,7 @@ class Strategy:
     name: ClassVar[str] = ""
     models: ClassVar[int] = 1  # how many are trained side by side
     adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
+    validates: ClassVar[bool] = False  # whether it looks at the accuracy on held-out rows
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
 
     def setup(self, run: Run) -> None:

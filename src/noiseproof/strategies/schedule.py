@@ -20,17 +20,15 @@ CONDITION = 100.0  # of T, beyond which its inverse multiplies errors of the est
 class EarlyStopping(Strategy):
     """End the run after ``patience`` epochs without a better accuracy on the held-out noisy labels."""
 
+    validates = True
+
     def __init__(self, patience: int = 10) -> None:
         self.patience = check_count("patience", patience, 1)
         self.best = -math.inf
         self.waited = 0
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        accuracy = metrics.get("validation_accuracy", math.nan)
-        if math.isnan(accuracy):
-            raise ValueError(
-                "Expected noisy labels held out for early-stopping, got none. Hold out a share (validation=0.1)."
-            )
+        accuracy = metrics["validation_accuracy"]
         self.waited = 0 if accuracy > self.best else self.waited + 1
         self.best = max(self.best, accuracy)
         if self.waited >= self.patience:

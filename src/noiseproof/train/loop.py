@@ -24,7 +24,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from noiseproof.data.base import shuffled
+from noiseproof.data.base import Inputs, shuffled
 from noiseproof.data.images import read_batches
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
@@ -173,6 +173,7 @@ def training(
     run.batch_size = full
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
+              "inputs": _checksum(task.train.x),
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     keeper = _Keeper(folder, config, run, record, method, settings)
     done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind
@@ -284,6 +285,10 @@ def _start(
             raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
         run.add(plain, build)
     for strategy in method.strategies:
+        if strategy.validates and task.validation is None:
+            raise ValueError(
+                f"Expected noisy labels held out for {strategy.name}, got none. Hold out a share (validation=0.1)."
+            )
         strategy.setup(run)
     return run, Record(task, run, samples=samples, folder=folder)
 
@@ -418,10 +423,11 @@ class _Keeper:
                 "Resume it, or choose another folder."
             )
         state = checkpoint.load(path, run.device)
-        for key in self.config | state["config"]:
-            if self.config.get(key) != state["config"].get(key):
+        saved = {"inputs": self.config["inputs"], **state["config"]}  # which older ones do not say
+        for key in self.config | saved:
+            if self.config.get(key) != saved.get(key):
                 raise checkpoint.BadCheckpoint(
-                    f"Expected {key}={state['config'].get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
                     "Resume with the same settings, or choose another folder."
                 )
         for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
@@ -437,6 +443,14 @@ class _Keeper:
         self.good_steps.fill_(run.step)
         position: int = state["position"]
         return position
+
+
+def _checksum(x: Inputs) -> int | None:
+    """Of a thousand rows all over ``x``: enough to tell other data from the same, and quick; None of files."""
+    if not isinstance(x, Tensor):
+        return None
+    rows = x[:: max(1, len(x) // 1000)].cpu().contiguous()
+    return zlib.crc32(rows.view(torch.uint8).numpy().tobytes())
 
 
 def _load(state: dict[str, Any], run: Run, method: Method, record: Record) -> None:
