@@ -22,7 +22,7 @@ print(report.summary()["verdict"])
 worst = report.table().head(5)
 print(worst[["row", "given_label", "suggested_label", "label_quality"]].to_string(index=False))
 
-# Decide. `noiseproof review audit/` is the page for it; here every suggestion is accepted.
+# Decide. `noiseproof review audit/` is the page for it; here labels are corrected that are likelier wrong than right.
 found = read_audit("audit")
 changes = corrections(found, {}, accept_all=True)
 

@@ -19,10 +19,21 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from noiseproof.audit.apply import Retraining, compare, corrections, hold_out, read_again, write_corrected
+from noiseproof.audit import audit as audit_rows
+from noiseproof.audit import read_rows
+from noiseproof.audit.apply import (
+    Retraining,
+    compare,
+    corrected,
+    corrections,
+    hold_out,
+    read_again,
+    write_corrected,
+)
 from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.review.rows import open_rows
 from noiseproof.cli import app
 from noiseproof.train import Diverged, Interrupted
 
@@ -306,7 +317,7 @@ def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
         (999, "999", "cat", "accept", "dog"),
         (0, "0", "cat", "other", "bird"),
     ):
-        with pytest.raises(BadDecisions, match="another audit"):
+        with pytest.raises(BadDecisions, match=r"another audit: name its folder, or other decisions with --decisions"):
             corrections(audit, {word[0]: Decision(*word)})  # type: ignore[arg-type]
     with pytest.raises(BadDecisions, match="Expected a label"):
         corrections(audit, {0: Decision(0, "0", "cat", "accept", "")})
@@ -326,6 +337,103 @@ def test_accept_all_takes_suggestions_where_nobody_decided(tmp_path: Path) -> No
     suggested = audit.issues.set_index("row")["suggested_label"]
     assert found == {1: "owl", 3: suggested[3], 4: suggested[4], 5: suggested[5]}
     assert corrections(audit, read_decisions(folder / "decisions.csv")) == {1: "owl"}
+
+
+def test_accept_all_leaves_labels_that_are_likelier_right(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path, rows=12, issues=10)  # of quality 1/13 … 10/13
+    suggested = read_audit(folder).issues.set_index("row")["suggested_label"]
+    assert corrections(read_audit(folder), {}, accept_all=True) == {row: suggested[row] for row in range(6)}
+    shown = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv")
+    assert "changed: 6 of 12 labels" in shown
+    assert f"left as they are: 4 issues whose label is likelier right than wrong; `noiseproof review {folder}`" in shown
+    write_decisions(folder, (9, 9, "dog", "accept", suggested[9]), (8, 8, "cat", "skip", ""))
+    shown = run("apply", folder, "--accept-all", "--out", tmp_path / "newer.csv", "--json")
+    assert (json.loads(shown)["changed"], json.loads(shown)["left"]) == (7, 2)
+    assert "left as they are" not in run("apply", folder, "--out", tmp_path / "newest.csv")
+
+
+def test_accept_all_mends_more_than_accepting_every_issue_would(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    true = random.integers(0, 2, 2000)
+    x = random.normal(size=2000) + np.where(true, 1, -1)
+    given = np.where(random.random(2000) < 0.2, 1 - true, true)
+    p = 0.2 + 0.6 / (1 + np.exp(-2 * x))  # Bayes' rule: the chance that a row's label is given as 1
+    report = audit_rows(read_rows(labels=given, pred_probs=np.stack([1 - p, p], 1)))
+    report.save(tmp_path / "audit")
+    issues = report.data.row[report.found.is_issue]
+    mended = corrected(tmp_path / "audit", given, accept_all=True)
+    changed = np.flatnonzero(mended != given)
+    assert set(changed) < set(issues)
+    all_mended = given.copy()
+    all_mended[issues] = 1 - given[issues]
+    assert (mended != true).sum() < (all_mended != true).sum() < (given != true).sum()
+    assert ((given != true)[changed]).mean() > 0.5 > ((given != true)[np.setdiff1d(issues, changed)]).mean()
+
+
+# --- what was audited in memory ---------------------------------------------------------------------------------------
+
+
+def audit_frame(frame: pd.DataFrame, folder: Path) -> None:
+    """The audit of a table in memory whose first label is wrong, says another model."""
+    classes = np.array([0, 1] * 20)
+    audit_rows(read_rows(frame, label="y", pred_probs=np.eye(2)[classes] * 0.8 + 0.1)).save(folder)
+
+
+@pytest.mark.parametrize("dtype", ["object", "string", "category", "int32", "float32", "Int64", "gaps"])
+def test_a_frame_in_memory_is_corrected_in_a_copy(tmp_path: Path, dtype: str) -> None:
+    cells: Any = ("a", "b") if dtype in ("object", "string", "category") else (0, 1)
+    column = pd.Series([cells[i % 2 if i else 1] for i in range(40)], dtype="float64" if dtype == "gaps" else dtype)
+    if dtype == "gaps":
+        column[7] = np.nan
+    mended = column.copy()
+    mended[0] = cells[0]
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": column}).set_axis([5] * 20 + [6] * 20)  # an index that repeats
+    before = frame.copy()
+    audit_frame(frame, tmp_path / "audit")
+    write_decisions(tmp_path / "audit", (0, 0, cells[1], "accept", cells[0]))
+    found = corrected(tmp_path / "audit", frame)
+    pd.testing.assert_frame_equal(found, before.assign(y=mended.set_axis(before.index)))
+    pd.testing.assert_frame_equal(frame, before)
+    (tmp_path / "audit" / "decisions.csv").unlink()
+    pd.testing.assert_frame_equal(corrected(tmp_path / "audit", frame, accept_all=True), found)
+
+
+def test_a_category_that_no_row_has_becomes_one(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Categorical(["a", "b"] * 20)})
+    probs = np.eye(3)[[0, 1] * 20] * 0.7 + 0.1
+    audit_rows(read_rows(frame, label="y", classes=["a", "b", "c"], pred_probs=probs)).save(tmp_path / "audit")
+    write_decisions(tmp_path / "audit", (1, 1, "b", "other", "c"))
+    found = corrected(tmp_path / "audit", frame)["y"]
+    assert found.tolist() == ["a", "c", *["a", "b"] * 19] and found.cat.categories.tolist() == ["a", "b", "c"]
+
+
+def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": ["b", "b", *["a", "b"] * 19]})
+    audit_frame(frame, tmp_path / "audit")
+    with pytest.raises(FileNotFoundError, match="Expected decisions in"):
+        corrected(tmp_path / "audit", frame)
+    for other in (frame[1:], frame[::-1], frame.assign(y="a")):
+        with pytest.raises(ValueError, match="changed since"):
+            corrected(tmp_path / "audit", other, accept_all=True)
+    with pytest.raises(ValueError, match="its column 'y', got x"):
+        corrected(tmp_path / "audit", frame[["x"]], accept_all=True)
+    for options in ((), ("--retrain",)):
+        refused = run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
+        assert f"`noiseproof.audit.apply.corrected('{tmp_path / 'audit'}', data)`" in refused
+    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).content(0)["note"]
+
+
+def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path) -> None:
+    random, true = np.random.default_rng(0), np.arange(40) % 2
+    np.save(tmp_path / "x.npy", random.normal(size=(40, 2)))
+    given = true.copy()
+    given[0] = 1
+    probs = np.eye(2)[true] * 0.8 + 0.1
+    audit_rows(read_rows(tmp_path / "x.npy", labels=given, pred_probs=probs)).save(tmp_path / "audit")
+    assert "apply.corrected" in run("apply", tmp_path / "audit", "--accept-all", code=2)
+    assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
+    with pytest.raises(ValueError, match="Expected the labels that were audited, an array"):
+        corrected(tmp_path / "audit", pd.DataFrame({"y": given}), accept_all=True)
 
 
 # --- before and after -------------------------------------------------------------------------------------------------
@@ -448,6 +556,54 @@ def test_a_retraining_that_fails_later_says_what_was_written(
     assert said == f"noiseproof: The corrected data is written, to {new}; the retraining is not done."
     assert why == f"noiseproof: {error if code != 130 else 'Stopped.'}"
     assert pd.read_csv(new)["kind"].tolist() == true
+
+
+def test_a_retraining_that_was_stopped_goes_on_with_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _, _ = noisy_audit(tmp_path)
+    command = ("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 1)
+
+    def stop(*_: Any) -> Any:
+        raise Interrupted("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Retraining, "run", stop)
+        run(*command, code=130)
+    before = snapshot(tmp_path)
+    assert "difference" in run(*command)
+    assert "is there" in run(*command[:-3], code=2)  # there is nothing to go on with
+    assert snapshot(tmp_path) == before
+    (tmp_path / "new.csv").write_bytes((tmp_path / "new.csv").read_bytes() + b"\n")
+    before = snapshot(tmp_path)
+    assert "is there" in run(*command, code=2)
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_pictures_that_are_written_already_are_known_by_their_bytes(tmp_path: Path, link: bool) -> None:
+    audit, new = read_audit(picture_audit(tmp_path)), tmp_path / "new"
+    write_corrected(audit, {0: "dog"}, new, link=link)
+    before = snapshot(new)
+    assert write_corrected(audit, {0: "dog"}, new, link=link, same_ok=True) == new
+    for changes, other in (({0: "dog"}, not link), ({}, link), ({0: "dog", 1: "dog"}, link)):
+        with pytest.raises(FileExistsError):
+            write_corrected(audit, changes, new, link=other, same_ok=True)
+    assert snapshot(new) == before
+    (new / "cat" / "2.png").unlink()
+    (new / "cat" / "2.png").write_bytes(b"other")
+    with pytest.raises(FileExistsError):
+        write_corrected(audit, {0: "dog"}, new, link=link, same_ok=True)
+
+
+def test_without_out_the_copy_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = write_table_audit(tmp_path / "data")
+    before = snapshot(tmp_path)
+    assert "corrected: corrected.csv" in run("apply", folder, "--accept-all")
+    assert snapshot(tmp_path).keys() - before.keys() == {"here/corrected.csv"}
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

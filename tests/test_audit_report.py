@@ -164,13 +164,17 @@ def test_an_existing_folder_is_refused_and_nothing_else_is_touched(tmp_path: Pat
     report = by_hand()
     report.save(folder)  # empty is as good as new
     (folder / "decisions.csv").write_text("mine")
+    (folder / "notes.txt").write_text("mine, too")
     (folder / "config.json").write_text("old")
     with pytest.raises(FileExistsError, match="which holds files"):
         report.save(folder)
     assert (folder / "config.json").read_text() == "old"
-    report.save(folder, force=True)
+    told: list[str] = []
+    report.save(folder, force=True, tell=told.append)
     assert json.loads((folder / "config.json").read_text())["seed"] == 3
-    assert (folder / "decisions.csv").read_text() == "mine"
+    assert (folder / "notes.txt").read_text() == "mine, too"
+    (aside,) = folder.glob("decisions*.csv")  # on rows of which nobody knows any more
+    assert aside.name != "decisions.csv" and aside.read_text() == "mine" and aside.name in told[0]
     assert not list(folder.glob(".*"))  # no half-written files
     with pytest.raises(FileExistsError, match="got the file"):
         check_folder(folder / "config.json")

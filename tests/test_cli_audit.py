@@ -16,6 +16,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
+from noiseproof.audit.review.decisions import Decision, DecisionLog, read_decisions
+from noiseproof.audit.review.issues import read_audit
 from noiseproof.cli import app
 
 QUICK = ("--device", "cpu", "--epochs", "6", "--folds", "2")
@@ -110,6 +112,128 @@ def test_an_earlier_audit_is_not_overwritten(digits: tuple[Path, np.ndarray], he
     assert run(*arguments, "--force").exit_code == 0
     assert (here / "audit" / "issues.csv").read_bytes() == before
     assert (here / "audit" / "decisions.csv").read_text() == "mine"
+
+
+# --- decisions on an audit that another one replaces ------------------------------------------------------------------
+
+
+def decide(folder: Path, *rows: int) -> bytes:
+    """Accept what the audit suggests for these rows of the source."""
+    known = read_audit(folder).issues.set_index("row")[["id", "given_label", "suggested_label"]]
+    log = DecisionLog(folder / "decisions.csv")
+    for row in rows:
+        id, given, suggested = known.loc[row]
+        log.add(Decision(row, id, given, "accept", suggested))
+    log.close()
+    return (folder / "decisions.csv").read_bytes()
+
+
+def write_animals(names: list[int], labels: dict[int, str] | None = None) -> tuple[str, ...]:
+    """A table with the animals ``names``, every third of which is a cat, and the command that audits it."""
+    given = [(labels or {}).get(name, ("cat", "dog", "owl")[name % 3]) for name in names]
+    pd.DataFrame({"name": [f"n{name}" for name in names], "x": names, "y": given}).to_csv("t.csv", index=False)
+    np.save("p.npy", np.eye(3)[[name % 3 for name in names]] * 0.85 + 0.05)
+    return ("t.csv", "--label", "y", "--pred-probs", "p.npy", "--force")
+
+
+def aside(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.glob("decisions-*.csv")]
+
+
+def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
+    rows = [*range(60)]
+    assert run(*write_animals(rows)).exit_code == 0
+    decided = decide(here / "audit", 9, 12, 15)
+    assert run(*write_animals(rows), "--seed", "1").exit_code == 0  # the same rows: they stay
+    assert (here / "audit" / "decisions.csv").read_bytes() == decided and not aside(here / "audit")
+    assert run(*write_animals(rows), "--id", "name").exit_code == 0  # they have names now
+    named = read_decisions(here / "audit" / "decisions.csv")
+    assert {row: word.id for row, word in named.items()} == {9: "n9", 12: "n12", 15: "n15"}
+    assert aside(here / "audit") == [decided]
+    (here / "audit" / "decisions.csv").unlink()
+    assert run(*write_animals(rows)).exit_code == 0
+    assert decide(here / "audit", 9, 12, 15) == decided
+    del rows[3:6]  # so that rows 9, 12 and 15 bear the labels that they bore, and are others
+    done = run(*write_animals(rows))
+    assert done.exit_code == 0 and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
+    assert "--id" in done.stderr and len(done.stderr.splitlines()[-1:]) == 1
+    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+    refused = CliRunner().invoke(app, ["apply", "audit"])
+    assert refused.exit_code == 2 and "noiseproof review audit" in refused.stderr
+
+
+def test_decisions_by_id_go_with_their_rows(here: Path) -> None:
+    rows = [*range(60)]
+    assert run(*write_animals(rows), "--id", "name").exit_code == 0
+    decided = decide(here / "audit", 9, 12, 15, 18)
+    rows = [*range(12), *range(13, 60)]  # 12 is gone, 18 has another label by now
+    done = run(*write_animals(rows, {18: "dog"}), "--id", "name")
+    assert "2 of 4 decisions on the earlier audit are carried over" in done.stderr
+    assert aside(here / "audit") == [decided]
+    found = read_decisions(here / "audit" / "decisions.csv")
+    assert {(word.row, word.id, word.given_label) for word in found.values()} == {(9, "n9", "cat"), (14, "n15", "cat")}
+    assert CliRunner().invoke(app, ["apply", "audit"]).exit_code == 0
+    before, after = (pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv"))
+    assert set(before.index[before != after]) == {"n9", "n15"}
+    assert run(*write_animals(rows[::-1]), "--id", "name").exit_code == 0
+    assert {word.id for word in read_decisions(here / "audit" / "decisions.csv").values()} == {"n9", "n15"}
+    decided = (here / "audit" / "decisions.csv").read_bytes()
+    order = sorted(rows, key=lambda name: name % 3)  # rows by class: labels that are the same however a class is sorted
+    assert run(*write_animals(order), "--id", "name").exit_code == 0
+    assert run(*write_animals([*order[:20][::-1], *order[20:]]), "--id", "name").exit_code == 0
+    found = read_decisions(here / "audit" / "decisions.csv")
+    names = pd.read_csv("t.csv")["name"]
+    assert {word.id for word in found.values()} == {"n9", "n15"}
+    assert all(names[word.row] == word.id for word in found.values())
+
+
+def test_ids_that_name_several_rows_carry_nothing(here: Path) -> None:
+    twice = ("t.csv", "--label", "y", "--pred-probs", "p.npy", "--force", "--id", "pair")
+    rows = [*range(60)]
+    write_animals(rows)
+    pd.read_csv("t.csv").assign(pair=[name % 30 for name in rows]).to_csv("t.csv", index=False)
+    assert run(*twice).exit_code == 0
+    decided = decide(here / "audit", 9)
+    write_animals(rows[10:])  # of the pair 9 and 39 one is left, with the label that the other had
+    pd.read_csv("t.csv").assign(pair=[name % 30 for name in rows[10:]]).to_csv("t.csv", index=False)
+    assert run(*twice).exit_code == 0
+    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+
+
+@pytest.mark.parametrize("damage", ["config.json", "decisions.csv", "another audit"])
+def test_decisions_that_nobody_can_place_are_moved_aside(here: Path, damage: str) -> None:
+    rows = [*range(60)]
+    assert run(*write_animals(rows), "--id", "name").exit_code == 0
+    decided = decide(here / "audit", 9)
+    if damage == "another audit":
+        decided = decided.replace(b"9,n9", b"9,n8")
+        (here / "audit" / "decisions.csv").write_bytes(decided)
+    elif damage == "decisions.csv":
+        decided += b'1,5" pipe,cat,keep,cat\n'
+        (here / "audit" / "decisions.csv").write_bytes(decided)
+    else:
+        (here / "audit" / "config.json").unlink()
+    assert run(*write_animals(rows[1:]), "--id", "name").exit_code == 0
+    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+
+
+def test_decisions_on_pictures_go_with_their_files(here: Path) -> None:
+    for i in range(40):
+        path = here / "photos" / ("cat", "dog")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
+    for left in (40, 39):
+        np.save("p.npy", np.eye(2)[[0] * (left - 20) + [1] * 20] * 0.8 + 0.1)
+        assert run("photos", "--pred-probs", "p.npy", "--force").exit_code == 0
+        if left == 40:
+            decide(here / "audit", 3, 30)
+            (here / "photos" / "cat" / "00.png").unlink()
+    found = read_decisions(here / "audit" / "decisions.csv")
+    assert {row: word.id for row, word in found.items()} == {2: "cat/06.png", 29: "dog/21.png"}
+    decided = (here / "audit" / "decisions.csv").read_bytes()
+    (here / "photos").rename(here / "others")  # the same names, and who knows whether the same pictures
+    assert run("others", "--pred-probs", "p.npy", "--force").exit_code == 0
+    assert decided in aside(here / "audit") and not (here / "audit" / "decisions.csv").exists()
 
 
 def test_predictions_of_another_model_need_no_training(here: Path) -> None:
@@ -223,6 +347,25 @@ def test_skipped_rows_are_shown(here: Path) -> None:
     assert "skipped: 1 rows (3): no label" in result.stdout
     assert "skipped: 1 rows (7): the only row of its class: there is nothing to compare it with" in result.stdout
     assert "note: 1 missing numbers in column 'x' were filled with its median" in result.stdout
+
+
+def test_skipped_rows_are_shown_by_name(here: Path) -> None:
+    for i in range(40):
+        path = here / "photos" / "train" / ("cat", "dog")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
+    for name in ("cat/a.png", "dog/17.png"):
+        (here / "photos" / "train" / name).write_text("not a picture")
+    np.save("p.npy", np.eye(2)[[0] * 21 + [1] * 20] * 0.8 + 0.1)
+    result = run("photos", "--pred-probs", "p.npy")
+    assert result.exit_code == 0, result.output
+    assert "skipped: 2 rows (cat/a.png, dog/17.png): not a readable picture" in result.stdout
+    table = pd.DataFrame({"name": [f"n{i}" for i in range(40)], "x": range(40), "y": ["a", "b"] * 20})
+    table.loc[5, "y"] = np.nan
+    table.to_csv("t.csv", index=False)
+    np.save("p.npy", np.eye(2)[[0, 1] * 20] * 0.8 + 0.1)
+    result = run("t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy", "--out", "named")
+    assert "skipped: 1 rows (n5): no label" in result.stdout
 
 
 def test_help_does_not_wait_for_torch() -> None:

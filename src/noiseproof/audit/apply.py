@@ -1,12 +1,14 @@
-"""Corrected datasets: what was decided in the review, written beside the original, and what a model gains by it."""
+"""Corrected datasets: what was decided in the review, in a copy of the original, and what a model gains by it."""
 
 from __future__ import annotations
 
+import filecmp
 import gzip
 import hashlib
 import math
 import os
 import shutil
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.records import Records
-from noiseproof.audit.review.decisions import BadDecisions, Decision
-from noiseproof.audit.review.issues import Audit
+from noiseproof.audit.review.decisions import BadDecisions, Decision, read_decisions
+from noiseproof.audit.review.issues import Audit, read_audit
 from noiseproof.audit.review.queue import check_words
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.labels import read_labels
@@ -34,18 +36,20 @@ if TYPE_CHECKING:
     from noiseproof.train.loop import Progress
 
 EPOCHS = 50  # where the audit trained nothing
+LIKELY = 0.5  # a label of this quality is as likely right as wrong
 
 
 def corrections(audit: Audit, decisions: Mapping[int, Decision], *, accept_all: bool = False) -> dict[int, str]:
     """The rows whose label changes, and their new labels.
 
-    ``accept_all`` takes the suggestion for every issue that nobody decided on.
+    ``accept_all`` takes the suggestion for the issues that nobody decided on and whose given label is likelier wrong
+    than right (``label_quality`` below 0.5): elsewhere it would break more labels than it mends.
     """
     check_words(decisions, audit)
     frame = audit.issues.set_index("row")
-    changes = {}
+    changes: dict[Any, str] = {}
     if accept_all:
-        changes = frame.loc[frame["is_label_issue"], "suggested_label"].to_dict()
+        changes = frame.loc[frame["is_label_issue"] & (frame["label_quality"] < LIKELY), "suggested_label"].to_dict()
     for row, word in decisions.items():
         changes.pop(row, None)
         if word.decision in ("accept", "other") and word.label != word.given_label:
@@ -55,28 +59,93 @@ def corrections(audit: Audit, decisions: Mapping[int, Decision], *, accept_all: 
     return dict(sorted(changes.items()))
 
 
-def write_corrected(audit: Audit, changes: Mapping[int, str], out: str | Path, *, link: bool = False) -> Path:
+def read_decided(folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False) -> dict[int, Decision]:
+    """What was decided on the audit in ``folder``; only with ``accept_all`` may there be no file of decisions."""
+    path = Path(decisions or Path(folder) / "decisions.csv")
+    if path.exists():
+        return read_decisions(path)
+    if not accept_all or decisions is not None:
+        raise FileNotFoundError(
+            f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."
+        )
+    return {}
+
+
+def corrected(folder: str | Path, data: Any, *, decisions: str | Path | None = None, accept_all: bool = False) -> Any:
+    """A copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
+
+    ``corrected("audit", frame)`` is for what was audited in memory; decisions are by default those in the folder. Data
+    whose labels are not those that were audited is refused.
+    """
+    import pandas as pd
+
+    audit = read_audit(folder)
+    changes = corrections(audit, read_decided(folder, decisions, accept_all=accept_all), accept_all=accept_all)
+    if not isinstance(data, pd.DataFrame):
+        return _relabelled(audit, np.asarray(data), changes)
+    if (label := _label_column(audit)) not in data.columns:
+        raise ValueError(
+            f"Expected the audited table with its column {label!r}, got {', '.join(map(str, data.columns))}."
+        )
+    _check_unchanged(audit, _words(data[label]))
+    cells, dtype, copy = data[label].tolist(), data[label].dtype, data.copy()
+    spelling = _spelling(audit, cells)
+    for row, name in changes.items():
+        cells[row] = spelling[name]
+    if isinstance(dtype, pd.CategoricalDtype):
+        new = sorted({spelling[name] for name in changes.values()} - {*dtype.categories})
+        dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
+    copy[label] = pd.Series(cells, copy.index, dtype)
+    return copy
+
+
+def write_corrected(
+    audit: Audit, changes: Mapping[int, str], out: str | Path, *, link: bool = False, same_ok: bool = False
+) -> Path:
     """Write the dataset with the labels ``changes``; the original stays as it is, and nothing is written over.
 
     A table keeps every byte but those of the changed cells (Parquet: every column and type). Pictures are copied, or
-    with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels.
+    with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels. With ``same_ok`` what is
+    there already may stay, if it is byte for byte what would be written.
     """
-    out, kind = Path(out), audit.config["kind"]
-    if out.exists() or out.is_symlink():
+    out = Path(out)
+    if not out.exists() and not out.is_symlink():
+        _write(audit, changes, out, link)
+    elif out.is_symlink() or not same_ok or not _is_written(audit, changes, out, link):
         raise FileExistsError(
             f"Expected a new place for the corrected data, {out} is there. Choose another with --out."
         )
-    if kind == "folder":
-        _write_pictures(audit, changes, out, link)
-    elif kind in ("table", "text"):
-        _write_table(audit, changes, out)
-    else:
-        _write_labels(audit, changes, out)
     return out
 
 
+def _is_written(audit: Audit, changes: Mapping[int, str], out: Path, link: bool) -> bool:
+    """Whether ``out`` is byte for byte what would be written."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder, out.name)
+        _write(audit, changes, fresh, link=True)  # links are enough to compare with
+        there, wanted = (
+            {path.relative_to(top): path for path in (top, *top.rglob("*")) if path.is_file()} for top in (out, fresh)
+        )
+        return there.keys() == wanted.keys() and all(
+            path.is_symlink() == (link and path != out) and filecmp.cmp(path, wanted[name], shallow=False)
+            for name, path in there.items()
+        )
+
+
+def _write(audit: Audit, changes: Mapping[int, str], out: Path, link: bool) -> None:
+    if audit.config["kind"] == "folder":
+        _write_pictures(audit, changes, out, link)
+    elif audit.config["kind"] in ("table", "text"):
+        _write_table(audit, changes, out)
+    else:
+        _write_labels(audit, changes, out)
+
+
 def default_out(audit: Audit) -> Path:
-    """Where the corrected data goes unless somebody says otherwise: ``corrected``, with the ending of the original."""
+    """Where the corrected data goes unless somebody says otherwise: ``corrected``, with the ending of the original.
+
+    In the current folder: the original may lie where nobody can or should write.
+    """
     if audit.config["kind"] == "folder":
         return Path("corrected")
     if audit.config["kind"] in ("table", "text"):
@@ -106,7 +175,8 @@ def _source(audit: Audit, key: str = "data") -> Path:
     if path is None or not Path(path).exists():
         raise FileNotFoundError(
             f"Expected the audited data at {path}, found none." if path else
-            "Expected an audit of files, got one of arrays in memory. Save them, and audit the files."
+            "Expected an audit of files, got one of a DataFrame or of arrays in memory. In Python, "
+            f"`noiseproof.audit.apply.corrected({str(audit.folder)!r}, data)` returns them corrected."
         )  # fmt: skip
     return Path(path)
 
@@ -142,12 +212,19 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
             raise
 
 
-def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
-    path, label = _source(audit), audit.config["label"]
+def _label_column(audit: Audit) -> str:
+    label: str | None = audit.config["label"]
     if label is None:
         raise ValueError(
             "Expected an audit of a label column, got one of annotators alone. Save a column of labels, and audit that."
-        )
+            if audit.config["kind"] in ("table", "text") else
+            f"Expected the labels that were audited, an array, got a table for the {audit.config['kind']}."
+        )  # fmt: skip
+    return label
+
+
+def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
+    path, label = _source(audit), _label_column(audit)
     ending = _ending(path.name)
     if _ending(out.name) != ending:
         raise ValueError(f"Expected a {ending} file as the original is, got {out}.")
@@ -201,7 +278,13 @@ def _words(values: Any) -> list[str]:
 def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
     if out.suffix != ".npy":
         raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
-    labels = _label_array(audit)
+    written = _relabelled(audit, _label_array(audit), changes)
+    with _new_file(out) as file:
+        np.save(file, written)
+
+
+def _relabelled(audit: Audit, labels: NDArray[Any], changes: Mapping[int, str]) -> NDArray[Any]:
+    """Labels of the same type and shape, with those that change."""
     _check_unchanged(audit, _words(labels.ravel()))
     cells = list(labels.ravel())  # of dates, `tolist` would make numbers
     spelling = _spelling(audit, cells)
@@ -209,15 +292,15 @@ def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
         cells[row] = spelling[name]
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if labels.dtype.kind in "US" else labels.dtype)
-    with _new_file(out) as file:
-        np.save(file, written.astype(np.promote_types(written.dtype, labels.dtype)).reshape(labels.shape))
+    return written.astype(np.promote_types(written.dtype, labels.dtype)).reshape(labels.shape)
 
 
 def _label_array(audit: Audit) -> NDArray[Any]:
     """The labels of arrays: a .npy file of their own, or one among the arrays of a .npz file."""
     from noiseproof.audit.inputs import LABELS
 
-    loaded = np.load(_source(audit, "labels" if audit.config.get("labels") else "data"), allow_pickle=False)
+    in_data = not audit.config.get("labels") and audit.config.get("labels_key", "") is not None
+    loaded = np.load(_source(audit, "data" if in_data else "labels"), allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return loaded
     with loaded:
@@ -419,6 +502,8 @@ def read_again(audit: Audit) -> AuditData:
     from noiseproof.audit.inputs import read_rows
 
     config = audit.config
+    if config["kind"] in ("table", "text"):
+        _source(audit)
     has_data = config["data"] is not None
     if not has_data and not config.get("embeddings"):
         raise ValueError("Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain.")

@@ -50,6 +50,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import os
 import platform
 import time
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
+log = logging.getLogger("noiseproof")
+
 Mode = Literal["thorough", "fast"]
 NEIGHBOURS = 10  # that decide what is a near-duplicate or an outlier
 FEW, VERY_FEW = 2000, 50  # rows of which a fast audit misses much, and of which none says much
@@ -393,13 +396,18 @@ class LabelReport:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: PathLike, *, force: bool = False) -> list[Path]:
+    def save(self, folder: PathLike, *, force: bool = False, tell: Callable[[str], None] = log.warning) -> list[Path]:
         """Write issues.csv, issues.parquet where pyarrow is installed, summary.json and config.json.
 
-        A folder that holds anything is refused; ``force`` replaces these files and leaves all others alone.
+        A folder that holds anything is refused; ``force`` replaces these files and leaves all others alone, but for
+        decisions on an earlier audit there: they stay with their rows, or move aside, which ``tell`` is told.
         """
+        from noiseproof.audit.review.renewal import renew_decisions
+
         target = check_folder(folder, force=force)
         target.mkdir(parents=True, exist_ok=True)
+        if force and (renewed := renew_decisions(target, self)):
+            tell(renewed)
         began = time.perf_counter()
         table = self.table()
         written = []

@@ -76,7 +76,9 @@ def audit(
         bool, typer.Option("--fast/--thorough", help="Watch one training, or judge each row by models of other folds.")
     ] = False,
     out: Annotated[str, typer.Option(help="Folder of the results; refused if it holds anything.")] = "audit",
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier audit in that folder.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost.")
+    ] = False,
     export: Annotated[str | None, typer.Option(help=f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")] = 0,
     as_json: AsJson = False,
@@ -123,7 +125,7 @@ def audit(
     except Diverged as error:
         say(error)
         raise typer.Exit(3) from None
-    files = report.save(out, force=force)
+    files = report.save(out, force=force, tell=say)
     if "label-studio" in exports:
         files.append(report.to_label_studio(Path(out, "label-studio.json"), force=force))
     if "fiftyone" in exports:
@@ -168,13 +170,26 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     if outliers["rows"]:
         typer.echo(f"like no other row: {outliers['rows']} rows")
     for skipped in summary["skipped"]:
-        first = ", ".join(map(str, skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
+        first = ", ".join(_names(report, skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
         typer.echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
     for note in summary["notes"]:
         typer.echo(f"note: {note}")
     typer.echo(f"time: {sum(summary['seconds'].values()):.1f} s")
     typer.echo(f"files: {', '.join(map(str, files))}")
     typer.echo(f"next: noiseproof review {shlex.quote(out)}")
+
+
+def _names(report: LabelReport, rows: Sequence[int]) -> list[str]:
+    """What a person calls these rows of the source, which were not audited: files, ids, else their numbers."""
+    data, id = report.data, report.config["id"]
+    if data.kind == "folder":
+        from noiseproof.data.images import from_image_folder
+
+        files: Any = from_image_folder(report.config["data"]).train.x
+        return [files.path(i).relative_to(files.root).as_posix() for i in rows]
+    if id is not None and data.frame is not None:
+        return [str(name) for name in data.frame[id].iloc[rows]]
+    return [str(row) for row in rows]
 
 
 @contextmanager

@@ -110,10 +110,13 @@ def apply(
         Path | None, typer.Option(help="What the review decided, by default decisions.csv in the folder.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="New file or folder of the corrected data, by default corrected….")
+        Path | None, typer.Option(help="New file or folder of the corrected data, by default ./corrected….")
     ] = None,
     accept_all: Annotated[
-        bool, typer.Option("--accept-all", help="Take the suggestion for every issue that nobody decided on.")
+        bool,
+        typer.Option(
+            "--accept-all", help="Where nobody decided, correct the labels that are likelier wrong than right."
+        ),
     ] = False,
     link: Annotated[
         bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
@@ -126,27 +129,24 @@ def apply(
     seed: Annotated[int, on_training("Seed of the held-out rows, the weights and the batches.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write the corrected dataset beside the original, and show what a model gains by it."""
-    from noiseproof.audit.apply import corrections, default_out, plan_retraining, write_corrected
-    from noiseproof.audit.review.decisions import read_decisions
+    """Write a corrected copy of the dataset, and show what a model gains by it."""
+    from noiseproof.audit.apply import corrections, default_out, plan_retraining, read_decided, write_corrected
     from noiseproof.audit.review.issues import read_audit
     from noiseproof.train import Diverged, Interrupted
 
     audit = read_audit(folder)
-    path = decisions or folder / "decisions.csv"
-    if not path.exists() and not (accept_all and decisions is None):
-        raise FileNotFoundError(
-            f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."
-        )
-    decided = read_decisions(path) if path.exists() else {}
+    decided = read_decided(folder, decisions, accept_all=accept_all)
     changes = corrections(audit, decided, accept_all=accept_all)
+    issues = audit.issues.loc[audit.issues["is_label_issue"], "row"]
+    left = sum(row not in decided and row not in changes for row in issues.tolist())
     counts = Counter(word.decision for word in decided.values())
     written = compared = None
     try:
         planned = None
         if retrain and changes:  # what can be refused is refused before anything is written
             planned = plan_retraining(audit, changes, decided, method=method, epochs=epochs, seed=seed)
-        written = write_corrected(audit, changes, out or default_out(audit), link=link)
+        # A retraining that was stopped left its corrected data: the same command goes on with it.
+        written = write_corrected(audit, changes, out or default_out(audit), link=link, same_ok=planned is not None)
         if planned is not None:
             with training_progress(2 * planned.settings.epochs, not as_json) as progress:
                 compared = planned.run(progress)
@@ -158,10 +158,15 @@ def apply(
             raise typer.Exit(3 if isinstance(error, Diverged) else 130) from None
         raise
     if as_json:
-        found = {"decisions": counts, "changed": len(changes), "corrected": written}
+        found = {"decisions": counts, "changed": len(changes), "left": left, "corrected": written}
         return show_json(found | {"retrain": None if compared is None else asdict(compared)})
     typer.echo(f"decisions: {', '.join(f'{n} {choice}' for choice, n in sorted(counts.items())) or 'none'}")
     typer.echo(f"changed: {len(changes)} of {audit.summary['source_rows']} labels\ncorrected: {written}")
+    if accept_all and left:
+        typer.echo(
+            f"left as they are: {left} issues whose label is likelier right than wrong; "
+            f"`noiseproof review {folder}` has them at the end"
+        )
     if retrain and compared is None:
         typer.echo("no label changed: there is nothing to compare")
     if compared is not None:

@@ -280,7 +280,7 @@ def _tell(step: Step) -> tuple[str, ...]:
         )
     if isinstance(step, Corrected):
         return (
-            "correct: every suggestion accepted, without a review",
+            "correct: labels that are likelier wrong than right, without a review",
             f"  {step.changed} labels changed: {step.wrong_before} wrong ones before, {step.wrong_after} now",
             f"  {step.path}",
         )

@@ -148,5 +148,6 @@ def check_words(words: Mapping[int, Decision], audit: Audit) -> None:
         if found.get(word.row) != (word.id, word.given_label) or word.label not in labels:
             raise BadDecisions(
                 f"Expected decisions on this audit, got one on row {word.row} ({word.id!r}, given "
-                f"{word.given_label!r}, label {word.label!r}), which it does not have so. Are they of another audit?"
+                f"{word.given_label!r}, label {word.label!r}), which it does not have so. They are of another audit: "
+                "name its folder, or other decisions with --decisions, or move the file away and decide anew."
             )

@@ -176,8 +176,13 @@ def encoded(image: Any, side: int) -> tuple[bytes, str]:
 def open_rows(config: Mapping[str, Any]) -> Rows:
     """The rows that an audit's config.json names."""
     kind, data = config["kind"], config.get("data")
-    if data is None or kind == "predictions":
+    if kind == "predictions":
         return NoRows("The audit had labels and predictions only: there is no row to show.")
+    if data is None:
+        return NoRows(
+            "The data was in memory when it was audited: only what the audit found can be shown. "
+            "noiseproof.audit.apply.corrected applies the decisions to it."
+        )
     path = Path(data)
     if not path.exists():
         return NoRows(f"{path} is no longer there: only what the audit found can be shown.")
