@@ -1,5 +1,6 @@
 """A user's own data, in every form it may come, and everything that may be wrong with it."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -473,10 +474,10 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
     frame["lists"] = [[1, 2]] * 120
     frame["day"] = [f"2020-01-{i % 9 + 1:02d}" for i in range(120)]
     data = from_table(frame, label="label")
-    assert data.encoder.numeric == ("age", "price", "member", "id")
+    assert data.encoder.numeric == ("age", "price", "member")
     assert data.notes == (
         "Column 'when' holds dates and was left out.",
-        "Column 'id' differs in every row: if it is an identifier, leave it out.",
+        "Column 'id' numbers the rows and was left out; from_table keeps it if `features` names it.",
         "Column 'comment' holds 120 different words and was left out.",
         "Column 'nothing' is empty and was left out.",
         "Column 'complex' holds complex numbers and was left out.",
@@ -484,8 +485,168 @@ def test_columns_that_can_not_be_used_are_left_out_or_refused() -> None:
         "Column 'day' holds dates and was left out.",
     )
     assert from_table(frame, label="label", features=["age", "city"]).encoder.names[0] == "age"
+    assert from_table(frame, label="label", features=["age", "id"]).encoder.numeric == ("age", "id")
     with pytest.raises(ValueError, match="Expected numbers or categories in column 'comment', which holds 120"):
         from_table(frame, label="label", features=["age", "comment"])
+
+
+def given(n: int = 300, num_classes: int = 3) -> pd.DataFrame:
+    """Labels, and a number that says nothing of them."""
+    generator = np.random.default_rng(0)
+    labels = generator.permutation(np.arange(n) % num_classes)
+    return pd.DataFrame({"x": generator.normal(size=n), "y": np.array(list("abcdefgh"))[labels]})
+
+
+CODES: dict[str, dict[str, Any]] = {
+    "numbers": {"a": 7, "b": 0, "c": 3},
+    "reals": {"a": 0.5, "b": -1.5, "c": 2.0},
+    "words": {"a": "gold", "b": "silver", "c": "none"},
+    "percentages": {"a": "5%", "b": "10%", "c": "$15"},
+}
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_a_code_of_the_label_is_left_out(kind: str) -> None:
+    frame = given()
+    frame["code"] = frame["y"].map(CODES[kind])
+    left_out = "Column 'code' goes with the label one to one and was left out; from_table keeps it if `features` names"
+    data = from_table(frame, label="y")
+    assert data.encoder.names == ("x",) and data.notes[0].startswith(left_out)
+    assert torch.equal(data.encoder.encode(frame[["x"]]), data.train.x)  # new rows need none
+    holes = from_table(frame.assign(code=frame["code"].where(frame.index % 7 > 0)), label="y", missing="impute")
+    assert holes.encoder.names == ("x",) and holes.notes[0].startswith(left_out)
+    asked = from_table(frame, label="y", features=["x", "code"])
+    assert asked.train.x.shape[1] > 1
+    assert "Column 'code' goes with the label one to one: if it was made from the label, leave it out" in asked.notes[0]
+    with pytest.raises(ValueError, match="Expected at least one usable column, got 'code'. Column 'code' goes with"):
+        from_table(frame[["code", "y"]], label="y")
+
+
+def test_features_that_are_no_code_of_the_label_are_kept() -> None:
+    frame = given()
+    code = frame["y"].map({"a": 0, "b": 1, "c": 2})
+    kept = {
+        "contradicts": code.where(frame.index != 17, (code + 1) % 3),  # one wrong label, which it would find
+        "finer": code * 2 + frame.index % 2,
+        "coarser": code > 0,
+        "constant": 1,
+        "pieces": code + frame.index.to_numpy() / 1000,  # a value of its own in each row
+        "seldom": code.where(frame.index < 15),
+    }
+    data = from_table(frame.assign(**kept), label="y", missing="impute")
+    assert data.encoder.numeric == ("x", *kept) and not any("was left out" in note for note in data.notes)
+    few = frame[:60].assign(code=code[:60])  # the labels may be right, and the feature strong
+    data = from_table(few, label="y")
+    assert data.encoder.names == ("x", "code")
+    assert data.notes == (
+        "Column 'code' goes with the label one to one: if it was made from the label, leave it out (`--ignore code` "
+        "in an audit, else `features`).",
+    )
+    assert from_table(few[:20], label="y").notes == ()
+
+
+NAMES = ["id", "ID", "user_id", "id_user", "userId", "PassengerId", "customer ID", "uuid", "index", "key"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_that_name_the_rows_are_left_out(name: str) -> None:
+    numbers = np.random.default_rng(0).choice(10**6, 300, replace=False)
+    data = from_table(given().assign(**{name: numbers}), label="y")
+    what = f"Column {name!r} differs in every row and was left out; from_table keeps it if `features` names it."
+    assert data.encoder.names == ("x",) and data.notes == (what,)
+    twice = np.where(numbers == numbers.max(), numbers.min(), numbers)  # two rows of one patient, say
+    assert from_table(given().assign(**{name: twice}), label="y").encoder.names == ("x", name)
+    holes = given().assign(**{name: np.where(np.arange(300) == 5, np.nan, numbers)})
+    assert from_table(holes, label="y", missing="impute").encoder.names == ("x",)
+    assert from_table(given(20).assign(**{name: numbers[:20]}), label="y").encoder.names == ("x", name)
+
+
+@pytest.mark.parametrize("values", [np.arange(300), np.arange(1001, 1301.0), np.arange(300)[::-1]], ids=str)
+def test_running_numbers_are_left_out_whatever_they_are_called(values: Any) -> None:
+    data = from_table(given().assign(n=values), label="y")
+    assert data.encoder.names == ("x",) and data.notes[0].startswith("Column 'n' numbers the rows and was left out")
+
+
+@pytest.mark.parametrize("name", ["paid", "width", "grid", "income", "price_index", "rank"])
+def test_other_numbers_that_all_differ_are_pointed_out(name: str) -> None:
+    rank = np.random.default_rng(0).permutation(300)
+    data = from_table(given().assign(**{name: rank, "even": np.arange(300) * 2}), label="y")
+    assert data.encoder.names == ("x", name, "even")
+    assert data.notes == tuple(
+        f"Column '{c}' differs in every row: if it is an identifier, leave it out (`--id {c}` or `--ignore {c}` in an "
+        "audit, else `features`)."
+        for c in (name, "even")
+    )
+
+
+def test_words_among_numbers_are_gaps() -> None:
+    frame = given()
+    numbers = np.round(np.random.default_rng(1).normal(50, 20, 300), 2)
+    gap = np.random.default_rng(2).random(300) < 0.15
+    frame["n"] = np.where(gap, np.array(["?", "N/A", "-", "unknown", " "])[np.arange(300) % 5], numbers.astype(str))
+    empty = gap & (np.arange(300) % 5 == 4)
+    with pytest.raises(ValueError, match=r"numbers in column 'n', got '-', '\?', 'N/A', 'unknown' in .* of 300 rows"):
+        from_table(frame, label="y")
+    data = from_table(frame, label="y", missing="impute", test=frame[:10])
+    median = np.median(numbers[~gap])
+    assert data.encoder.numeric == ("x", "n") and data.encoder.categories == {}
+    np.testing.assert_array_equal(data.train.x[:, 1], np.where(gap, median, numbers).astype(np.float32))
+    assert torch.equal(data.test.x, data.train.x[:10])
+    words = f"{int((gap & ~empty).sum())} words in it ('-', '?', 'N/A', 'unknown') count as missing"
+    assert data.notes == (
+        f"Column 'n' was read as numbers; {words}.",
+        f"{int(gap.sum())} missing numbers in column 'n' were filled with its median {median:g}.",
+    )
+    new = pd.DataFrame({"x": [0.0] * 4, "n": ["7", "?", "not yet", None]})
+    np.testing.assert_array_equal(data.encoder.encode(new)[:, 1], np.float32([7, median, median, median]))
+    many = frame.assign(n=frame["n"].where(frame.index % 3 > 0, "?"))  # more than a fifth are no numbers
+    notes = from_table(many, label="y", missing="impute").notes
+    assert re.fullmatch(r"Column 'n' holds \d+ different words and was left out\.", notes[0])
+    zips = frame.assign(n=[f"{i * 331 % 99999:05d}" for i in range(300)])  # 02139 is no number
+    assert "Column 'n' holds 300 different words" in from_table(zips, label="y").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [
+        ("$1,234.50", 1234.5), ("-$3", -3), ("$-3", -3), ("€ 1,000,000", 1e6), ("12 €", 12), ("12.3%", 12.3),
+        ("−7 %", -7), ("+.5", 0.5), ("1e3", 1000), (" 8 ", 8), ("1,5", None), ("1,2345", None), ("5 kg", None),
+        ("12:30", None), ("--", None), ("1.2.3", None), ("$", None), ("1_000", None),
+    ],
+)  # fmt: skip
+def test_numerals_as_people_write_them(word: str, number: float | None) -> None:
+    frame = given()[:12].assign(n=[f"${i}.25" for i in range(12)])
+    data = from_table(frame, label="y")
+    assert data.train.x[:, 1].tolist() == [i + 0.25 for i in range(12)]
+    assert data.notes == ("Column 'n' was read as numbers without '$'.",)
+    if number is None:
+        with pytest.raises(ValueError, match=f"Expected numbers in column 'n', got {re.escape(repr(word))} in row 0"):
+            data.encoder.encode(frame.assign(n=word))
+    else:
+        assert data.encoder.encode(frame.assign(n=word))[:, 1].tolist() == [np.float32(number)] * 12
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.7e9, -1.7e15])
+def test_numbers_far_from_zero_keep_what_differs(offset: float) -> None:
+    """float32 has three numbers for five minutes of Unix seconds, and one for days of microseconds."""
+    seconds = np.random.default_rng(0).integers(0, 300, 300)
+    frame = given().assign(t=offset + seconds, constant=0.1, large=1e6)
+    data = from_table(frame, label="y", test=frame[:5])
+    assert bool((data.encoder.shift[1] != 0) == (offset != 0)) and data.train.x.dtype is torch.float32
+    scaled = data.encoder.standardise(data.train.x)
+    exact = (seconds - seconds.mean()) / seconds.std()
+    np.testing.assert_allclose(scaled[:, 1], exact, atol=2e-6 if offset > -1 else 0.01)  # 0.25 is float64's step there
+    assert not bool(scaled[:, 2:].any())  # 0.1 is no binary number: its mean is another one
+    assert torch.equal(data.test.x, data.train.x[:5])
+    assert data.encoder.mean[1] == pytest.approx(offset + seconds.mean(), rel=1e-15, abs=1e-9)
+
+
+def test_columns_saved_in_float32_encode_as_they_did() -> None:
+    frame = given().assign(t=1.7e9 + np.arange(300) * 2)
+    now = from_table(frame, label="y").encoder
+    before = dataclasses.replace(now, **{c: getattr(now, c).float() for c in ("fill", "mean", "std")})
+    np.testing.assert_array_equal(before.encode(frame)[:, 1], frame["t"].to_numpy(np.float32))
+    assert not torch.equal(now.encode(frame), before.encode(frame))
 
 
 @pytest.mark.parametrize(

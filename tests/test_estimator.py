@@ -282,6 +282,39 @@ def test_tables_of_numbers_and_words(tmp_path: Path) -> None:
     assert numbers.columns_ is None and numbers.n_features_in_ == 2
 
 
+@pytest.mark.parametrize("kind", ["array", "frame", "words"])
+def test_times_within_minutes_are_told_apart(kind: str, tmp_path: Path) -> None:
+    """float32 has one number for 128 seconds of Unix time."""
+    generator = np.random.default_rng(0)
+    seconds = generator.uniform(0, 300, 300)
+    frame = pd.DataFrame({"t": 1.7e9 + seconds, "x": generator.normal(size=300)})
+    frame = frame.assign(colour=generator.choice(["red", "blue"], 300)) if kind == "words" else frame
+    x: Any = frame.to_numpy() if kind == "array" else frame
+    y = np.sin(seconds / 40) > 0
+    model = small(epochs=60).fit(x, y)
+    assert model.score(x, y) > 0.9
+    p = model.predict_proba(x)
+    assert model.predict_proba(x[:7]) == pytest.approx(p[:7], abs=1e-6)
+    for again in (NoisyLabelClassifier.load(model.save(tmp_path)), pickle.loads(pickle.dumps(model))):
+        assert (again.predict_proba(x) == p).all()
+    assert small().fit(X, Y).columns_ is None  # which needs none of this
+
+
+def test_numerals_with_signs_are_numbers(tmp_path: Path) -> None:
+    price = np.random.default_rng(0).integers(1000, 9999, 200)
+    frame = pd.DataFrame({"price": [f"${p:,}" for p in price], "n": 1.0})
+    y = price > 5000
+    model = small(epochs=30).fit(frame, y)
+    assert model.columns_ is not None and model.columns_.numeric == ("price", "n") and model.score(frame, y) > 0.95
+    again = NoisyLabelClassifier.load(model.save(tmp_path))
+    assert (again.predict_proba(frame) == model.predict_proba(frame)).all()
+    assert (again.predict_proba(frame.assign(price=price)) == model.predict_proba(frame)).all()
+    with pytest.raises(
+        ValueError, match="Expected numbers in column 'price', got '\\?' in 1 of 200 rows.*SimpleImputer"
+    ):
+        small().fit(frame.assign(price=frame["price"].where(frame.index != 3, "?")), y)
+
+
 def test_text_is_refused_with_the_remedy_which_works() -> None:
     words = np.random.default_rng(0).integers(0, 10**6, 200)
     good = np.arange(200) % 2 == 0

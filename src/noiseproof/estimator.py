@@ -23,7 +23,7 @@ from torch import Tensor
 from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
-from noiseproof.data.tables import Columns, fit_columns
+from noiseproof.data.tables import Columns, fit_columns, moments
 from noiseproof.losses import get_loss
 from noiseproof.losses.gaussian import Het
 from noiseproof.models.classifier import Classifier, build_classifier
@@ -68,7 +68,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         noise_rate_: the estimated share of wrong labels, where ``method`` is auto and there are rows enough.
         history_: loss, accuracy and the like of every epoch.
         predictor_: the network, from inputs to class probabilities, as a module of PyTorch.
-        columns_: how columns of words became numbers, where there were any.
+        columns_: how columns of words became numbers, or numbers far from zero lost their mean, where there were any.
 
     >>> from sklearn.datasets import load_wine
     >>> x, y = load_wine(return_X_y=True)
@@ -168,11 +168,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             if reset:
                 self.n_features_in_ = math.prod(x.shape[1:])
                 self.__dict__.pop("feature_names_in_", None)
-        elif self.columns_ is not None or (reset and _has_words(X)):
+        elif (reset or self.columns_ is not None) and (_has_words(X) or (self.columns_ and self.columns_.categories)):
             x = self._encoded(X, reset)
         else:
-            array = validate_data(self, X, reset=reset, dtype=np.float32)
-            x = torch.from_numpy(np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"]))
+            x = self._numbers(X, reset)
         found = tuple(x.shape[1:]), x.dtype
         if reset:
             self._input = found
@@ -180,6 +179,21 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             expected, got = (f"shape {shape} and {dtype}" for shape, dtype in (self._input, found))
             raise ValueError(f"Expected inputs of {expected} as in fit, got {got}.")
         return x
+
+    def _numbers(self, X: Any, reset: bool) -> Tensor:
+        """Numbers as float32; where that would not tell them apart, ``columns_`` takes their mean off before."""
+        array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+        with np.errstate(over="ignore"):  # which is refused in the next line
+            numbers = np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
+        assert_all_finite(numbers, input_name="X")
+        if reset:
+            mean, std = map(torch.from_numpy, moments(array))
+            names = tuple(map(str, getattr(self, "feature_names_in_", range(len(mean)))))
+            columns = Columns(names, mean.clone(), {}, "refuse", mean, std)
+            self.columns_ = columns if bool(columns.shift.any()) else None
+        if self.columns_ is not None:
+            numbers = (array - self.columns_.shift.numpy()).astype(np.float32)
+        return torch.from_numpy(numbers)
 
     def _encoded(self, X: Any, reset: bool) -> Tensor:
         """A DataFrame with columns of words: each word becomes a column."""
@@ -195,7 +209,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             try:
                 self.columns_, _ = fit_columns(frame, list(frame.columns), "refuse", asked=True)
             except ValueError as error:
-                raise ValueError(f"{error} For text, put a TfidfVectorizer before (ColumnTransformer).") from None
+                remedy = "For gaps, put a SimpleImputer before, for text a TfidfVectorizer (ColumnTransformer)."
+                raise ValueError(f"{error} {remedy}") from None
         assert self.columns_ is not None
         return self.columns_.encode(frame)
 
@@ -266,7 +281,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def export(self, path: str | Path) -> Path:
         """Write the network as ``.onnx`` or ``.pt2`` (``noiseproof.train.export.export``).
 
-        It takes what ``predict`` does; of a DataFrame with columns of words the numbers that ``columns_.encode`` makes.
+        It takes what ``predict`` does; where there is a ``columns_``, the numbers that its ``encode`` makes.
         """
         check_is_fitted(self, "predictor_")
         shape, dtype = self._input

@@ -296,7 +296,7 @@ def _from_table(
     x = None
     if features:
         chosen = [c for c in frame.columns if c not in {*special, *source["ignore"]}]
-        x, notes = _texts(whole, text, keep, seed) if text else _columns(whole, chosen)
+        x, notes = _texts(whole, text, keep, seed) if text else _columns(whole, chosen, given)
         if text and chosen:
             notes.append(f"Only the text was looked at, not the columns {some(chosen)}.")
     ids = whole[roles["id"]].astype(str).to_numpy(dtype=object) if "id" in roles else None
@@ -326,13 +326,13 @@ def _leave_out(found: AuditData, skip: Sequence[tuple[str, NDArray[np.bool_]]]) 
     return replace(found.subset(~out), skipped=(*found.skipped, *listed))
 
 
-def _columns(frame: pd.DataFrame, chosen: list[str]) -> tuple[NDArray[np.float32], list[str]]:
+def _columns(frame: pd.DataFrame, chosen: list[str], given: NDArray[np.int64]) -> tuple[NDArray[np.float32], list[str]]:
     """Numbers in units of their spread and words one-hot, gaps filled, (N, D)."""
     if not chosen:
         raise ValueError(
             "Expected columns beside the label to audit by, got none. Name a `text`, or bring `embeddings`."
         )
-    columns, notes = fit_columns(frame, chosen, "impute", asked=False)
+    columns, notes = fit_columns(frame, chosen, "impute", asked=False, labels=given)
     return columns.standardise(columns.encode(frame)).numpy(), notes
 
 

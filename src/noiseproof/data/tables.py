@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
@@ -25,7 +26,18 @@ if TYPE_CHECKING:  # half a second to import: left to those who use a table
 Table: TypeAlias = "pd.DataFrame | PathLike"
 Missing = Literal["refuse", "impute"]
 MOST_CATEGORIES = 100  # a column of more words than that is text or an identifier
+MOST_CODES = 20  # numerals of no more kinds may be codes: each counts as a category
+MOST_GAPS = 0.2  # of the cells of a column of numbers, in which words such as "?" stand
+FEW_ROWS, MANY_ROWS = 20, 100  # in no more rows, what looks like an identifier, or a copy of the label, may be chance
+FAR = 1e4  # deviations: float32 keeps three digits of what differs in numbers with such a mean
+Doubt: TypeAlias = tuple[str, str, bool]  # what is odd about a column, advice, whether there is no doubt
 _NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_QUANTITY = re.compile(
+    r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?(\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
+    re.ASCII | re.IGNORECASE,
+)
+_SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # of a quantity; of a code such as 02139
+_ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
 
@@ -93,29 +105,39 @@ def _read_csv(path: Path, comma: str, words: list[str]) -> pd.DataFrame:
 class Columns:
     """How a table becomes numbers: numeric columns as they are, columns of words one-hot; fitted on the training rows.
 
-    x stays in the table's own units; ``standardise`` gives zero mean and unit variance to the numeric columns.
+    x stays in the table's own units, but for ``shift``; ``standardise`` gives zero mean and unit variance to the
+    numeric columns.
     """
 
     numeric: tuple[str, ...]
     fill: Tensor  # (numeric,) medians, which stand in for missing numbers
     categories: dict[str, tuple[str, ...]]
     missing: Missing
-    mean: Tensor  # (D,); 0 for one-hot columns
-    std: Tensor  # (D,); 1 for one-hot and constant columns
+    mean: Tensor  # (D,) float64, of the table's numbers; 0 for one-hot columns
+    std: Tensor  # (D,) float64; 1 for one-hot and constant columns
+    gaps: tuple[str, ...] = ()  # numeric columns in which words count as missing, as in the training rows
 
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each input, (D,)."""
         return (*self.numeric, *(f"{c}={word}" for c, words in self.categories.items() for word in words))
 
+    @property
+    def shift(self) -> Tensor:
+        """What is taken off each input before float32 has it, (D,): the mean of numbers that hardly differ, else 0."""
+        known = self.mean.dtype is torch.float64  # models saved before held float32, and took nothing off
+        return torch.where(self.mean.abs() > FAR * self.std, self.mean, 0.0) if known else torch.zeros_like(self.mean)
+
     def encode(self, rows: pd.DataFrame) -> Tensor:
         """(N, D) float32; a word that the training rows did not have is none of the categories."""
         if absent := [c for c in (*self.numeric, *self.categories) if c not in rows.columns]:
             raise ValueError(f"Expected the columns of the training table, {some(absent)} are not there.")
-        blocks = [_numbers(rows, c).astype(np.float32)[:, None] for c in self.numeric]
-        numbers = np.concatenate(blocks, 1) if blocks else np.empty((len(rows), 0), np.float32)
+        x, empty = np.empty((len(rows), len(self.numeric)), np.float32), {}
+        for i, (c, fill, shift) in enumerate(zip(self.numeric, self.fill.tolist(), self.shift.tolist(), strict=False)):
+            values = _numbers(rows, c, c in self.gaps)
+            empty[c] = int(np.isnan(values).sum())
+            x[:, i] = np.where(np.isnan(values), fill, values) - shift
         words = {c: _words(rows, c) for c in self.categories}
-        empty = {c: int(np.isnan(numbers[:, i]).sum()) for i, c in enumerate(self.numeric)}
         empty |= {c: int((column == "").sum()) for c, column in words.items()}
         if self.missing == "refuse" and any(empty.values()):
             gaps = [f"{count} in {c!r}" for c, count in empty.items() if count]
@@ -123,26 +145,29 @@ class Columns:
                 f"Expected no missing values, got {', '.join(gaps[:5])}{' …' * (len(gaps) > 5)}. Drop those rows, "
                 "leave the columns out with `features`, or use missing='impute'."
             )
-        x = torch.from_numpy(np.where(np.isnan(numbers), self.fill.numpy(), numbers))
         one_hot = [
             torch.from_numpy(words[c] == word)[:, None].float() for c, ws in self.categories.items() for word in ws
         ]
-        return torch.cat([x, *one_hot], 1)
+        return torch.cat([torch.from_numpy(x), *one_hot], 1)
 
     def standardise(self, x: Tensor) -> Tensor:
-        """(x − mean)/std of the training rows."""
-        return (x - self.mean) / self.std
+        """(x − mean)/std of the training rows, for x as ``encode`` gives it."""
+        return (x - (self.mean - self.shift).to(x)) / self.std.to(x)
 
 
-def _numbers(frame: pd.DataFrame, column: str) -> Any:
+def _numbers(frame: pd.DataFrame, column: str, gaps: bool = False) -> NDArray[np.float64]:
+    """A column in float64, NaN where a cell is empty; a word is refused, or with ``gaps`` as good as empty."""
     import pandas as pd
 
-    numbers = pd.to_numeric(frame[column], errors="coerce")
-    words = (numbers.isna() & frame[column].notna()).to_numpy()
-    if words.any():
-        row = int(np.flatnonzero(words)[0])
-        raise ValueError(f"Expected numbers in column {column!r}, got {frame[column].iloc[row]!r} in row {row}.")
-    values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+    cells = frame[column]
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        cells = cells.astype(object)
+    numbers = pd.to_numeric(cells, errors="coerce")
+    values = np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+    odd = np.flatnonzero((numbers.isna() & cells.notna()).to_numpy())
+    values[odd] = [_quantity(str(cell)) for cell in cells.iloc[odd]]
+    if words := [row for row in odd.tolist() if np.isnan(values[row]) and str(cells.iloc[row]).strip() and not gaps]:
+        raise ValueError(f"Expected numbers in column {column!r}, got {cells.iloc[words[0]]!r} in row {words[0]}.")
     large = np.abs(values) > np.finfo(np.float32).max
     if large.any():
         row = int(np.flatnonzero(large)[0])
@@ -151,6 +176,19 @@ def _numbers(frame: pd.DataFrame, column: str) -> Any:
             f"{int(large.sum())} rows are infinite or too large. Drop these rows or fill them in."
         )
     return values
+
+
+def _quantity(word: str) -> float:
+    """The number of a numeral as people write it, such as $1,234.50 or 12.3 %; NaN of another word."""
+    found = _QUANTITY.fullmatch(word.strip())
+    return float("".join(part or "" for part in found.groups()).replace(",", "").replace("−", "-")) if found else np.nan
+
+
+def moments(values: NDArray[Any]) -> tuple[Any, Any]:
+    """Mean and deviation over the rows in float64; 1 for the deviation of what is constant but for rounding."""
+    apart = np.subtract(values, values[0], dtype=np.float64)  # 0, and not nearly so, in what is constant
+    mean, std = values[0] + apart.mean(0), apart.std(0)
+    return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
 
 
 def _words(frame: pd.DataFrame, column: str) -> Any:
@@ -172,13 +210,13 @@ def _is_numeric(column: pd.Series[Any]) -> bool:
     return types.is_bool_dtype(kind) or (types.is_numeric_dtype(kind) and not types.is_complex_dtype(kind))
 
 
-def _useless(column: pd.Series[Any], words: list[str]) -> str | None:
-    """Why a column is left out, if it is."""
+def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
+    """Why a column of words, or of numbers (None), is left out, if it is."""
     from pandas.api import types
 
     if str(column.name).startswith("Unnamed: "):  # what pandas calls one without a header
         return "has no name, like the row numbers that pandas saves,"
-    if column.isna().all() or words == [""]:
+    if column.isna().all() or words == []:
         return "is empty"
     if types.is_datetime64_any_dtype(column.dtype) or types.is_timedelta64_dtype(column.dtype):
         return "holds dates"
@@ -188,55 +226,128 @@ def _useless(column: pd.Series[Any], words: list[str]) -> str | None:
         return "holds lists"
     if words and all(map(_DATE.fullmatch, words)):
         return "holds dates"
-    return f"holds {len(words)} different words" if len(words) > MOST_CATEGORIES else None
+    return f"holds {len(words)} different words" if words and len(words) > MOST_CATEGORIES else None
+
+
+def _odd_cells(cells: NDArray[Any], words: list[str]) -> list[str] | None:
+    """The cells that are no numbers in a column of numbers written as words; None of any other column."""
+    numerals = {word for word in words if not np.isnan(_quantity(word))}
+    few = len(words) <= MOST_CODES and not any(_SIGN.search(word) for word in numerals)
+    if few or any(_CODE.match(word) for word in numerals):
+        return None
+    filled = [word for word in cells if word.strip()]
+    odd = [word for word in filled if word not in numerals]
+    return odd if len(odd) <= MOST_GAPS * len(filled) else None
+
+
+def _identifier(name: str, values: NDArray[np.float64]) -> Doubt | None:
+    """Whether numbers name the rows and tell nothing else."""
+    known = values[~np.isnan(values)]
+    if len(known) <= FEW_ROWS or np.ptp(known) < len(known) - 1 or (known % 1).any():
+        return None
+    if len(np.unique(known)) < len(known):
+        return None
+    advice = f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}` in an audit, else `features`)"
+    steps = np.diff(values)
+    if abs(steps[0]) == 1 and (steps == steps[0]).all():
+        return "numbers the rows", advice, True
+    return "differs in every row", advice, _ID.search(name) is not None
+
+
+def _label_code(name: str, cells: NDArray[Any], labels: NDArray[np.int64]) -> Doubt | None:
+    """Whether each value goes with one class and each class with one value.
+
+    A strong feature contradicts the labels that are wrong. What never does was made from them and hides them all,
+    unless there are too few rows for a wrong one.
+    """
+    import pandas as pd
+
+    classes = len(np.unique(labels[labels >= 0]))
+    for rows in (slice(10_000), slice(None)):  # most columns show at once that they are no code
+        values, given = pd.factorize(cells[rows])[0].astype(np.int64), labels[rows]
+        known = (values >= 0) & (given >= 0)
+        values, given = values[known], given[known]
+        pairs = np.unique(values * (labels.max() + 1) + given)
+        if not len(np.unique(values)) == len(np.unique(given)) == len(pairs):
+            return None
+    if len(given) <= max(FEW_ROWS, 2 * classes) or not len(pairs) == classes > 1:
+        return None
+    advice = f"if it was made from the label, leave it out (`--ignore {name}` in an audit, else `features`)"
+    return "goes with the label one to one", advice, len(given) > MANY_ROWS
 
 
 def fit_columns(
-    frame: pd.DataFrame, features: Sequence[str], missing: Missing, asked: bool
+    frame: pd.DataFrame,
+    features: Sequence[str],
+    missing: Missing,
+    asked: bool,
+    labels: NDArray[np.int64] | None = None,
 ) -> tuple[Columns, list[str]]:
-    """Decide what each column is; one that can't be used is left out with a note, or refused if it was asked for."""
+    """Decide what each column is; one that can't be used is left out with a note, or refused if it was asked for.
+
+    Identifiers and codes of the ``labels``, (N,), −1 where there is none, are left out unless they were asked for.
+    """
     if missing not in ("refuse", "impute"):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
-    numeric, categories, notes = [], {}, []
+    numbers: dict[str, NDArray[np.float64]] = {}
+    categories: dict[str, tuple[str, ...]] = {}
+    notes, gaps = [], []
     for column in features:
-        values = frame[column]
-        words = [] if _is_numeric(values) else sorted(set(_words(frame, column)) - {""})
-        why = _useless(values, words)
+        is_number = _is_numeric(frame[column])
+        cells: Any = [] if is_number else _words(frame, column)
+        words = sorted(set(cells) - {""})
+        odd = [] if is_number else _odd_cells(cells, words)
+        why = _useless(frame[column], words if odd is None else None)
         if why is not None and asked:
             raise ValueError(f"Expected numbers or categories in column {column!r}, which {why}. Turn it into either.")
         if why is not None:
             notes.append(f"Column {column!r} {why} and was left out.")
-        elif words:
+            continue
+        if odd and missing == "refuse":
+            raise ValueError(
+                f"Expected numbers in column {column!r}, got {some(sorted(set(odd)))} in {len(odd)} of {len(frame)} "
+                "rows. Drop those rows, leave the column out, or use missing='impute'."
+            )
+        cells = np.where(cells == "", None, cells) if odd is None else _numbers(frame, column, bool(odd))
+        doubt = _identifier(str(column), cells) if odd is not None else None
+        if doubt is None and labels is not None:
+            doubt = _label_code(str(column), cells, labels)
+        if doubt is not None:
+            what, advice, sure = doubt
+            if sure and not asked:
+                notes.append(f"Column {column!r} {what} and was left out; from_table keeps it if `features` names it.")
+                continue
+            notes.append(f"Column {column!r} {what}: {advice}.")
+        if odd is None:
             categories[column] = tuple(words)
-            odd = [word for word in words if not _NUMERAL.fullmatch(word)]
-            if len(odd) < len(words) / 2:
-                but = f", but for {some(odd)}" if odd else ""
+            others = [word for word in words if not _NUMERAL.fullmatch(word)]
+            if len(others) < len(words) / 2:
+                but = f", but for {some(others)}" if others else ""
                 notes.append(f"Column {column!r} holds numbers written as words{but}: each counts as a category.")
-        else:
-            numeric.append(column)
-            if values.dtype.kind in "iu" and len(frame) > 20 and values.is_unique:
-                notes.append(f"Column {column!r} differs in every row: if it is an identifier, leave it out.")
-    if not numeric and not categories:
+            continue
+        numbers[column] = cells
+        gaps += [column] if odd else []
+        if not is_number:
+            signs = sorted({sign for word in {*words} - {*odd} for sign in _SIGN.findall(word)})
+            without = f" without {some(signs)}" if signs else ""
+            but = f"; {len(odd)} words in it ({some(sorted(set(odd)))}) count as missing" if odd else ""
+            notes.append(f"Column {column!r} was read as numbers{without}{but}.")
+    if not numbers and not categories:
         raise ValueError(f"Expected at least one usable column, got {some(list(features))}. {' '.join(notes)}")
-    numbers = {c: _numbers(frame, c) for c in numeric}
     medians = {c: float(np.nanmedian(values)) for c, values in numbers.items()}
     if missing == "impute":
-        for column, values in numbers.items():
-            if gaps := int(np.isnan(values).sum()):
+        for column, cells in numbers.items():
+            if empty := int(np.isnan(cells).sum()):
                 median = f"{medians[column]:g}"
-                notes.append(f"{gaps} missing numbers in column {column!r} were filled with its median {median}.")
+                notes.append(f"{empty} missing numbers in column {column!r} were filled with its median {median}.")
         for column in categories:
-            if gaps := int((_words(frame, column) == "").sum()):
-                notes.append(f"{gaps} missing words in column {column!r} count as none of its categories.")
-    one_hot = sum(map(len, categories.values()))
-    zeros, ones = torch.zeros(len(numeric) + one_hot), torch.ones(len(numeric) + one_hot)
-    raw = Columns(tuple(numeric), torch.tensor(list(medians.values())), categories, missing, zeros, ones)
-    x = raw.encode(frame)[:, : len(numeric)].double()
-    mean, std = zeros.clone(), ones.clone()
-    mean[: len(numeric)] = x.mean(0).float()
-    spread = x.var(0, correction=0).sqrt().float() if numeric else std[:0]
-    std[: len(numeric)] = torch.where(spread > 0, spread, 1)
-    return Columns(tuple(numeric), raw.fill, categories, missing, mean, std), notes
+            if empty := int((_words(frame, column) == "").sum()):
+                notes.append(f"{empty} missing words in column {column!r} count as none of its categories.")
+    scales = [moments(np.where(np.isnan(cells), medians[c], cells)) for c, cells in numbers.items()]
+    scales += [(0.0, 1.0)] * sum(map(len, categories.values()))
+    mean, std = (torch.tensor(column, dtype=torch.float64) for column in zip(*scales, strict=True))
+    fill = torch.tensor(list(medians.values()), dtype=torch.float64)
+    return Columns(tuple(numbers), fill, categories, missing, mean, std, tuple(gaps)), notes
 
 
 @DATASETS.register("table")
@@ -254,7 +365,8 @@ def from_table(
     """A dataset of a table with a label column; numbers stay in their units, words become one-hot columns.
 
     Missing values are refused by name, or with ``missing="impute"`` filled with medians and reported in ``notes``.
-    ``dataset.encoder`` holds mean and spread of each column and encodes new rows the same way.
+    Identifiers and codes of the label are left out, unless ``features`` names them. ``dataset.encoder`` holds mean and
+    spread of each column and encodes new rows the same way.
     """
     if isinstance(table, (str, os.PathLike)):
         label = str(label)  # "label=3" on a command line is the column called 3
@@ -264,9 +376,9 @@ def from_table(
     if features is not None and (absent := [c for c in features if c not in frame.columns]):
         raise ValueError(f"Expected the columns {some(absent)} in the table, there are {some(list(frame.columns))}.")
     chosen = [c for c in (frame.columns if features is None else features) if c != label]
-    columns, notes = fit_columns(frame, chosen, missing, asked=features is not None)
     positions = classes is not None
     y, names = encode_labels(frame[label], classes, positions=positions, name=label)
+    columns, notes = fit_columns(frame, chosen, missing, asked=features is not None, labels=y.numpy())
     notes += describe_labels(y, names, label)
     splits = {"train": Split(columns.encode(frame), y)}
     for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
