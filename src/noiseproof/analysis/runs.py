@@ -35,7 +35,7 @@ Part = Literal["train", "validation", "test"]
 Which = Literal["last", "best"]
 Array = NDArray[Any]
 
-OF_A_SEED = ("seed", "labels", "source")  # what differs between seeds in run.json; of the source, its labels
+OF_A_SEED = ("seed", "labels", "inputs", "source")  # what differs between seeds in run.json; of the source, its labels
 _NAME = re.compile(r"epoch-(\d+)\.safetensors")
 
 
