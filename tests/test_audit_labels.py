@@ -115,10 +115,20 @@ def test_predictions_that_know_only_what_is_common_contradict_no_label() -> None
     given = (random.random(2000) < chance).astype(np.int64)
     found = find_label_issues(given, np.stack([1 - chance, chance], 1))
     assert not found.is_told and not found.looks_fine and not found.is_issue.any()
-    assert found.hit_rate == found.base_rate == (given == 0).mean() and found.noise_interval[0] == 0
+    assert found.hit_rate == pytest.approx(found.chance_rate) == (given == 0).mean() and found.noise_interval[0] == 0
     ranks = chance[given == 1].argsort()  # the list is in order all the same
     assert (np.diff(found.quality[given == 1][ranks]) >= 0).all()
     assert find_label_issues(given, np.stack([1 - chance, chance], 1), trusted=np.arange(100)).is_told
+
+
+def test_rare_labels_that_were_forgotten_are_found() -> None:
+    random = np.random.default_rng(0)
+    true = (random.random(20_000) < 0.1).astype(np.int64)
+    given = true * (random.random(20_000) < 0.5)  # half of the rare class bears the common label
+    p = np.where(true[:, None] == [[0, 1]], 0.97, 0.03)
+    found = find_label_issues(given, p)  # that meet no more labels than always saying 0 would
+    assert (p.argmax(1) == given).mean() < (given == 0).mean() + 0.01
+    assert found.is_told and (found.is_issue == (given != true)).all()
 
 
 def test_labels_that_have_nothing_to_do_with_the_rows_are_not_called_wrong() -> None:

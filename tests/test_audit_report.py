@@ -151,7 +151,9 @@ def test_labels_that_look_fine() -> None:
     assert report.summary()["verdict"] == (
         "The labels look fine, 2.0% wrong at the most (expected share of right labels called issues: 5.00%)."
     )
-    unknown = dataclasses.replace(report, found=dataclasses.replace(fine, is_told=False, hit_rate=0.5, base_rate=0.51))
+    unknown = dataclasses.replace(
+        report, found=dataclasses.replace(fine, is_told=False, hit_rate=0.5, chance_rate=0.51)
+    )
     assert unknown.summary()["labels_look_fine"] is False
     assert unknown.summary()["verdict"].startswith(
         "The rows hardly tell their labels, so none can be called wrong: 50.0%"

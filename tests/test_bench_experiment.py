@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
-from noiseproof.bench.experiment import RESULT_VERSION
+from noiseproof.bench.experiment import RESULT_VERSION, folder_digest
 from noiseproof.data import Split, corrupt, get_dataset
 from noiseproof.train import Settings, prepare
 from noiseproof.train.protocols import protocol
@@ -91,10 +91,31 @@ def test_a_key_follows_what_files_hold_wherever_they_lie(tmp_path: Path, monkeyp
         (tmp_path / "pictures" / name).mkdir(parents=True)
     picture = tmp_path / "pictures" / "cat" / "1.png"
     picture.write_bytes(b"1")
-    before = key(f"images:folder={tmp_path / 'pictures'}")
-    assert key(f"images:folder={tmp_path / 'pictures'}") == before
+    before = key(f"folder:path={tmp_path / 'pictures'}")
+    assert key(f"folder:path={tmp_path / 'pictures'}") == before
     picture.rename(tmp_path / "pictures" / "dog" / "1.png")
-    assert key(f"images:folder={tmp_path / 'pictures'}") != before
+    folder_digest.cache_clear()  # as every sweep does
+    assert key(f"folder:path={tmp_path / 'pictures'}") != before
+    # A column that is called as some folder is no folder, and an endless word is none, either.
+    before = key("table:table=mine.csv,label=target")
+    (tmp_path / "c" / "target").mkdir()
+    assert key("table:table=mine.csv,label=target") == before and len(key(f"table:table={'a' * 300}")) == 16
+    again = Experiment.from_dict(replace(ONE, dataset="table:table=mine.csv").as_dict(), "0123456789abcdef")
+    assert again.key == "0123456789abcdef"  # of the driver, whatever the file holds by now
+
+
+def test_a_trial_that_breaks_otherwise_leaves_the_run_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("CUDA only")
+
+    monkeypatch.setattr("noiseproof.bench.experiment.training", breaks)
+    check([ONE])
+
+
+def test_what_needs_held_out_rows_is_tried_with_and_without() -> None:
+    check([replace(ONE, method="ce & early-stopping", validation=0.1)])
+    with pytest.raises(BadExperiment, match="Expected noisy labels held out for early-stopping"):
+        check([replace(ONE, method="ce & early-stopping", validation=share) for share in (0.1, 0.0)])
 
 
 def test_precision_is_a_word_or_a_number_and_32_is_what_was_before() -> None:

@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from noiseproof.data import from_arrays, from_hf, from_table, from_text, from_torch, get_dataset
 from noiseproof.data.labels import encode_labels
+from noiseproof.data.tables import Columns
 
 X = np.arange(12.0).reshape(6, 2)
 Y = ["b", "a", "b", "c", "c", "a"]
@@ -808,3 +809,22 @@ def test_hugging_face_refusals() -> None:
         from_hf(HFDataset({"a": [1]}, {"a": NUMBER}))
     with pytest.raises(ValueError, match="got '-1'. Correct these labels, drop their rows"):
         from_hf(HFDataset({"a": [1.0, 2.0], "label": [0, -1]}, {"a": NUMBER, "label": LABEL}))
+
+
+def test_codes_stay_categories_and_decimal_commas_are_nobodys_thousands() -> None:
+    y = ["a", "b"] * 100
+    shops = pd.Categorical([i % 40 for i in range(200)])
+    zips = [str(94100 + i % 30) for i in range(200)]
+    commas = [f"0,{i}" for i in range(200)]
+    data = from_table(pd.DataFrame({"shop": shops, "zip": zips, "share": commas, "y": y}), label="y")
+    assert isinstance(data.encoder, Columns)
+    assert len(data.encoder.categories["shop"]) == 40 and len(data.encoder.categories["zip"]) == 30
+    assert data.encoder.numeric == () and any("'share' holds 200 different words" in note for note in data.notes)
+
+
+def test_a_constant_is_not_shifted_and_arrays_are_encoded() -> None:
+    frame = pd.DataFrame({"c": [12345.0] * 4, "t": [1.7e9, 1.7e9 + 1, 1.7e9 + 2, 1.7e9 + 3], "y": list("abab")})
+    data = from_table(frame, label="y", features=["c", "t"])
+    assert isinstance(data.encoder, Columns) and isinstance(data.train.x, torch.Tensor)
+    assert data.encoder.shift.tolist() == [0, 1.7e9 + 1.5]
+    assert torch.equal(data.encoder.encode(frame[["c", "t"]].to_numpy()), data.train.x)

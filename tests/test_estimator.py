@@ -580,3 +580,18 @@ def test_what_was_tampered_with_is_refused(tamper: Callable[[Path], None], messa
     tamper(small().fit(X, Y).save(tmp_path))
     with pytest.raises(ValueError, match=f"(?s)Expected an estimator that `save` wrote in .*({message})"):
         NoisyLabelClassifier.load(tmp_path)
+
+
+def test_one_column_in_any_order_of_memory() -> None:
+    x = np.random.default_rng(0).random((1, 100), dtype=np.float32).T  # (100, 1), strides of a transpose
+    y = (x[:, 0] > 0.5).astype(int)
+    assert NoisyLabelClassifier(epochs=2).fit(x, y).predict(x).shape == (100,)
+
+
+def test_an_export_of_far_off_numbers_takes_what_columns_encode() -> None:
+    random = np.random.default_rng(0)
+    x = np.stack([1.7e9 + random.random(200) * 300, np.full(200, 12345.0)], 1)
+    model = NoisyLabelClassifier(epochs=3).fit(x, (x[:, 0] > 1.7e9 + 150).astype(int))
+    assert model.columns_ is not None
+    inside = model.predictor_(model.columns_.encode(x)).argmax(1).numpy()
+    assert (inside == model.predict(x)).all()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from noiseproof.bench import Experiment, run_all
 from noiseproof.core.registry import PLUGINS, Registry, import_module, load_plugins
+from noiseproof.data import DATASETS
 from noiseproof.losses import LOSSES, get_loss
+from noiseproof.models import MODELS
+from noiseproof.noise import NOISES
+from noiseproof.strategies import STRATEGIES
 from noiseproof.train import Settings
+from noiseproof.train.methods import METHODS
 
 LOSS = """
 from noiseproof.core.margin import LabelProb
@@ -35,8 +42,8 @@ def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(LOSSES, "_factories", dict(LOSSES._factories))
     monkeypatch.setattr(Registry, "foreign", dict(Registry.foreign))
     yield
-    for name in ("own_loss", "late_loss"):
-        sys.modules.pop(name, None)
+    for name in [name for name in sys.modules if name.startswith(("own_", "late_"))]:
+        del sys.modules[name]
     load_plugins.cache_clear()
 
 
@@ -72,6 +79,39 @@ def test_workers_import_what_the_driver_did(tmp_path: Path) -> None:
     mine = Experiment("digits", method="taylor3", settings=Settings("mlp:hidden=[8]", epochs=1))
     (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
     assert result["status"] == "done" and result["error"] is None
+
+
+def test_modules_of_packages_and_partials_reach_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .losses import NAME")
+    (package / "names.py").write_text("NAME = 'taylor6'")
+    (package / "losses.py").write_text(
+        "from functools import partial\nfrom noiseproof.losses import LOSSES, get_loss\nfrom .names import NAME\n"
+        "LOSSES.register(NAME)(partial(get_loss, 'gce', q=0.5))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own_package")
+    assert Registry.foreign["taylor6"] == "own_package.losses"
+    mine = Experiment("digits", method="taylor6", settings=Settings("mlp:hidden=[8]", epochs=1))
+    (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
+    assert result["status"] == "done" and result["error"] is None
+
+
+def test_no_name_of_noiseproof_counts_as_anothers() -> None:
+    own = {*MODELS, *DATASETS, *METHODS, *NOISES, *STRATEGIES}
+    assert "resnet34" in own and not own & {*Registry.foreign}
+
+
+def test_a_broken_package_is_named_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = EntryPoint("theirs", "no_such_module", "noiseproof")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [broken])
+    load_plugins.cache_clear()
+    with pytest.raises(ValueError, match="Unknown loss 'gcee'. Did you mean 'gce'"):
+        get_loss("gcee")
+    assert "the plugin theirs (no_such_module) could not be loaded" in caplog.text
 
 
 def test_names_of_a_script_are_refused_before_any_worker_starts(

@@ -348,7 +348,7 @@ def test_killed_in_the_middle_of_it_nothing_that_was_answered_is_lost(tmp_path: 
 def test_a_second_review_of_the_same_file_is_refused(server: Server, root: Path) -> None:
     command = [sys.executable, "-m", "noiseproof", "review", str(root / "audit"), "--no-browser"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "another one writes to it" in done.stderr
+    assert done.returncode == 2 and "a review writes to it" in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
 
 

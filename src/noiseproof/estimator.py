@@ -186,8 +186,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         with np.errstate(over="ignore"):  # which is refused in the next line
             numbers = np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
         assert_all_finite(numbers, input_name="X")
-        if reset:
-            mean, std = map(torch.from_numpy, moments(array))
+        if reset and array.dtype == np.float64:  # what comes as float32 tells no more
+            parts = [moments(array[:, i : i + 64]) for i in range(0, array.shape[1], 64)]  # copies of few at a time
+            mean, std = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
             names = tuple(map(str, getattr(self, "feature_names_in_", range(len(mean)))))
             columns = Columns(names, mean.clone(), {}, "refuse", mean, std)
             self.columns_ = columns if bool(columns.shift.any()) else None

@@ -20,7 +20,7 @@ from noiseproof.core.checks import check_count
 LEAST_TRUSTED = 20  # rows that β is worth being fitted to
 RARE = 20.0  # rows' worth of the overall noise rate that each class's own is averaged with
 FINE = 0.01  # a share of wrong labels that is no matter
-SKILL = 0.1  # by which predictions should meet more labels than the commonest one does; of many rows 3σ are enough
+SKILL = 0.1  # by which predictions should meet more labels than by chance; of many rows 3σ are enough
 DYNAMICS = 0.4  # weight of what was said of training rows beside what was said out of sample
 
 
@@ -44,8 +44,8 @@ class LabelIssues:
     unlearned: NDArray[np.float32] | None = None  # (N,) as in Evidence
     doubt: NDArray[np.float32] | None = None  # (N,) as in Evidence
     hit_rate: float = 1.0  # share of the given labels that the predictions meet
-    base_rate: float = 0.0  # share of the commonest given label
-    is_told: bool = True  # whether anything is known of the labels beyond which one is common
+    chance_rate: float = 0.0  # share that predictions as frequent would meet if they knew nothing of the rows
+    is_told: bool = True  # whether the rows tell anything of their labels
 
     @property
     def looks_fine(self) -> bool:
@@ -72,7 +72,7 @@ def find_label_issues(
     geometric mean of the posterior's and the confident joint's, and the posterior's log odds are moved until its mean
     agrees. The cut is where the expected F1 is largest (where labels look fine: where wrong is likelier than right),
     but in no class more rows are called issues than its own noise rate allows. Predictions that meet no more labels
-    than the commonest one alone does contradict none: nothing is an issue, and the noise rate may be zero.
+    than by chance, Σ_k P(given k)·P(predicted k), contradict none: nothing is an issue, and the noise rate may be zero.
 
     Args:
         labels: (N,) classes as integers from 0.
@@ -103,9 +103,10 @@ def find_label_issues(
     calibrated = known is not None and LEAST_TRUSTED <= int(known.sum()) < N
     fitted_to = known if calibrated else None
     guess = probs.argmax(1).numpy() if evidence is None or evidence.first_guess is None else evidence.first_guess
-    hits, base = float((guess == given.numpy()).mean()), float(torch.bincount(given).max()) / N
-    chance = math.sqrt(base * (1 - base) / N)
-    told = calibrated or annotators is not None or hits - base > min(3 * chance, SKILL)
+    hits = float((guess == given.numpy()).mean())
+    chance = float((np.bincount(guess, minlength=K) / N) @ (np.bincount(given.numpy(), minlength=K) / N))
+    sigma = math.sqrt(chance * (1 - chance) / N)
+    told = calibrated or annotators is not None or hits - chance > min(3 * sigma, SKILL)
     noise = fit_class_noise(given, probs, trusted=fitted_to, generator=generator)
     least, mean, most = noise.least_rate, noise.mean_rate, noise.confident_rate
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
@@ -156,7 +157,7 @@ def find_label_issues(
         unlearned=None if evidence is None else evidence.unlearned,
         doubt=None if evidence is None else evidence.doubt,
         hit_rate=hits,
-        base_rate=base,
+        chance_rate=chance,
         is_told=told,
     )
 

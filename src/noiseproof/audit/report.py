@@ -77,6 +77,7 @@ from noiseproof.audit.folds import (
 from noiseproof.audit.inputs import AuditData, Progress
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.neighbours import Neighbours, nearest
+from noiseproof.audit.review.decisions import check_free
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -347,10 +348,10 @@ class LabelReport:
     def _verdict(self, issues: int, rows: int) -> str:
         low, high = self.found.noise_interval
         if not self.found.is_told:
-            hits, base = self.found.hit_rate, self.found.base_rate
+            hits, chance = self.found.hit_rate, self.found.chance_rate
             return (
                 f"The rows hardly tell their labels, so none can be called wrong: {hits:.1%} are met by predictions, "
-                f"{base:.1%} by always saying the commonest. Look at the columns, or give better features."
+                f"{chance:.1%} would be by chance. Look at the columns, or give better features."
             )
         if self.found.looks_fine:
             alarms = f"; {issues} of {rows} are called issues, mistakes or false alarms" if issues else ""
@@ -479,6 +480,7 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
             f"Expected a new or an empty folder, got {path}, which holds files. Choose another one with --out, or "
             "replace an earlier audit there with --force; nothing else in it is touched."
         )
+    check_free(path / "decisions.csv")  # a review of the audit that would be replaced
     return path
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from noiseproof.bench.experiment import Experiment, check
+from noiseproof.bench.experiment import Experiment, check, folder_digest
 from noiseproof.bench.results import (
     Json,
     Lock,
@@ -68,6 +68,7 @@ class Plan:
     data_dir: str | None = None
     command: str | None = None
     modules: dict[str, str] = field(default_factory=dict)  # of names that are not noiseproof's, to their files
+    path: list[str] = field(default_factory=list)  # where Python looks for them
 
     @property
     def folder(self) -> Path:
@@ -127,6 +128,7 @@ def run_all(
         check_number("gpus", gpus, "[0, inf)", 0)
     if engine != "ray":  # whose machines may be others than this
         make_fabric(accelerator=accelerator, devices=1)
+    folder_digest.cache_clear()
     folder = Path(results_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = {experiment.key: experiment for experiment in experiments}
@@ -139,7 +141,7 @@ def run_all(
         check(todo, data_dir)
     plan = Plan(
         str(folder), engine, threads, accelerator, None if data_dir is None else str(Path(data_dir).absolute()),
-        " ".join(sys.argv), {} if engine == "local" else _modules(todo),
+        " ".join(sys.argv), {} if engine == "local" else _modules(todo), [p for p in sys.path if p],
     )  # fmt: skip
     done = len(every) - len(todo)
 
@@ -172,8 +174,12 @@ def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
 
 def _imported(plan: Json) -> Plan:
     """The plan, in a process of its own."""
+    sys.path += [place for place in plan["path"] if place not in sys.path]
     for name, file in plan["modules"].items():
-        import_module(name, file)
+        try:
+            importlib.import_module(name)
+        except ImportError:  # a file that the driver was given by its path
+            import_module(name, file)
     return Plan(**plan)
 
 
@@ -313,7 +319,8 @@ START = "import sys; order = sys.stdin.readline(); from noiseproof.bench.engines
 
 def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
     """Keep that many workers alive until everything has a result."""
-    text = json.dumps({"plan": asdict(plan), "experiments": [experiment.as_dict() for experiment in todo]}) + "\n"
+    runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # a file may change until a worker reads it
+    text = json.dumps({"plan": asdict(plan), "experiments": runs}) + "\n"
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = provenance(plan.engine, plan.threads, plan.command)
     deaths: Counter[str] = Counter()
@@ -335,7 +342,12 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
                         _give_up(waiting.get(key), plan.folder, why, made_by)
                     worker.stop()
                     team[place] = _Worker(text, plan.threads, place)
+                ended = all(worker.process.poll() == 0 for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
+                if ended and waiting:
+                    raise RuntimeError(
+                        f"Expected results of all runs, got none of {len(waiting)} from workers that ended."
+                    )
                 time.sleep(POLL / 4)
         finally:
             for worker in team:  # all of them before waiting for any
@@ -405,7 +417,8 @@ def work(text: str) -> None:
         return fit_many(told(jobs), **options)
 
     try:
-        _run_here([Experiment.from_dict(e) for e in order["experiments"]], _imported(order["plan"]), _nobody, fit)
+        plan = _imported(order["plan"])
+        _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, _nobody, fit)
     except Interrupted:
         sys.exit(130)
 
@@ -454,7 +467,7 @@ def _run_on_ray(
         task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MOST_DEATHS - 1)(_work_on_ray)
         made_by = provenance(plan.engine, plan.threads, plan.command)
         waiting = {experiment.key: experiment for experiment in todo}
-        running = {task.remote(asdict(plan), experiment.as_dict()): experiment for experiment in todo}
+        running = {task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment for experiment in todo}
         with asked_to_stop() as asked:
             while running and not asked:
                 ready, _ = ray.wait(list(running), timeout=POLL)
@@ -462,7 +475,7 @@ def _run_on_ray(
                     experiment = running.pop(ref)
                     if not _take(ray, ref, experiment, plan.folder, made_by):
                         time.sleep(POLL)  # another driver is at it
-                        running[task.remote(asdict(plan), experiment.as_dict())] = experiment
+                        running[task.remote(asdict(plan), experiment.as_dict(), experiment.key)] = experiment
                 _announce_finished(waiting, plan.folder, announce)
             if running:
                 for ref in running:
@@ -474,9 +487,9 @@ def _run_on_ray(
             ray.shutdown()
 
 
-def _work_on_ray(plan: Json, experiment: Json) -> Json | None:
+def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
     """A Ray task: the result of one experiment, None if another driver is at it."""
-    one, how = Experiment.from_dict(experiment), _imported(plan)
+    how, one = _imported(plan), Experiment.from_dict(experiment, key)
     _run_here([one], how, _nobody, wait=False)
     return read_result(how.folder, one.key)
 

@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -31,6 +31,7 @@ from noiseproof.train.loop import Job, training
 from noiseproof.train.protocols import protocol
 from noiseproof.train.settings import PRECISIONS
 
+PATHS = ("path", "table", "test", "validation", "trusted")  # parameters of datasets and noise that name a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
 
 
@@ -114,9 +115,12 @@ class Experiment:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
-        """What ``as_dict`` wrote."""
-        return cls(**{**values, "settings": Settings(**values["settings"])})
+    def from_dict(cls, values: Mapping[str, Any], key: str | None = None) -> Experiment:
+        """What ``as_dict`` wrote; with the ``key`` of then, though files may have changed."""
+        found = cls(**{**values, "settings": Settings(**values["settings"])})
+        if key is not None:
+            found.__dict__["key"] = key
+        return found
 
     def make_task(self, data_dir: PathLike | None = None, *, data: Dataset | None = None) -> Task:
         """Load the data, unless it is given, and corrupt its labels."""
@@ -135,21 +139,15 @@ class Experiment:
 
 
 def _contents(spec: str) -> list[str]:
-    """A digest of each file or folder that ``spec`` names; official files, which stay as they are, lie elsewhere."""
-    try:
-        values = [value for value in parse_call(spec)[1].values() if isinstance(value, str)]
-    except ValueError:  # it will be refused
-        return []
+    """A digest of each file or folder that ``spec`` names; what lies in the data folder is official, and stays so."""
     found = []
-    for value in values:
-        path = Path(value)
-        if path.is_file():
-            found.append(_file_digest(value, path.stat().st_mtime_ns, path.stat().st_size))
-        elif path.is_dir():  # a folder's time changes when a file comes or goes
-            folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-            found.append(_folder_digest(value, tuple(folder.stat().st_mtime_ns for folder in folders)))
-        elif ":" in value:
-            found += _contents(value)
+    with suppress(ValueError, OSError):  # it will be refused
+        for name, value in parse_call(spec)[1].items():
+            path = Path(str(value))
+            if name in PATHS and path.is_file():
+                found.append(_file_digest(str(path), path.stat().st_mtime_ns, path.stat().st_size))
+            elif name in PATHS and path.is_dir():
+                found.append(folder_digest(str(path)))
     return found
 
 
@@ -160,8 +158,8 @@ def _file_digest(path: str, time: int, size: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _folder_digest(path: str, times: tuple[int, ...]) -> str:
-    """Of names and sizes: of images by the million nobody reads every one."""
+def folder_digest(path: str) -> str:
+    """Of names and sizes: of images by the million nobody reads every one. Looked at once for all runs of a sweep."""
     files = (file for file in Path(path).rglob("*") if file.is_file())
     names = sorted((file.relative_to(path).as_posix(), file.stat().st_size) for file in files)
     return hashlib.sha256(repr(names).encode()).hexdigest()
@@ -255,7 +253,8 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             given = gives(settings.model_for(task), method.head, task.input_shape, outputs)
         with _blame(experiment, "method"):
             _check_head(method, given)
-            trial = (str(method), settings.model_for(task), task.input_shape, task.train.num_classes)
+            held = task.validation is not None
+            trial = (str(method), settings.model_for(task), task.input_shape, task.train.num_classes, held)
             if trial not in tried:
                 _try(task, method, settings)
                 tried.add(trial)
@@ -281,6 +280,8 @@ def _try(task: Task, method: Method, settings: Settings) -> None:
         except (ValueError, TypeError):
             if rows is None:
                 raise
+        except Exception:  # the trouble of this machine, perhaps, which the run may not have where it runs
+            return
         else:
             return
 
@@ -326,6 +327,7 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
     >>> len(load_experiments(text))
     12
     """
+    folder_digest.cache_clear()
     text = str(source)
     name = "text"
     if not ("\n" in text or text.lstrip().startswith("[")):

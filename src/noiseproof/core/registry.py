@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
+log = logging.getLogger("noiseproof")
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SCALED = re.compile(rf"\s*({_NUMBER})\s*\*\s*(.+)", re.DOTALL)
@@ -140,17 +142,20 @@ def format_call(name: str, params: Mapping[str, Any]) -> str:
 PLUGINS = "NOISEPROOF_PLUGINS"  # modules or .py files, with commas between them, that register names of their own
 
 
-@cache  # once, and never from within itself
+@cache
 def load_plugins() -> None:
     """Import what adds names: the entry points ``noiseproof`` of installed packages, and $NOISEPROOF_PLUGINS."""
     from importlib.metadata import entry_points  # slow, and help must be quick
 
     for entry in entry_points(group="noiseproof"):
-        entry.load()
+        try:
+            entry.load()
+        except Exception as error:  # somebody else's package must not stop everything
+            log.warning("the plugin %s (%s) could not be loaded: %s", entry.name, entry.value, error)
     for name in filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(","))):
         try:
             import_module(Path(name).stem if name.endswith(".py") else name, name)
-        except (ImportError, OSError) as error:
+        except Exception as error:
             raise ValueError(f"Expected modules or .py files in {PLUGINS}, got {name!r}: {error}.") from error
 
 
@@ -172,6 +177,10 @@ def import_module(name: str, file: str = "") -> None:
         raise
 
 
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == "noiseproof"
+
+
 class Registry(Generic[T]):
     """Names to factories, with errors that say what exists."""
 
@@ -189,10 +198,12 @@ class Registry(Generic[T]):
             if name in self._factories:
                 raise ValueError(f"The {self.kind} {name!r} is already registered.")
             self._factories[name] = factory
-            if (module := getattr(factory, "__module__", "")).partition(".")[0] != "noiseproof":
+            module = factory.__module__ if _is_own(caller) and isinstance(factory, type) else caller
+            if not _is_own(module):
                 Registry.foreign[name] = module
             return factory
 
+        caller = sys._getframe(1).f_globals.get("__name__", "")
         return add
 
     def __getitem__(self, name: str) -> Callable[..., T]:

@@ -33,10 +33,11 @@ FAR = 1e4  # deviations: float32 keeps three digits of what differs in numbers w
 Doubt: TypeAlias = tuple[str, str, bool]  # what is odd about a column, advice, whether there is no doubt
 _NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _QUANTITY = re.compile(
-    r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?(\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
+    r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?([1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
     re.ASCII | re.IGNORECASE,
 )
 _SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # of a quantity; of a code such as 02139
+_DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")  # nobody knows what 1,234 is beside such
 _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
@@ -126,10 +127,15 @@ class Columns:
     def shift(self) -> Tensor:
         """What is taken off each input before float32 has it, (D,): the mean of numbers that hardly differ, else 0."""
         known = self.mean.dtype is torch.float64  # models saved before held float32, and took nothing off
-        return torch.where(self.mean.abs() > FAR * self.std, self.mean, 0.0) if known else torch.zeros_like(self.mean)
+        far = (self.mean.abs() > FAR * self.std) & (self.std != 1)  # which is that of a constant
+        return torch.where(far, self.mean, 0.0) if known else torch.zeros_like(self.mean)
 
     def encode(self, rows: pd.DataFrame) -> Tensor:
-        """(N, D) float32; a word that the training rows did not have is none of the categories."""
+        """(N, D) float32, of a table or an array; a word that the training rows did not have is no category."""
+        import pandas as pd
+
+        if not hasattr(rows, "columns"):
+            rows = pd.DataFrame(rows, columns=list(self.numeric))
         if absent := [c for c in (*self.numeric, *self.categories) if c not in rows.columns]:
             raise ValueError(f"Expected the columns of the training table, {some(absent)} are not there.")
         x, empty = np.empty((len(rows), len(self.numeric)), np.float32), {}
@@ -232,8 +238,9 @@ def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
 def _odd_cells(cells: NDArray[Any], words: list[str]) -> list[str] | None:
     """The cells that are no numbers in a column of numbers written as words; None of any other column."""
     numerals = {word for word in words if not np.isnan(_quantity(word))}
-    few = len(words) <= MOST_CODES and not any(_SIGN.search(word) for word in numerals)
-    if few or any(_CODE.match(word) for word in numerals):
+    plain = not any(_SIGN.search(word) for word in numerals)
+    codes = len(words) <= MOST_CODES or (len(words) <= MOST_CATEGORIES and all(map(str.isdigit, numerals)))
+    if (plain and codes) or any(map(_CODE.match, numerals)) or any(map(_DECIMAL_COMMA.fullmatch, words)):
         return None
     filled = [word for word in cells if word.strip()]
     odd = [word for word in filled if word not in numerals]
@@ -287,6 +294,8 @@ def fit_columns(
 
     Identifiers and codes of the ``labels``, (N,), −1 where there is none, are left out unless they were asked for.
     """
+    import pandas as pd
+
     if missing not in ("refuse", "impute"):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
     numbers: dict[str, NDArray[np.float64]] = {}
@@ -296,7 +305,8 @@ def fit_columns(
         is_number = _is_numeric(frame[column])
         cells: Any = [] if is_number else _words(frame, column)
         words = sorted(set(cells) - {""})
-        odd = [] if is_number else _odd_cells(cells, words)
+        is_code = isinstance(frame[column].dtype, pd.CategoricalDtype)
+        odd = [] if is_number else None if is_code else _odd_cells(cells, words)
         why = _useless(frame[column], words if odd is None else None)
         if why is not None and asked:
             raise ValueError(f"Expected numbers or categories in column {column!r}, which {why}. Turn it into either.")

@@ -173,7 +173,7 @@ def training(
     run.batch_size = full
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
-              "inputs": _checksum(task.train.x),
+              "inputs": _checksum(task.train.x) if folder else None,
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     keeper = _Keeper(folder, config, run, record, method, settings)
     done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind
@@ -449,8 +449,8 @@ def _checksum(x: Inputs) -> int | None:
     """Of a thousand rows all over ``x``: enough to tell other data from the same, and quick; None of files."""
     if not isinstance(x, Tensor):
         return None
-    rows = x[:: max(1, len(x) // 1000)].cpu().contiguous()
-    return zlib.crc32(rows.view(torch.uint8).numpy().tobytes())
+    rows = x[:: max(1, len(x) // 1000)].cpu().reshape(-1)
+    return zlib.crc32(rows.contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _load(state: dict[str, Any], run: Run, method: Method, record: Record) -> None:

@@ -107,6 +107,24 @@ def to_line(cells: Iterable[object]) -> bytes:
     return line.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
+def check_free(path: Path) -> None:
+    """Refuse a file of decisions that a review writes to."""
+    if path.exists():
+        with open(path, "rb") as file:
+            _claim(file.fileno(), path)
+
+
+def _claim(file: int, path: Path) -> None:
+    if os.name == "posix":  # the lock goes with the process, however it ends
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadDecisions(
+                f"Expected {path} for this one alone, a review writes to it. Use the page of that review or end it, or "
+                "give another file with --decisions."
+            ) from None
+
+
 class DecisionLog:
     """The decisions file of one review at a time, for any number of threads: each word is on the disk when told so."""
 
@@ -116,7 +134,7 @@ class DecisionLog:
         is_new = not self.path.exists()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
         try:
-            self._claim()
+            _claim(self._file, self.path)
             self.words, self._size = _parse(self.path.read_bytes(), path)
             os.ftruncate(self._file, self._size)  # what a crash tore
             if not self._size:
@@ -128,16 +146,6 @@ class DecisionLog:
             folder = os.open(self.path.parent, os.O_RDONLY)
             os.fsync(folder)  # the name of a new file is the folder's to remember
             os.close(folder)
-
-    def _claim(self) -> None:
-        if os.name == "posix":  # the lock goes with the process, however it ends
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BadDecisions(
-                    f"Expected {self.path} for this review alone, another one writes to it. "
-                    "Use the page of that one, or give another file with --decisions."
-                ) from None
 
     def _write(self, line: bytes) -> None:
         try:
