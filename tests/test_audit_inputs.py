@@ -465,3 +465,13 @@ def test_what_is_trusted_is_found_from_everywhere(csv: Path, tmp_path: Path, mon
     assert read_rows(csv, label="y", trusted="sure.npy").source["trusted"] == str(tmp_path / "sure.npy")
     table = pd.DataFrame({"a": [1, 2, 3, 4], "y": list("uvuv"), "sure": [1, 0, 0, 1]})
     assert read_rows(table, label="y", trusted="sure").source["trusted"] == "sure"
+
+
+def test_numbers_far_from_zero_keep_what_differs() -> None:
+    seconds = 1.7e9 + np.arange(40.0)  # which float32 has in steps of 128
+    y = np.arange(40) % 2
+    frame = pd.DataFrame({"x": y, "y": y})
+    found = read_rows(frame, label="y", embeddings=np.stack([seconds, np.ones(40)], 1))
+    assert found.x is not None and len(np.unique(found.x[:, 0])) == 40
+    with pytest.raises(ValueError, match=r"got shape \(40,\). Of one number a row, make a column of them"):
+        read_rows(frame, label="y", embeddings=seconds)

@@ -20,7 +20,7 @@ from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
 from noiseproof.data.labels import describe_labels, encode_labels, some
 from noiseproof.data.sources import PathLike
-from noiseproof.data.tables import fit_columns, read_table
+from noiseproof.data.tables import fit_columns, moments, read_table, shift_of
 from noiseproof.data.text import TextFeatures
 
 if TYPE_CHECKING:
@@ -535,7 +535,10 @@ def _aligned(found: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     if (found.row < 0).any():
         raise ValueError(f"Expected no trusted table beside `{name}`, which have no rows for it. Use a column or .npy.")
     if array.ndim < 2 or len(array) != found.source_rows:
-        raise ValueError(f"Expected `{name}` with {found.source_rows} rows, as the data has, got shape {array.shape}.")
+        remedy = " Of one number a row, make a column of them: array[:, None]." if array.ndim == 1 else ""
+        raise ValueError(
+            f"Expected `{name}` with {found.source_rows} rows, as the data has, got shape {array.shape}.{remedy}"
+        )
     return array[found.row]
 
 
@@ -569,6 +572,8 @@ def _with_features(found: AuditData, array: NDArray[Any], name: str, seed: int =
             finite = np.asarray(np.isfinite(array.astype(np.float32).reshape(len(array), -1)).all(1))
     if not finite.any():
         raise ValueError(f"Expected finite numbers in `{name}`, got none in any row.")
+    if array.dtype == np.float64 and array.ndim == 2:
+        array = array - shift_of(*moments(array[finite]))  # before float32 blurs what differs
     inputs, notes = check_features(np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name)
     if inputs.dtype is torch.uint8:
         x = _picture_features(inputs, finite, seed)

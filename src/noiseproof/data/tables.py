@@ -127,8 +127,7 @@ class Columns:
     def shift(self) -> Tensor:
         """What is taken off each input before float32 has it, (D,): the mean of numbers that hardly differ, else 0."""
         known = self.mean.dtype is torch.float64  # models saved before held float32, and took nothing off
-        far = (self.mean.abs() > FAR * self.std) & (self.std != 1)  # which is that of a constant
-        return torch.where(far, self.mean, 0.0) if known else torch.zeros_like(self.mean)
+        return shift_of(self.mean, self.std) if known else torch.zeros_like(self.mean)
 
     def encode(self, rows: pd.DataFrame) -> Tensor:
         """(N, D) float32, of a table or an array; a word that the training rows did not have is no category."""
@@ -188,6 +187,11 @@ def _quantity(word: str) -> float:
     """The number of a numeral as people write it, such as $1,234.50 or 12.3 %; NaN of another word."""
     found = _QUANTITY.fullmatch(word.strip())
     return float("".join(part or "" for part in found.groups()).replace(",", "").replace("−", "-")) if found else np.nan
+
+
+def shift_of(mean: Any, std: Any) -> Any:
+    """The means of columns whose numbers hardly differ, of a constant (deviation 1) and all others 0."""
+    return mean * ((abs(mean) > FAR * std) & (std != 1))
 
 
 def moments(values: NDArray[Any]) -> tuple[Any, Any]:
