@@ -16,6 +16,7 @@ from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_ro
 from noiseproof.audit.folds import Duplicates
 from noiseproof.audit.inputs import Skipped
 from noiseproof.audit.report import MOST_LISTED, check_folder, replacing
+from noiseproof.audit.review.decisions import BadDecisions, DecisionLog
 from noiseproof.audit.review.issues import read_audit
 
 COLUMNS = [
@@ -180,6 +181,20 @@ def test_an_existing_folder_is_refused_and_nothing_else_is_touched(tmp_path: Pat
     assert not list(folder.glob(".*"))  # no half-written files
     with pytest.raises(FileExistsError, match="got the file"):
         check_folder(folder / "config.json")
+
+
+def test_an_audit_is_not_replaced_under_an_open_review(tmp_path: Path) -> None:
+    report = by_hand()
+    report.save(tmp_path / "audit")
+    before = (tmp_path / "audit" / "issues.csv").read_bytes()
+    log = DecisionLog(tmp_path / "audit" / "decisions.csv")
+    with pytest.raises(BadDecisions, match="a review writes to it. Use the page of that review or end it"):
+        check_folder(tmp_path / "audit", force=True)  # which an audit asks before it trains anything
+    with pytest.raises(BadDecisions):
+        report.save(tmp_path / "audit", force=True)
+    log.close()
+    assert (tmp_path / "audit" / "issues.csv").read_bytes() == before
+    report.save(tmp_path / "audit", force=True)
 
 
 # --- exports ----------------------------------------------------------------------------------------------------------

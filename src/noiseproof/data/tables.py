@@ -129,11 +129,11 @@ class Columns:
         known = self.mean.dtype is torch.float64  # models saved before held float32, and took nothing off
         return shift_of(self.mean, self.std) if known else torch.zeros_like(self.mean)
 
-    def encode(self, rows: pd.DataFrame) -> Tensor:
+    def encode(self, rows: pd.DataFrame | NDArray[Any]) -> Tensor:
         """(N, D) float32, of a table or an array; a word that the training rows did not have is no category."""
         import pandas as pd
 
-        if not hasattr(rows, "columns"):
+        if isinstance(rows, np.ndarray):
             rows = pd.DataFrame(rows, columns=list(self.numeric))
         if absent := [c for c in (*self.numeric, *self.categories) if c not in rows.columns]:
             raise ValueError(f"Expected the columns of the training table, {some(absent)} are not there.")

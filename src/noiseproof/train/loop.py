@@ -423,11 +423,11 @@ class _Keeper:
                 "Resume it, or choose another folder."
             )
         state = checkpoint.load(path, run.device)
-        saved = {"inputs": self.config["inputs"], **state["config"]}  # which older ones do not say
-        for key in self.config | saved:
-            if self.config.get(key) != saved.get(key):
+        then = {"inputs": self.config["inputs"], **state["config"]}  # which older ones do not say
+        for key in self.config | then:
+            if self.config.get(key) != then.get(key):
                 raise checkpoint.BadCheckpoint(
-                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
+                    f"Expected {key}={then.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
                     "Resume with the same settings, or choose another folder."
                 )
         for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
