@@ -197,7 +197,7 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
                     "noise": said["noise"],
                     "method": method.replace("{kind}", said.get("kind", "")),
                     "validation": table.get("validation", 0.0),
-                    "paper": paper,
+                    "paper": said.get("paper", paper),
                     "noise_seed": None if table.get("noise_follows_seed") else 0,
                     "foreign": said.get("foreign") or None,
                     "rows": said.get("images"),

@@ -588,6 +588,7 @@ _RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transf
     ("004", "mnist"): ((), (), _MNIST),
     ("004", "cifar10"): ((Shift(0.125), Flip()), (), _CIFAR10),
     ("004", "cifar100"): ((Shift(0.125), Flip()), (), _CIFAR100),
+    ("zhou2021", "cifar100"): ((PadCrop(4), Flip(), Rotate(20, "nearest")), (), _CIFAR100),
     ("004", "webvision"): (
         (RandomResizedCrop(224), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.2)),
         (ResizeCrop(256, 224),),
@@ -610,7 +611,8 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
       side to 256 (256 × 256 in the text), and does not resize WebVision before the crop of 227; images of a batch
       need one size, so here its shorter side becomes 256 first.
     - 004, App. B: neither constants nor amounts, so those of the code it builds on (Ma et al. 2020, Zhou et al. 2021):
-      moves by up to 4 of 32 pixels; on WebVision a random box resized to 224 and jitter of (0.4, 0.4, 0.4, 0.2).
+      moves by up to 4 of 32 pixels; on WebVision a random box resized to 224 and jitter of (0.4, 0.4, 0.4, 0.2). That
+      code turns CIFAR-100's images as well, by up to 20°, which 004 does not name: ``zhou2021``, for their rows.
     - without a paper: pad 4, crop and flip on CIFAR, the usual view of the large sets, the data's own constants.
 
     CIFAR-10N and CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.

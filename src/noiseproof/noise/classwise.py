@@ -3,15 +3,15 @@
 Published rates follow different conventions. Which model and which ``count`` each source used:
 
     source                   symmetric              asymmetric                  CIFAR-100, asymmetric
-    APL, ALFs, 004 on CIFAR  symmetric, equal       per-class                   asymmetric-blocks
-    Patrini                  symmetric, draws       draws                       asymmetric-blocks
+    APL, ALFs, 004 on CIFAR  symmetric, equal       per-class                   asymmetric-blocks, draws
+    Patrini                  symmetric, draws       draws                       asymmetric-blocks, draws
     Co-teaching              symmetric, draws       –                           pairflip
     LN (000) on CIFAR        symmetric-all, draws   draws                       asymmetric-next
     LN (000) on MNIST        symmetric-all, total   per-class                   –
     SLN (001)                symmetric, draws       draws                       asymmetric-next
     logit bias (002)         symmetric-all, draws   –                           –
-    NAL (003), DivideMix     symmetric-all, total   total: unmapped stay clean  asymmetric-blocks (NAL)
-    ELR                      symmetric-all, total   per-class                   asymmetric-blocks
+    NAL (003), DivideMix     symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
+    ELR                      symmetric-all, total   per-class                   asymmetric-blocks, draws
 
 Asymmetric on MNIST is ``asymmetric-mnist``, on CIFAR-10 ``asymmetric-cifar10``, for each of them. ALFs on MNIST draws
 from the matrix, as Patrini. 004 says that it follows APL, ALFs and Patrini. 001's own labels are in files
