@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -16,11 +17,12 @@ from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results
 from noiseproof.bench.compare import METHODS, compare, own_table
-from noiseproof.bench.ranking import Place, _holm, rank, recommend
+from noiseproof.bench.ranking import Place, _holm, rank, recommend, wilson
 from noiseproof.cli import app
-from noiseproof.core.registry import split_specs
+from noiseproof.core.registry import parse_call, split_specs
 from noiseproof.data import get_dataset
-from noiseproof.train import Settings, get_method
+from noiseproof.train import Interrupted, Settings, get_method
+from noiseproof.train.estimate import estimate
 
 nan = math.nan
 SHORT = Settings(model="mlp:hidden=[8]", epochs=2)
@@ -85,9 +87,32 @@ def test_holm_by_hand() -> None:
 def test_differences_without_spread() -> None:
     same, constant = rank({"a": [0.5, 0.75], "b": [0.5, 0.75]}), rank({"a": [0.5, 0.75], "b": [0.25, 0.5]})
     assert same[1].p == 1.0 and constant[1].p == 0.5  # two coins that agree
+    assert rank({"a": [0.5, 0.75], "b": [0.75, 0.5]}, rows=8)[1].p == 1.0
     five = rank({"a": [0.95, 0.90, 0.85, 0.80, 0.75], "b": [0.90, 0.85, 0.80, 0.75, 0.70]})  # equal but for rounding
     assert five[1].p == 2 * 0.5**5
     assert [place.margin for place in rank({"a": [0.5] * 3})] == [0.0]
+
+
+def test_differences_without_spread_on_so_many_rows() -> None:
+    """An accuracy on N rows is rounded to 1/N: deviation 1/(N·√12), of a difference √2 times that, and no less."""
+    best, other = rank({"a": [1.0] * 5, "b": [0.5] * 5}, rows=30)
+    t = 0.5 / (1 / (30 * math.sqrt(6)) / math.sqrt(5))
+    assert other.p == pytest.approx(2 * stats.t.sf(t, 4)) and other.p < 1e-5
+    assert best.margin == pytest.approx(stats.t.ppf(0.975, 4) / (30 * math.sqrt(12)) / math.sqrt(5))
+    one_row = rank({"a": [0.5] * 5, "b": [0.5 + 1 / 30] * 5}, rows=30)[1].p
+    one_seed_less = rank({"a": [0.5] * 5, "b": [0.5 + 1 / 30] * 4 + [0.5]}, rows=30)[1].p
+    assert one_row is not None and one_seed_less is not None and one_row < one_seed_less < 0.05
+    assert rank({"a": [0.5] * 5, "b": [0.5] * 5}, rows=30)[1].p == 1.0
+    assert rank(RUNS, rows=10_000) == rank(RUNS)  # spreads beyond that of rounding stay as they are
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
+def test_alike_methods_on_few_rows_are_seldom_told_apart(sigma: float) -> None:
+    """Of two methods whose counts of right rows differ by rounded normal numbers, hardly one in twenty is worse."""
+    generator = np.random.default_rng(0)
+    d = np.round(generator.normal(0, sigma, (2000, 5)))
+    p = np.array([rank({"a": (one / 30).tolist(), "b": [0.0] * 5}, rows=30)[1].p for one in d], dtype=float)
+    assert (p < 0.05).mean() < 0.06
 
 
 def test_failed_runs_have_no_part_and_their_method_comes_after_the_others() -> None:
@@ -130,6 +155,27 @@ def test_ranks_of_nothing_are_refused(accuracies: dict[str, list[float]]) -> Non
             "Use a: with 0.850 it is ahead of those that never failed, and by more than chance explains (p ≤ 0.0",
         ),
         ({"a": [0.8, 0.9, nan], "b": [0.2, 0.31, nan]}, "Use a (though 1 of its runs failed): with 0.850"),
+        (
+            {"a": [0.90, 0.91, 0.92], "b": [0.5, 0.52, 0.51], "c": [0.90, nan, nan]},
+            "Use a: with 0.910 it is ahead of b, and by more than chance explains (p ≤ 0.001 over 3 seeds); too few "
+            "seeds to judge c.",
+        ),
+        (
+            {"a": [0.90, 0.92, 0.91], "b": [0.90, 0.91, 0.92], "c": [0.89, 0.92, 0.91], "d": [0.9, nan, nan]},
+            "No clear winner: a and b are level with 0.910, but 3 seeds cannot tell them from c; too few seeds to "
+            "judge d.",
+        ),
+        ({"a": [0.9, 0.92], "b": [0.9, 0.92]}, "No clear winner: a and b are level with 0.910."),
+        ({"a": [0.9], "b": [0.9]}, "Nothing is settled: a and b are level with 0.900, but without two seeds in common"),
+        (
+            {"a": [0.9, 0.92, nan], "b": [0.8, 0.82, 0.80]},
+            "Nothing is settled: b is ahead with 0.807 of those that never failed, but a did better in the runs that "
+            "did not fail.",
+        ),
+        (
+            {"a": [0.9, 0.92, nan], "b": [nan, 0.82, 0.80]},
+            "Nothing is settled: a (though 1 of its runs failed) is ahead with 0.910, but without two seeds in common",
+        ),
     ],
 )
 def test_recommendations(accuracies: dict[str, list[float]], said: str) -> None:
@@ -145,6 +191,11 @@ def test_a_tie_names_the_quickest_where_clocks_can_tell() -> None:
 
     assert said(3.0, 1.0, 1.05).endswith("cannot tell it from d, b; the quickest of these: d, b.")
     assert said(1.0, 1.02, 1.05).endswith("cannot tell it from d, b.")
+
+
+@pytest.mark.parametrize("right, n", [(30, 30), (0, 7), (5, 9), (880, 1000)])
+def test_what_other_rows_would_say_is_wilson_s_interval(right: int, n: int) -> None:
+    assert wilson(right / n, n) == pytest.approx(stats.binomtest(right, n).proportion_ci(method="wilson"), abs=1e-12)
 
 
 # The parts of a table
@@ -205,6 +256,13 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     assert texts.test is not None and len(texts.test) == 12 and texts.train.raw is not None
 
 
+@pytest.mark.parametrize("label", ["007", "none", "True", "(y)", "[y]", "{y}", "1e3", "0.50", "a=b", "y & z"])
+def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
+    pd.read_csv(digits_csv(tmp_path)).rename(columns={"kind": label}).to_csv(tmp_path / "odd.csv", index=False)
+    spec, _ = own_table(tmp_path / "odd.csv", label, tmp_path)
+    assert parse_call(spec)[1]["label"] == label and len(get_dataset(spec).classes) == 10
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -231,16 +289,49 @@ def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
         accuracies[method] = [results[run.key]["last"]["test_accuracy"] for run in runs]
     assert len(results) == 6
     bare = [replace(place, seconds=None, memory=None) for place in found.places]
-    assert bare == rank(accuracies)
-    assert all(place.seconds and place.memory for place in found.places)
-    assert found.recommendation == recommend(found.places) and "the same 360 test rows" in found.notes[0]
+    assert bare == rank(accuracies, rows=360)
+    for place in found.places:
+        first = Experiment("digits", "symmetric:rate=0.4", place.method, 0, SHORT, 0.1)
+        assert place.memory == estimate(first.make_task(), place.method, SHORT).total_memory
+        assert place.seconds == fmean(results[replace(first, seed=seed).key]["seconds"] for seed in range(3))
+    best = found.places[0]
+    assert best.mean is not None and "the same 360 test rows" in found.notes[0]
+    low, high = wilson(best.mean, 360)
+    assert f"the {best.mean:.3f} of {best.method} may be {low:.3f} to {high:.3f}" in found.notes[0]
+    assert found.recommendation == recommend(found.places)
+    for path in tmp_path.glob("*.json"):
+        result = json.loads(path.read_text())
+        result["last"]["test_accuracy"] = 0.5 if result["experiment"]["method"] == "ce" else 0.9
+        path.write_text(json.dumps(result))
+    again = compare("digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT)
+    assert again.recommendation.startswith("Use gce: with 0.900")  # the very same difference over 360 rows is one
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError("No CUDA GPUs are available"), ValueError("Expected at most 5000")])
+def test_runs_are_ranked_though_their_memory_cannot_be_told(
+    trouble: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **options: object) -> None:
+        raise trouble
+
+    for place in ("make_fabric", "estimate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"noiseproof.bench.compare.{place}", fails)
+            found = compare("digits", ["ce"], results_dir=tmp_path, seeds=1, settings=SHORT)
+        assert found.places[0].mean is not None and found.places[0].memory is None
+    trouble = Interrupted("Asked to stop.")  # which is no trouble
+    monkeypatch.setattr("noiseproof.bench.compare.estimate", fails)
+    with pytest.raises(Interrupted):
+        compare("digits", ["ce"], results_dir=tmp_path, seeds=1, settings=SHORT)
 
 
 def test_a_method_that_diverges_is_last_and_told(tmp_path: Path) -> None:
     wild = replace(SHORT, optimizer="sgd:lr=1e30")
     found = compare("digits", ["ce"], results_dir=tmp_path, seeds=2, settings=wild)
     assert found.places[0].failed == 2 and found.places[0].memory is None
-    assert found.notes[-1] == "Runs failed: 2 of ce." and found.recommendation.endswith("every run failed.")
+    (note,) = found.notes
+    assert note.startswith("2 runs of ce failed: Diverged: Loss or weights are not finite at step 2")
+    assert found.recommendation.endswith("every run failed.")
 
 
 def test_every_default_method_fits_two_classes_and_many() -> None:
@@ -294,5 +385,56 @@ def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
     found = json.loads(again.stdout)
     assert "/4 " not in again.stderr and found["recommendation"] == rows[-1]
     assert [place["seeds"] for place in found["ranking"]] == [2, 2]
-    refused = CliRunner().invoke(app, ["bench", "compare", "--data", "digits", "--test", "x.csv"])
-    assert refused.exit_code == 2 and "Expected --label" in refused.stderr
+    for path in (tmp_path / "results").glob("*.json"):
+        result = json.loads(path.read_text())
+        if result["experiment"]["method"] == "ce" and result["experiment"]["seed"] == 1:
+            path.write_text(json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}))
+    assert "1 runs of ce failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
+    anew = json.loads(CliRunner().invoke(app, [*command, "--retry-failed", "--json"]).stdout)
+    assert [(place["mean"], place["failed"]) for place in anew["ranking"]] == [
+        (place["mean"], 0) for place in found["ranking"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("digits", "--test", "x.csv"), "Expected --label"),
+        (("digits", "--missing", "impute"), "Expected --label"),
+        (("my.csv",), "Expected --label, the column of labels, beside a file"),
+        (("my.csv", "--label", "kind", "--text", "body", "--missing", "impute"), "Expected no --missing beside --text"),
+    ],
+)
+def test_the_command_line_refuses_what_would_be_ignored(words: tuple[str, ...], message: str) -> None:
+    refused = CliRunner().invoke(app, ["bench", "compare", "--data", *words])
+    assert refused.exit_code == 2 and message in refused.stderr
+
+
+@pytest.mark.parametrize("words", [("compare", "--data", "digits"), ("search", "gce:q=[0.5]"), ("run", "ln-table1")])
+def test_the_command_line_says_that_it_goes_on(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*args: object, **options: object) -> None:
+        raise Interrupted("Stopped after step 3.")
+
+    monkeypatch.setattr("noiseproof.cli.bench._experiments", lambda *args: [])
+    for module in ("compare", "search"):
+        monkeypatch.setattr(f"noiseproof.bench.{module}.run_all", stopped)
+    monkeypatch.setattr("noiseproof.bench.run_all", stopped)
+    ran = CliRunner().invoke(app, ["bench", *words])
+    assert ran.exit_code == 130
+    assert ran.stderr == "noiseproof: Stopped after step 3. The same command goes on.\n"
+
+
+def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
+    frame = pd.read_csv(digits_csv(tmp_path))
+    frame["pixel 20"] = np.random.default_rng(0).normal(size=300).round(3)
+    spec, _ = own_table(frame, "kind", tmp_path)
+    held = pd.read_csv(parse_call(spec)[1]["test"])["pixel 20"]
+    row = int(np.flatnonzero(frame["pixel 20"] == held[0])[0])
+    frame["pixel 20"] = frame["pixel 20"].astype(object)
+    frame.loc[row, "pixel 20"] = "?"
+    frame.to_csv(tmp_path / "odd.csv", index=False)
+    spec, notes = own_table(tmp_path / "odd.csv", "kind", tmp_path, missing="impute")
+    data = get_dataset(spec)
+    at = data.encoder.names.index("pixel 20")
+    assert data.test is not None and data.test.x[0, at] == data.encoder.fill[at].float()
+    assert any("1 words in it ('?') count as missing" in note for note in notes)

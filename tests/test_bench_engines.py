@@ -7,28 +7,31 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
-from noiseproof.bench.engines import MOST_DEATHS, _claim, _train
+from noiseproof.bench.engines import MOST_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.forecast import forecast
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
-from noiseproof.train import Settings, train
+from noiseproof.core.registry import import_module
+from noiseproof.data import get_dataset
+from noiseproof.train import Interrupted, Settings, train
 from noiseproof.train.checkpoint import BadCheckpoint
 from noiseproof.train.fleet import fit_many
 
@@ -152,8 +155,9 @@ def test_threads_are_pinned_and_given_back(tmp_path: Path) -> None:
 
 
 def test_checkpoints_go_and_the_record_stays(tmp_path: Path) -> None:
-    run_all([ONE], tmp_path)
-    left = sorted(path.name for path in (tmp_path / "runs" / ONE.key).iterdir())
+    held_out = replace(ONE, validation=0.1)
+    run_all([held_out], tmp_path)
+    left = sorted(path.name for path in (tmp_path / "runs" / held_out.key).iterdir())
     assert left == ["labels.safetensors", "record.csv", "run.json"]
 
 
@@ -197,14 +201,72 @@ def test_a_failed_run_is_written_down_and_retried_only_when_asked(tmp_path: Path
     assert again[wild.key]["error"] == failed["error"] and again[ONE.key] == results[ONE.key]
 
 
-@pytest.mark.parametrize("trouble", [OSError("No space left"), BadCheckpoint("Expected labels=1 to resume")])
+def test_what_is_retried_begins_anew_unless_something_else_is_refused(tmp_path: Path) -> None:
+    wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
+    run_all([wild], tmp_path)
+    left = tmp_path / "runs" / wild.key / "left"
+    left.write_text("of before")
+    with pytest.raises(BadExperiment, match="Unknown method 'nothing'"):
+        run_all([wild, replace(ONE, method="nothing")], tmp_path, retry_failed=True)
+    assert status([wild], tmp_path) == {wild: "failed"} and left.exists()
+    run_all([wild], tmp_path, retry_failed=True)
+    assert status([wild], tmp_path) == {wild: "failed"} and not left.exists()
+
+
+def test_another_spelling_goes_on_where_the_first_was_stopped(tmp_path: Path) -> None:
+    gce = replace(ONE, method="gce", settings=replace(SHORT, epochs=2))
+    whole = run_all([gce], tmp_path / "whole")[gce.key]
+    with pytest.raises(Interrupted):
+        train(gce.make_task(), "gce", gce.settings, out=tmp_path / "runs" / gce.key, max_steps=14)
+    again = replace(gce, method="gce:q=0.70", noise="symmetric:rate=.40")
+    result = run_all([again], tmp_path)[gce.key]
+    assert result["experiment"]["method"] == "gce:q=0.70"
+    assert {**result["last"], "seconds": 0} == {**whole["last"], "seconds": 0}
+
+
+def test_runs_find_the_data_folder_that_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path / "elsewhere"))
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "mine.npy", (get_dataset("digits").train.y + 1) % 10)
+    wrong = replace(ONE, noise="file:path=mine.npy")
+    for engine in ("local", "processes"):
+        found = run_all([wrong], tmp_path / engine, data_dir=tmp_path / "data", engine=engine, workers=1)
+        assert found[wrong.key]["rate"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        OSError("No space left"),
+        BadCheckpoint("Expected labels=1 to resume"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError("none left"),
+    ],
+)
 def test_trouble_that_is_not_the_runs_own_is_no_result(trouble: Exception, tmp_path: Path) -> None:
     def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
+        next(iter(jobs))
         finished(0, trouble)
 
     with pytest.raises(type(trouble), match=str(trouble)):
         run_all([ONE], tmp_path, fit=fit)
     assert read_results(tmp_path) == {} and status([ONE], tmp_path) == {ONE: "to do"}
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_checkpoint_that_cannot_be_read_stops_its_own_run_only(
+    engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torn, well = replace(ONE, settings=replace(SHORT, epochs=2)), replace(ONE, seed=1)
+    where = tmp_path / "runs" / torn.key
+    with pytest.raises(Interrupted):
+        train(torn.make_task(), torn.method, torn.settings, seed=torn.seed, out=where, max_steps=3)
+    for checkpoint in (where / "checkpoints").iterdir():
+        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises((BadCheckpoint, RuntimeError)) as told:
+        run_all([torn, well], tmp_path, engine=engine, workers=1)
+    assert str(where) in str(told.value) + capfd.readouterr().err
+    assert status([torn, well], tmp_path) == {torn: "interrupted", well: "done"}
 
 
 def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
@@ -254,7 +316,9 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
         assert Lock(tmp_path, "k").held
 
 
-def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(tmp_path: Path) -> None:
+def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     two = [ONE, replace(ONE, seed=1)]
     lock = Lock(tmp_path, ONE.key)
     assert status(two, tmp_path) == {two[0]: "running", two[1]: "to do"}
@@ -269,19 +333,30 @@ def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(tmp_pat
     run_all(two, tmp_path, progress=tell)
     timer.join()
     assert order == [1, 0]
+    assert caplog.text.count(f"waiting for 1 runs of others: process {os.getpid()} on {socket.gethostname()}") == 1
 
 
 def test_runs_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
-    """As the fleet on a GPU has them: all locks first, then all runs at once."""
+    """As the fleet on a GPU has them: all at once, and what is not begun is another driver's to take."""
     three = [replace(ONE, seed=seed, method=method) for seed, method in ((0, "ce"), (0, "sln"), (1, "ce"))]
     expected = run_all(three, tmp_path / "one by one")
     folder = tmp_path / "together"
-    batch = list(_claim(three, folder))
-    assert [lock.held for _, lock in batch] == [True] * 3 and list(_claim(three, folder)) == []
     told: list[str] = []
-    fit = partial(fit_many, at_once=3)
-    _train(batch, folder, Experiment.make_task, {}, lambda e, result: told.append(result["key"]), fit)
-    assert sorted(told) == sorted(expected) and not any(lock.held for _, lock in batch)
+    seen: list[int] = []  # of others, when so many jobs have been taken
+
+    def fit(jobs: Any, **options: Any) -> Any:
+        taken = []
+        for job in jobs:
+            taken.append(job)
+            others = list(_claim(three, folder))
+            seen.append(len(others))
+            for _, lock in others:
+                lock.release()
+        return fit_many(taken, at_once=3, **options)
+
+    claims = _claim(three, folder)
+    _train(claims, folder, Experiment.make_task, {}, lambda e, result: told.append(result["key"]), {}, fit)
+    assert sorted(told) == sorted(expected) and seen == [2, 1, 0]
     assert without_times(read_results(folder)) == without_times(expected)
 
 
@@ -492,6 +567,26 @@ def test_an_experiment_that_kills_its_workers_is_given_up(tmp_path: Path, monkey
     assert f"its workers died {MOST_DEATHS} times, the last with exit code -9" in results[ONE.key]["error"]
 
 
+@pytest.mark.slow
+def test_what_a_run_prints_does_not_confuse_its_driver(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own_loud.py").write_text(
+        "import os, signal\n"
+        "from noiseproof.strategies import Strategy, register\n"
+        "@register('loud')\n"
+        "class Loud(Strategy):\n"
+        "    'Says something and dies.'\n"
+        "    def start_epoch(self, run):\n"
+        "        if run.num_rows > 100:  # not in the trial before\n"
+        "            print('é' * 40, flush=True)\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    import_module("own_loud", str(tmp_path / "own_loud.py"))
+    loud = replace(ONE, method="ce & loud")
+    result = run_all([loud], tmp_path / "results", engine="processes", workers=1)[loud.key]
+    assert f"its workers died {MOST_DEATHS} times" in result["error"]
+    assert capfd.readouterr().err.count("é" * 40) == MOST_DEATHS
+
+
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="Expected workers that work"):
@@ -545,6 +640,17 @@ def test_ray_gives_the_same_results_though_a_worker_is_killed(
     assert killed and killed[0] != os.getpid()
     assert without_times(results) == expected
     assert sorted(told) == sorted(expected)
+
+
+def test_what_no_machine_has_is_refused_or_waited_for_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    _check_room({"CPU": 2.0}, 2, 0.0, None)
+    for threads, gpus in ((4, 0.0), (1, 0.25)):
+        with pytest.raises(
+            ValueError, match=f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has 2"
+        ):
+            _check_room({"CPU": 2.0}, threads, gpus, None)
+    _check_room({"CPU": 2.0}, 1, 0.25, "auto")
+    assert "Waiting until the cluster grows" in caplog.text
 
 
 def test_ray_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,15 @@ import torch
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
 from noiseproof.bench.experiment import RESULT_VERSION, folder_digest
-from noiseproof.data import Split, corrupt, get_dataset
+from noiseproof.core.registry import Registry, format_call
+from noiseproof.data import DATASETS, Dataset, Split, corrupt, get_dataset
+from noiseproof.data.augment import augmentation
+from noiseproof.losses import LOSSES
+from noiseproof.models import MODELS
+from noiseproof.noise import NOISES
+from noiseproof.strategies import STRATEGIES
 from noiseproof.train import Settings, prepare
+from noiseproof.train.methods import METHODS
 from noiseproof.train.protocols import protocol
 
 SMALL = Settings(model="mlp:hidden=[8]", epochs=2)
@@ -24,7 +33,7 @@ ONE = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=3, settings=S
 
 def test_the_key_is_the_digest_of_the_canonical_json() -> None:
     what = {
-        "dataset": "digits", "noise": "symmetric:rate=0.4", "method": "gce:q=0.7", "seed": 3, "noise_seed": 3,
+        "dataset": "digits", "noise": "symmetric:rate=0.4", "method": "gce", "seed": 3, "noise_seed": 3,
         "validation": 0.1, "paper": None, "foreign": None, "rows": None, "version": RESULT_VERSION,
         "settings": {"model": "mlp:hidden=[8]", "epochs": 2, "batch_size": 128, "clip": None, "drop_last": False,
                      "optimizer": "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4", "schedule": "cosine",
@@ -63,10 +72,73 @@ def test_every_setting_that_matters_is_in_the_key(name: str) -> None:
         replace(ONE, seed=3.0),  # type: ignore[arg-type]
         replace(ONE, settings=replace(SMALL, workers=4, checkpoint_steps=7, checkpoint_seconds=1)),
         replace(ONE, settings=replace(SMALL, epochs=2.0)),  # type: ignore[arg-type]
+        replace(ONE, method="gce"),
+        replace(ONE, method=" gce : q = 0.70 "),
+        replace(ONE, noise="symmetric:count=draws,rate=.4"),
     ],
 )
 def test_what_changes_no_result_changes_no_key(same: Experiment) -> None:
     assert same.key == ONE.key
+
+
+def test_what_is_said_beside_a_default_stays_in_the_key() -> None:
+    unlike = ["gce:q=0.71", "gce:q=0.7,shift=1", "gce & sln", "gce + mae", "2*gce", "gce@002", "tgce", "tgce:start=3"]
+    assert len({replace(ONE, method=method).key for method in ("gce", *unlike)}) == 1 + len(unlike)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_default_may_be_spelled_out(name: str) -> None:
+    own = METHODS.parameters(name)
+    if not any(value is inspect.Parameter.empty for value in own.values()):
+        said = {key: value for key, value in own.items() if not callable(value)}  # others follow the data
+        assert replace(ONE, method=format_call(name, said)).key == replace(ONE, method=name).key
+
+
+def test_defaults_change_only_with_the_version_of_results() -> None:
+    """Results of ``gce`` are those of its defaults: where these change, raise RESULT_VERSION and pin them anew."""
+    every = {
+        f"{registry.kind} {name}": {
+            key: "follows the data" if callable(value) else str(value)
+            for key, value in registry.parameters(name).items()
+        }
+        for registry in (DATASETS, NOISES, METHODS, LOSSES, STRATEGIES, MODELS)
+        for name in registry
+        if name not in Registry.foreign
+    }
+    text = json.dumps([RESULT_VERSION, every], sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "e0dbe8668587a281"
+
+
+def test_a_file_that_changes_between_two_sweeps_is_another_run(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("x,y\n1,0\n")
+    mine = replace(ONE, dataset=f"table:table={table},label=y")
+    before = mine.key
+    table.write_text("x,y\n1,1\n")
+    os.utime(table, (1, 1))
+    assert mine.key != before
+
+
+def test_official_files_are_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "labels").mkdir()
+    np.save(tmp_path / "labels" / "mine.npy", np.zeros(3))
+    official = replace(ONE, noise="file:path=labels/mine.npy")
+    before = official.key
+    monkeypatch.chdir(tmp_path)
+    assert official.key != before  # a file of one's own
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    assert official.key == before
+
+
+@pytest.mark.parametrize("field", ["foreign", "noise"])
+def test_files_of_other_images_and_in_a_folder_are_in_the_key(field: str, tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(b"1")
+    spec = f"folder:path={tmp_path}" if field == "foreign" else f"file:path=a.npy,folder={tmp_path}"
+    one = replace(ONE, **{field: spec})
+    before = one.key
+    (tmp_path / "a.npy").write_bytes(b"12")
+    folder_digest.cache_clear()
+    assert one.key != before
 
 
 def test_a_key_follows_what_files_hold_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +217,18 @@ def test_the_task_has_the_noise_of_its_own_seed_and_the_first_rows() -> None:
     assert not torch.equal(task.train.given, replace(ONE, rows=500).make_task().train.given)
 
 
+def test_a_task_is_prepared_as_its_paper_does_with_foreign_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = torch.randint(0, 256, (300, 3, 32, 32), dtype=torch.uint8), torch.arange(300) % 10
+    data = Dataset("cifar10", tuple("abcdefghij"), Split(images, labels, labels), Split(images, labels, labels))
+    monkeypatch.setattr("noiseproof.bench.experiment.get_dataset", lambda spec, data_dir=None: replace(data, name=spec))
+    open_set = replace(ONE, dataset="cifar10", noise="open-set:rate=0.4", foreign="cifar100", rows=100, validation=0)
+    for paper in ("000", "002"):
+        made = replace(open_set, paper=paper).without_method.make_task()
+        assert made.augment == augmentation("cifar10", paper) and len(made.train) == 100
+    with pytest.raises(ValueError, match="foreign"):
+        replace(open_set, foreign=None).make_task()
+
+
 # Files
 
 GRID = """# a comment
@@ -164,6 +248,7 @@ dataset = "digits"
 noise_seed = 0
 validation = 0.1
 workers = 2
+drop_last = true
 """
 
 
@@ -176,7 +261,7 @@ def test_a_block_is_the_product_of_its_lists() -> None:
         for seed in (0, 1)
     ]
     assert found[:-1] == expected
-    assert found[-1] == Experiment("digits", noise_seed=0, validation=0.1, settings=Settings(workers=2))
+    assert found[-1] == Experiment("digits", noise_seed=0, validation=0.1, settings=Settings(workers=2, drop_last=True))
 
 
 def test_a_file_is_read_and_repetitions_are_one(tmp_path: Path) -> None:
@@ -215,6 +300,8 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ('"gce:q=0.7"', '"ce & early-stopping"', 7, "Expected noisy labels held out for early-stopping, got none."),
         ('"gce:q=0.7"', '"ce & sigua-bc"', 7, "Expected the loss `backward` for sigua-bc, got `ce`"),
         ('"gce:q=0.7"', '"ln & sln"', 7, "Expected probabilities in the target of ln"),
+        ('"gce:q=0.7",  # the', '# "gcx"\n    "gcx", # the', 8, "Unknown method 'gcx'"),
+        ("drop_last = true\n", 'drop_last = "false"\n', 18, "Expected `drop_last` to be true or false"),
         ("[0, 1]", "[]", 11, "Expected values for `seed`, got an empty list."),
         ("[0, 1]", '[0, "one"]', 11, "Expected `seed` to be an integer of at least 0, got 'one'"),
         ("[0, 1]", "[\n  0,\n  -1]", 13, "got -1"),
@@ -224,7 +311,7 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ('dataset = "digits"\nnoise_seed', 'dataset = "digit"\nnoise_seed', 14, "Unknown dataset 'digit'"),
         ('dataset = "digits"\nnoise_seed', 'dataset = "mnist"\nnoise_seed', 14, "Expected the files of mnist"),
         ("noise_seed = 0", 'foreign = "mnist"', 15, "Expected the files of mnist"),
-        ("workers = 2", "workers = 2\n[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
+        ("drop_last = true", "[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
         ("workers = 2", "workers = ", 17, "Expected TOML"),
     ],
 )

@@ -15,11 +15,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
-from noiseproof.bench.search import GRIDS, Pruned, Range, _run, expand, free_parts, search, search_all
+from noiseproof.bench.search import GRIDS, Pruned, Range, _run, _suggest, expand, free_parts, search, search_all
 from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
 from noiseproof.core.registry import parse_call
@@ -28,6 +29,7 @@ from noiseproof.losses import presets as loss_presets
 from noiseproof.train import Settings, get_method, prepare, train
 from noiseproof.train.fleet import fit_many
 from noiseproof.train.presets import PRESETS
+from noiseproof.train.protocols import protocol
 
 SHORT = Settings(model="mlp:hidden=[8]", epochs=2)
 GRID = Experiment("digits", "symmetric:rate=0.4", "gce:q=[0.1,0.9]", 3, SHORT, 0.1)
@@ -117,6 +119,14 @@ def test_the_test_rows_have_no_say(tmp_path: Path) -> None:
     assert (found.method, found.accuracies, found.std) == ("gce:q=0.9", [0.1], None)
 
 
+def test_the_first_of_equals_is_chosen(tmp_path: Path) -> None:
+    for order in ("[0.1,0.9]", "[0.9,0.1]"):
+        grid = replace(GRID, method=f"gce:q={order}")
+        for path in map(tmp_path.joinpath, (f"{replace(grid, method=m).key}.json" for m in expand(grid.method))):
+            path.write_text(json.dumps({"last": {"validation_accuracy": 0.5, "test_accuracy": 0.5}, "error": None}))
+        assert search(grid, tmp_path, seeds=1, fit=fails).method == next(expand(grid.method))
+
+
 def test_full_trains_on_the_held_out_rows_too(tmp_path: Path) -> None:
     found = search(GRID, tmp_path, seeds=2, full=True)
     assert [result["experiment"]["validation"] for result in found.results] == [0.0, 0.0]
@@ -125,7 +135,9 @@ def test_full_trains_on_the_held_out_rows_too(tmp_path: Path) -> None:
     assert len(read_results(tmp_path)) == 4
 
 
-def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(tmp_path: Path) -> None:
+def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fit(jobs: Any, *, finished: Any, **options: Any) -> Any:
         for number, job in enumerate(jobs):
             if job.method == "gce:q=0.1":
@@ -135,6 +147,13 @@ def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(tmp_path
 
     found = search(GRID, tmp_path, seeds=1, fit=fit)
     assert found.validation["gce:q=0.1"] is None and found.method == "gce:q=0.9"
+    assert found.errors == {"gce:q=0.1": "ValueError: Too wild."}
+    one = replace(found, failed=1, results=[{"error": "Diverged: Wilder."}])
+    with monkeypatch.context() as patch:
+        patch.setattr("noiseproof.bench.search.search_all", lambda *args, **options: [one])
+        shown = CliRunner().invoke(app, ["bench", "search", GRID.method]).stdout.splitlines()
+    assert shown[2].split("  ")[-1] == "failed: ValueError: Too wild."
+    assert shown[-1].endswith(", 1 runs failed (Diverged: Wilder.)")
     with pytest.raises(ValueError, match=r"Expected a point of 'gce:q=\[0.1\]' that trains, got ValueError: Too wild"):
         search(replace(GRID, method="gce:q=[0.1]"), tmp_path, fit=fails)
 
@@ -165,6 +184,11 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert head.split("  ")[0] == "method" and first.startswith(again["method"]) and second.startswith("gce:q=")
     expected = f"{again['method']}: test {fmean(again['accuracies']):.4f} ± {stdev(again['accuracies']):.4f}"
     assert last == f"{expected} (standard deviation), 2 seeds" and not math.isnan(again["mean"])
+    path = tmp_path / f"{replace(GRID, method='gce:q=0.1', seed=0).key}.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}))
+    assert "failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
+    assert CliRunner().invoke(app, [*command, "--retry-failed"]).stdout == ran.stdout
     refused = CliRunner().invoke(app, [*command, "--validation", "0"])
     assert refused.exit_code == 2 and "Expected `validation` above 0" in refused.stderr
 
@@ -203,6 +227,19 @@ def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert asked == [*GRIDS["001"].values(), "gce:q=[0.5]"]
 
 
+def test_the_command_line_s_options_are_the_search_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("noiseproof.bench.search.search_all", lambda runs, *a, **o: asked.append((runs, o)) or [])
+    command = ["bench", "search", "gce:q=[0.5]", "--dataset", "mnist", "--noise", "symmetric:rate=0.4", "--json"]
+    for more in ([], ["--protocol", "000", "--epochs", "7", "--full", "--seeds", "3", "--precision", "bf16"]):
+        assert CliRunner().invoke(app, [*command, *more]).exit_code == 0
+    ((plain,), few), ((papers,), many) = asked
+    assert plain == Experiment("mnist", "symmetric:rate=0.4", "gce:q=[0.5]", validation=0.1)
+    settings = replace(protocol("000", "mnist"), epochs=7)
+    assert papers == replace(plain, settings=settings, paper="000", precision="bf16") and settings.model == "lenet5"
+    assert (few["full"], few["seeds"], many["full"], many["seeds"]) == (False, 5, True, 3)
+
+
 def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Experiment] = []
 
@@ -213,8 +250,8 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
     monkeypatch.setattr("noiseproof.bench.search.search_all", found)
     command = ["bench", "search", "ln-table1", "--only", "mnist", "--only", "symmetric 40 %", "--precision", "bf16"]
     assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0
-    column = load_table("ln-table1").only("mnist", "symmetric 40 %").in_precision("bf16")
-    by_method = {run.method.partition("@")[0]: run for run in column.experiments([0])}
+    column = load_table("ln-table1").only("mnist", "symmetric 40 %")
+    by_method = {run.method.partition("@")[0]: replace(run, precision="bf16") for run in column.experiments([0])}
     assert {grid.method.partition(":")[0] for grid in asked} == set(GRIDS["000"])
     for grid in asked:  # the first 50 000 rows of MNIST, for one
         name = grid.method.partition(":")[0]
@@ -282,6 +319,32 @@ def test_refusals_of_ranges(grid: Experiment, options: dict[str, Any], message: 
 
 
 @optuna
+@pytest.mark.parametrize(
+    "choices", [Range(0.0, 1.0), Range(1e-4, 1.0, log=True), Range(1, 9), Range(1, 10_000, log=True)]
+)
+def test_points_are_drawn_from_the_whole_range(choices: Range) -> None:
+    import optuna
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = [_suggest(study.ask(), 0, choices) for _ in range(400)]
+    scale = np.log if choices.log else np.asarray
+    low, high = scale([choices.low, choices.high])
+    shares = (scale(drawn) - low) / (high - low)
+    assert (shares >= 0).all() and (shares <= 1).all()
+    assert np.quantile(shares, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.13)  # whole numbers are coarse
+    assert {isinstance(one, int) for one in drawn} == {isinstance(choices.low, int)}
+
+
+@optuna
+def test_rounded_points_stay_within_the_range() -> None:
+    import optuna
+
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    drawn = [_suggest(study.ask(), 0, Range(0.999912, 0.999991)) for _ in range(50)]
+    assert set(drawn) == {0.999912, 0.999991}  # 0.9999 and 1.0 are beyond
+
+
+@optuna
 def test_trials_are_runs_like_others_and_are_made_once(tmp_path: Path) -> None:
     told: list[Any] = []
     found = search(OPEN, tmp_path, seeds=2, trials=4, progress=lambda run, result, *n: told.append((run.method, *n)))
@@ -325,9 +388,10 @@ def test_what_begins_badly_is_given_up(tmp_path: Path) -> None:
     assert len(found.validation) + len(found.pruned) == 25 and len(found.pruned) >= 3
     scores = {parse_call(method)[1]["q"]: accuracy for method, accuracy in found.validation.items()}
     assert all(accuracy == pytest.approx(q) for q, accuracy in scores.items())
-    assert parse_call(found.method)[1]["q"] == max(scores) > 0.85  # TPE has looked where it is best
+    assert parse_call(found.method)[1]["q"] == max(scores) > 0.85
+    assert fmean(list(ended)[10:25]) > 0.7  # TPE looks where it is best; at random it would be 0.5, give or take 0.07
     given_up = {parse_call(method)[1]["q"] for method in found.pruned}
-    assert all(epochs // 3 < ended[q] < epochs for q in given_up)  # from a third of the epochs on
+    assert {ended[q] for q in given_up} == {epochs // 3 + 1}  # at once when a third of the epochs is over
     assert max(given_up) < max(scores) and len(read_results(tmp_path)) == 25 - len(found.pruned)
 
 
@@ -359,18 +423,21 @@ def test_a_search_that_is_killed_goes_on_with_the_same_points(tmp_path: Path) ->
     slow = replace(OPEN, settings=replace(OPEN.settings, epochs=8, checkpoint_steps=3))
     expected = search(slow, tmp_path / "whole", seeds=1, trials=5)
     folder = tmp_path / "killed"
+
+    def unfinished() -> list[str]:
+        begun = {path.parents[1].name for path in folder.glob("runs/*/checkpoints/*.safetensors")}
+        return sorted(begun - set(read_results(folder)))  # a result is written before its checkpoints are dropped
+
     process = subprocess.Popen([sys.executable, "-c", KILLED, json.dumps(slow.as_dict()), str(folder)])
     try:
-        while process.poll() is None and not (
-            len(read_results(folder)) == 2 and len(list(folder.glob("runs/*/checkpoints/*.safetensors"))) > 0
-        ):
+        while process.poll() is None and not (len(read_results(folder)) == 2 and unfinished()):
             time.sleep(0.005)
         assert process.poll() is None, "It was to be killed in the middle of its third run."
     finally:
         os.kill(process.pid, signal.SIGKILL) if process.poll() is None else None
         process.wait()
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
-    begun = [path.parent.name for path in folder.glob("runs/*/checkpoints") if any(path.iterdir())]
+    begun = unfinished()
     trained: list[str] = []
 
     def fit(jobs: Any, **options: Any) -> Any:

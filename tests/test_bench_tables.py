@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import socket
 import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,8 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.experiment import Experiment, load_experiments
+from noiseproof.bench.results import Lock
 from noiseproof.bench.tables import (
     Cell,
     Published,
@@ -338,6 +341,19 @@ def test_selection() -> None:
         load_table("ln-table1").only("mist")
     with pytest.raises(ValueError, match="Unknown table 'ln-tabel1'. Did you mean 'ln-table1'"):
         load_table("ln-tabel1")
+    with pytest.raises(ValueError, match="Expected cells of ln-table1 that go by LN and by GCE at once, got none."):
+        load_table("ln-table1").only("LN", "GCE")
+
+
+def test_every_name_selects_its_cells() -> None:
+    """Some are methods with parameters, which have commas of their own."""
+    for id in list_tables():
+        table = load_table(id)
+        for name in set[str]().union(*(c.names for c in table.cells)):
+            assert table.only(name).cells == tuple(c for c in table.cells if name in c.names)
+    table = load_table("ln-table3")
+    both = table.only("ln-isotropic:tau=0.5,lam=0.5,diagonal")
+    assert {c.row for c in both.cells} == {"isotropic", "diagonal"}
 
 
 @pytest.mark.parametrize("text", ["98.85 ± 0.18", "**98.85", "98,85", "", "±0.18", "98.85±"])
@@ -404,6 +420,20 @@ def test_best_of_five_and_a_difference_of_bests() -> None:
     assert alone.ours == pytest.approx(-5.0)
     (without,) = compare(table.only("symmetric 0.4 diff"), {noisy.experiment(0).key: found[noisy.experiment(0).key]})
     assert without.ours is None
+    fewer = {key: result for key, result in found.items() if key != clean.experiment(2).key}
+    fewer[clean.experiment(1).key] = {"status": "failed", "error": "Diverged: …", "last": None, "seconds": None}
+    (uneven,) = compare(table.only("symmetric 0.4 diff"), fewer)  # the best of three less the best of one
+    assert (uneven.ours, uneven.seeds, uneven.failed) == (pytest.approx(4.0), 1, 1)
+    columns, (row,) = lines([uneven])
+    assert row[columns.index("seeds")] == "1/5" and uneven.as_dict()["seeds"] == 1
+
+
+def test_a_difference_needs_the_runs_of_both_columns() -> None:
+    table = load_table("curriculum-table5").only("MAE", "clean,symmetric 0.4 diff")
+    clean, noisy = table.cells
+    alone = table.only("symmetric 0.4 diff").experiments(range(2))
+    assert set(alone) == {at.experiment(seed) for at in (clean, noisy) for seed in range(2)}
+    assert len(table.experiments(range(2))) == 4  # each once
 
 
 @pytest.mark.parametrize(("id", "words"), [("curriculum-table2", ("CIFAR-10", "CE", "test"))])
@@ -411,12 +441,23 @@ def test_a_mean_without_a_spread_is_not_judged(id: str, words: Sequence[str]) ->
     table = load_table(id).only(*words)
     (one,) = compare(table, results(table, 0.92, 0.94))
     assert (one.ours, one.z) == (pytest.approx(93.0), None)
+    columns, (row,) = lines([one])
+    assert row[columns.index("ours")] == "93.00 ± 1.41"
+    assert notes(table, [one])[1].endswith("so there is no z; our ± is the standard deviation.")
+
+
+def test_z_counts_the_paper_s_own_runs() -> None:
+    table = load_table("curriculum-table3").only("this paper", "MAE scale", "symmetric 0.4")  # 60.57 ± 1.04 of three
+    (one,) = compare(table, results(table, 0.60, 0.62))
+    assert one.z == pytest.approx((61.0 - 60.57) / math.sqrt(2.0 / 2 + 1.04**2 / 3))
 
 
 def test_no_spread_at_all() -> None:
+    """What is left is that the paper rounds: to 1.00 whatever lies between 0.995 and 1.005."""
     same = Published.parse("1.00±0.00")
     assert z_score([1.0, 1.0], same, "std", 3) == 0.0
-    assert z_score([0.5, 0.5], same, "std", 3) == -math.inf
+    assert z_score([1.01, 1.01], same, "std", 3) == pytest.approx(0.01 / (0.01 / math.sqrt(12)))
+    assert z_score([0.5, 0.5], Published.parse("1±0"), "sem", 3) == pytest.approx(-0.5 * math.sqrt(12))
 
 
 def test_runs_that_failed_or_are_missing_or_cannot() -> None:
@@ -430,7 +471,7 @@ def test_runs_that_failed_or_are_missing_or_cannot() -> None:
     said = notes(table, some)
     assert said[0] == "2 cells: 1 ran, 0 not run, 1 cannot run."
     assert said[1] == "Cannot run (1): Clothing1M is not public."
-    assert said[2] == "± is the standard deviation over 5 runs."
+    assert said[2] == "± is the standard deviation, published over 5 runs, ours over our seeds."
     assert notes(table, compare(table, {}))[0] == "2 cells: 0 ran, 1 not run, 1 cannot run."
     unmeasured = results(table, 0.75)
     (key,) = unmeasured
@@ -482,6 +523,16 @@ def test_latex() -> None:
         assert render(load_table(id), compare(load_table(id), {}), "latex").isascii()
 
 
+def test_a_latex_table_of_many_rows_goes_over_pages() -> None:
+    table = load_table("ln-table1").only("mnist")
+    text = render(table, compare(table, {}), "latex")
+    assert "\\begin{table}" not in text and "tabular" not in text
+    assert r"\usepackage{longtable}" in text and r"\begin{longtable}{lllrrrrr}" in text
+    head, body = text[: text.index(r"\end{longtable}")].split(r"\endhead")
+    assert head.count("&") == 7 and body.count(r"\\") == len(table.cells) == 63
+    assert r"\endhead" not in render(*small(), "latex")
+
+
 class Page(HTMLParser):
     """Collects the texts of cells, which of them are bold, and whether tags are closed."""
 
@@ -526,9 +577,9 @@ def test_nothing_of_a_table_is_taken_for_markup() -> None:
     assert "<script>" not in render(table, shown, "html")
     assert Page(render(table, shown, "html")).rows[1][:3] == ["<b>", "a|b", "x & y_1"]
     assert r"| \<b\> | a\|b | x & y\_1 |" in render(table, shown, "markdown")
-    assert r"<b> & a|b & x \& y\_1 &" in render(table, shown, "latex")
+    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in render(table, shown, "latex")
     with pytest.raises(ValueError, match="Expected one of markdown, latex, html as format, got 'word'."):
-        render(table, shown, "word")  # type: ignore[arg-type]
+        render(table, shown, "word")
 
 
 def test_the_files_are_part_of_the_package() -> None:
@@ -577,7 +628,52 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     assert (found[1]["published"], found[1]["bold"], found[1]["ours"]) == (98.85, True, None)
     for format in ("markdown", "latex", "html"):
         shown = run("table", "ln-table1", *words, "--results", str(tmp_path), "--format", format)
-        assert shown.stdout == render(*small(), format)  # type: ignore[arg-type]
+        assert shown.stdout == render(*small(), format)
+    assert shown.stderr == ""
+    half = [*words, "--results", str(tmp_path), "--precision", "bf16", "--json"]
+    assert [one["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)] == [0] * 4
+    for seed, (key, result) in enumerate(results(table, 0.5, 0.5).items()):
+        key = replace(table.cells[0].experiment(seed), precision="bf16").key
+        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, **result}))
+    assert json.loads(run("table", "ln-table1", *half).stdout)[0]["ours"] == pytest.approx(50.0)
+
+
+def test_results_that_are_not_there_are_told() -> None:
+    shown = run("table", "nal-table2", "--results", "nowhere")
+    assert shown.exit_code == 0 and "There is no folder nowhere of results" in shown.stderr
+
+
+def test_runs_that_would_be_equal_lines_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    grid = 'dataset = "digits"\nmodel = "mlp:hidden=[8]"\nepochs = [1, 2]\nvalidation = [0.0, 0.1]\nseed = [0, 1]\n'
+    path.write_text(f'[[experiment]]\n{grid}[[experiment]]\ndataset = "two-moons:n=60"\nepochs = 3\n')
+    head, *rows = run("run", str(path), "--results", str(tmp_path), "--dry-run").stdout.splitlines()
+    assert head.split() == ["dataset", "noise", "method", "epochs", "validation", "runs", "a", "run"]
+    assert [row.split()[:6] for row in rows[:-1]] == [
+        *(["digits", "none", "ce", epochs, share, "2"] for epochs in "12" for share in ("0.0", "0.1")),
+        ["two-moons:n=60", "none", "ce", "3", "0.0", "1"],
+    ]
+    head, *rows = run("status", str(path), "--results", str(tmp_path)).stdout.splitlines()
+    assert head.split() == ["key", "status", "dataset", "noise", "method", "seed", "epochs", "validation"]
+    assert len({tuple(row.split()[3:]) for row in rows[:-1]}) == 9
+    path.write_text('[[experiment]]\ndataset = ["digits", "two-moons:n=60"]\nseed = [0, 1]\nnoise_seed = [0, 1]\n')
+    head = run("run", str(path), "--results", str(tmp_path), "--dry-run").stdout.splitlines()[0]
+    assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]  # seeds are what its runs are
+
+
+def test_status_says_who_is_at_it(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text('[[experiment]]\ndataset = "digits"\nseed = [0, 1]\n')
+    first, _ = load_experiments(path)
+    lock = Lock(tmp_path, first.key)
+    try:
+        shown = run("status", str(path), "--results", str(tmp_path)).stdout
+        one, other = json.loads(run("status", str(path), "--results", str(tmp_path), "--json").stdout)
+    finally:
+        lock.release()
+    assert f"running, process {os.getpid()} on {socket.gethostname()}  digits" in shown
+    assert shown.endswith("1 running, 1 to do\n")
+    assert (one["holder"]["pid"], other["holder"]) == (os.getpid(), None)
 
 
 @pytest.mark.parametrize(
@@ -585,7 +681,11 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     [
         (("table", "ln-table9"), "Unknown table 'ln-table9'"),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
-        (("table", "ln-table1", "--format", "word"), "Expected one of markdown, latex, html"),
+        (("table", "ln-table1", "--format", "txt"), "Expected a --format of text, markdown, latex, html, got 'txt'"),
+        (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that go by LN and by GCE at once, got none"),
+        (("run", "nal-table2"), "Expected cells of nal-table2 that can run, got 29 that cannot: Clothing1M is not"),
+        (("run", "ln-tabel1"), "Expected a file or a table, found no 'ln-tabel1'. Did you mean ln-table1"),
+        (("run", "sweep.toml"), "sweep.toml"),
         (("run", "sweep.toml", "--only", "mnist"), "Expected a table of `noiseproof bench table`"),
         (("run", "ln-table1", "--only", "mnist", "--data-dir", "/nowhere"), "Expected the files of mnist"),
     ],

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from noiseproof import get_loss as from_the_top
+from noiseproof.core.registry import format_call, parse_call
 from noiseproof.losses import LOSSES, Loss, get_loss
 from noiseproof.losses.base import WeightedSum
 
@@ -90,6 +91,14 @@ def test_written_hyperparameters_keep_their_digits() -> None:
     T = torch.softmax(torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 1)
     again = get_loss(str(get_loss("forward", T=T)))
     assert torch.equal(again.state_dict()["T"], T)
+
+
+@pytest.mark.parametrize(
+    "value", ["007", "none", "True", "(y)", "[y]", "1e3", "0.50", "a b", "x:y", "plain", 7, 0.5, True, None, [1, "a"]]
+)
+def test_whatever_is_written_is_read_back(value: object) -> None:
+    read = parse_call(format_call("name", {"key": value}))[1]["key"]
+    assert read == value and type(read) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,21 @@ def test_workers_import_what_the_driver_did(tmp_path: Path) -> None:
     (tmp_path / "own_loss.py").write_text(LOSS.format(name="taylor3"))
     import_module("own_loss", str(tmp_path / "own_loss.py"))
     assert Registry.foreign["taylor3"] == "own_loss"
-    mine = Experiment("digits", method="taylor3", settings=Settings("mlp:hidden=[8]", epochs=1))
+    mine = Experiment("digits", method="0.5*taylor3 + mae", settings=Settings("mlp:hidden=[8]", epochs=1))
     (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
     assert result["status"] == "done" and result["error"] is None
+
+
+def test_code_of_ones_own_is_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "own_changing.py"
+    file.write_text(LOSS.format(name="taylor5"))
+    monkeypatch.setenv(PLUGINS, str(file))
+    load_plugins.cache_clear()
+    mine, other = (Experiment("digits", method=method) for method in ("2*taylor5 + mae", "mae"))
+    before = mine.key, other.key
+    assert "taylor5" in Registry.foreign and mine.key == before[0]  # whoever asked first
+    file.write_text(LOSS.format(name="taylor5").replace("/ 2", "/ 3  # mended"))
+    assert mine.key != before[0] and other.key == before[1]
 
 
 def test_modules_of_packages_and_partials_reach_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +131,9 @@ def test_names_of_a_script_are_refused_before_any_worker_starts(
 ) -> None:
     monkeypatch.setitem(Registry.foreign, "gce", "__main__")
     mine = Experiment("digits", method="gce:q=0.5", settings=Settings("mlp:hidden=[8]", epochs=1))
-    with pytest.raises(ValueError, match="Expected names that workers can import, got 'gce' of the script itself"):
+    with pytest.raises(
+        ValueError, match=r"Expected names that workers can import, got names of the script itself \('gce'\)"
+    ):
         run_all([mine], tmp_path, engine="processes")
 
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from lightning_fabric import Fabric
-
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.ranking import Place, Ranking, rank, recommend
+from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.registry import format_call
-from noiseproof.data import get_dataset
+from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import own_generator, shuffled
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import Table, read_table
-from noiseproof.train import Diverged, Settings
+from noiseproof.train import Interrupted, Settings
 from noiseproof.train.estimate import estimate
+from noiseproof.train.settings import make_fabric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,28 +73,38 @@ def compare(
         method: [math.nan if one["last"] is None else one["last"]["test_accuracy"] for one in ones]
         for method, ones in found.items()
     }
-    fabric = Fabric(accelerator=accelerator, devices=1)
     places = []
-    for place in rank(accuracies):
+    for place in rank(accuracies, len(data.test)):
         seconds = [one["seconds"] for one in found[place.method] if one["seconds"] is not None]
-        memory = None
-        with suppress(Diverged):  # what a process had at its peak is that of all the runs it made until then
-            task = every[place.method][0].make_task(data_dir, data=data)
-            memory = estimate(task, place.method, settings, fabric=fabric).total_memory
+        memory = _memory(every[place.method][0], data, data_dir, accelerator)
         places.append(replace(place, seconds=fmean(seconds) if seconds else None, memory=memory))
-    return Ranking(places, _notes(places, len(data.test), seeds), recommend(places))
+    errors = {method: next((one["error"] for one in ones if one["error"]), "") for method, ones in found.items()}
+    return Ranking(places, _notes(places, len(data.test), seeds, errors), recommend(places))
 
 
-def _notes(places: Sequence[Place], rows: int, seeds: int) -> list[str]:
-    """What the interval leaves out: that other test rows would have given other accuracies."""
-    best = places[0].mean or 0.0
-    error = 1.96 * math.sqrt(best * (1 - best) / rows)
-    said = [
-        f"± and p are of chance in training: {seeds} seeds, the same {rows} test rows. As many other rows would move "
-        f"an accuracy of {best:.3f} by about ± {error:.3f}."
+def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> int | None:
+    """Bytes of a run's tensors, by a few steps: what a process had at its peak is that of all the runs it made."""
+    try:
+        fabric = make_fabric(run.precision, accelerator=accelerator, devices=1)
+        return estimate(run.make_task(data_dir, data=data), run.method, run.settings, fabric=fabric).total_memory
+    except Interrupted:
+        raise
+    except Exception:  # the runs took hours: no trouble of a method or of this machine may cost their ranking
+        return None
+
+
+def _notes(places: Sequence[Place], rows: int, seeds: int, errors: Mapping[str, str]) -> list[str]:
+    """What the interval leaves out: that other test rows would have given other accuracies; and why runs failed."""
+    said = []
+    if (best := places[0].mean) is not None:
+        low, high = wilson(best, rows)
+        said.append(
+            f"± and p are of chance in training: {seeds} seeds, the same {rows} test rows. Over all rows of their kind "
+            f"the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
+        )
+    return said + [
+        f"{place.failed} runs of {place.method} failed: {errors[place.method]}" for place in places if place.failed
     ]
-    failed = [f"{place.failed} of {place.method}" for place in places if place.failed]
-    return said + [f"Runs failed: {', '.join(failed)}."] * bool(failed)
 
 
 def own_table(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,20 +18,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from noiseproof.bench.experiment import Experiment, check, folder_digest
+from noiseproof.bench.experiment import Experiment, check, folder_digest, modules_of
 from noiseproof.bench.results import (
     Json,
     Lock,
+    holder,
     make_result,
     provenance,
     read_result,
@@ -41,6 +42,7 @@ from noiseproof.bench.results import (
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.registry import Registry, import_module
 from noiseproof.data import get_dataset
+from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Task
 from noiseproof.train.checkpoint import BadCheckpoint
 from noiseproof.train.fleet import Job, Outcome, fit_many
@@ -51,8 +53,10 @@ ENGINES = ("local", "processes", "ray")
 POLL = 0.2  # seconds between looks at what others do
 FLEET = 256  # runs that one call of the fleet gets: their labels are all in memory
 TASKS = 4  # that are kept where runs go one after another
+TROUBLE = 4  # a worker's exit code: some runs could not be trained, for no reason of their own
 MOST_DEATHS = 3  # of workers that one experiment may cost
 
+log = logging.getLogger("noiseproof")
 Progress = Callable[[Experiment, Json, int, int], None]  # what is finished, its result, how many are, of how many
 Fit = Callable[..., Sequence[Outcome]]
 
@@ -66,6 +70,7 @@ class Plan:
     threads: int = 1
     accelerator: str = "auto"
     data_dir: str | None = None
+    here: str = "."  # what paths start from
     command: str | None = None
     modules: dict[str, str] = field(default_factory=dict)  # of names that are not noiseproof's, to their files
     path: list[str] = field(default_factory=list)  # where Python looks for them
@@ -132,15 +137,16 @@ def run_all(
     folder = Path(results_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = {experiment.key: experiment for experiment in experiments}
-    if retry_failed:
-        _forget_failures(every, folder)
-    todo = [experiment for key, experiment in every.items() if not result_path(folder, key).exists()]
-    first = {task: place for place, task in reversed(list(enumerate(e.task_fields for e in todo)))}
-    todo.sort(key=lambda experiment: first[experiment.task_fields])  # those of one task together: it is made once
+    again = {key for key in every if retry_failed and (read_result(folder, key) or {}).get("status") == "failed"}
+    todo = [e for key, e in every.items() if key in again or not result_path(folder, key).exists()]
+    first = {task: place for place, task in reversed(list(enumerate(e.without_method for e in todo)))}
+    todo.sort(key=lambda experiment: first[experiment.without_method])  # those of one task together: it is made once
     if not checked:
         check(todo, data_dir)
+    for key in again:
+        _forget(key, folder)
     plan = Plan(
-        str(folder), engine, threads, accelerator, None if data_dir is None else str(Path(data_dir).absolute()),
+        str(folder), engine, threads, accelerator, str(data_root(data_dir).absolute()), os.getcwd(),
         " ".join(sys.argv), {} if engine == "local" else _modules(todo), [p for p in sys.path if p],
     )  # fmt: skip
     done = len(every) - len(todo)
@@ -161,19 +167,21 @@ def run_all(
 
 
 def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """The modules, with their files, that workers have to import for names that are not noiseproof's."""
-    words = {word for experiment in experiments for word in re.findall(r"[\w.*-]+", repr(experiment))}
-    found = {name: module for name, module in Registry.foreign.items() if name in words}
-    if mine := [name for name, module in found.items() if module == "__main__"]:
+    """What workers have to import for names that are not noiseproof's."""
+    found = {module: file for experiment in experiments for module, file in modules_of(experiment).items()}
+    if "__main__" in found:
+        mine = ", ".join(repr(name) for name, module in Registry.foreign.items() if module == "__main__")
         raise ValueError(
-            f"Expected names that workers can import, got {', '.join(map(repr, mine))} of the script itself. Register "
-            "them in a module of its own and import that, or use the local engine."
+            f"Expected names that workers can import, got names of the script itself ({mine}). Register them in a "
+            "module of its own and import that, or use the local engine."
         )
-    return {module: getattr(sys.modules.get(module), "__file__", None) or "" for module in found.values()}
+    return found
 
 
 def _imported(plan: Json) -> Plan:
     """The plan, in a process of its own."""
+    if os.path.isdir(plan["here"]):
+        os.chdir(plan["here"])
     sys.path += [place for place in plan["path"] if place not in sys.path]
     for name, file in plan["modules"].items():
         try:
@@ -183,16 +191,12 @@ def _imported(plan: Json) -> Plan:
     return Plan(**plan)
 
 
-def _forget_failures(experiments: Iterable[str], folder: Path) -> None:
-    for key in experiments:
-        result = read_result(folder, key)
-        if result is None or result["status"] != "failed":
-            continue
-        lock = Lock(folder, key)
-        if lock.held:
-            shutil.rmtree(folder / "runs" / key, ignore_errors=True)
-            result_path(folder, key).unlink(missing_ok=True)
-        lock.release()
+def _forget(key: str, folder: Path) -> None:
+    lock = Lock(folder, key)
+    if lock.held:
+        shutil.rmtree(folder / "runs" / key, ignore_errors=True)
+        result_path(folder, key).unlink(missing_ok=True)
+    lock.release()
 
 
 # In this process
@@ -212,8 +216,10 @@ def _run_here(
     def make(experiment: Experiment) -> Task:
         return experiment.make_task(plan.data_dir, data=load(experiment.dataset))
 
-    made_by = provenance(plan.engine, plan.threads, plan.command)
+    made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
     waiting = {experiment.key: experiment for experiment in todo}
+    troubles: dict[str, Exception] = {}  # of runs that are left out
+    told = False
 
     def tell(experiment: Experiment, result: Json) -> None:
         del waiting[experiment.key]
@@ -225,15 +231,23 @@ def _run_here(
     with torch_threads(plan.threads):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
-                claims = _claim((e for e in waiting.values() if e.precision == precision), folder)
+                own = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
+                claims = _claim(own, folder)
                 one = partial(fit, fabric=fabrics(precision), at_once=None if fleet else 1)
-                while batch := list(islice(claims, FLEET if fleet else 1)):
-                    _train(batch, folder, make, made_by, tell, one)
+                while (found := next(claims, None)) is not None:
+                    some = chain([found], islice(claims, FLEET - 1 if fleet else 0))
+                    _train(some, folder, make, made_by, tell, troubles, one)
             _announce_finished(waiting, folder, announce)
-            if not wait:
-                return
-            if waiting:
-                time.sleep(POLL)
+            if not wait or waiting.keys() <= troubles.keys():
+                break
+            if not told:
+                told = True
+                who = (holder(folder, key) for key in waiting)
+                at = {f"process {one.get('pid')} on {one.get('host')}" for one in who if one}
+                log.warning("waiting for %d runs of others: %s", len(waiting), ", ".join(sorted(at)) or "just finished")
+            time.sleep(POLL)
+    if troubles:
+        raise next(iter(troubles.values()))
 
 
 def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[tuple[Experiment, Lock]]:
@@ -249,31 +263,42 @@ def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[tuple[Ex
 
 
 def _train(
-    batch: Sequence[tuple[Experiment, Lock]],
+    claims: Iterable[tuple[Experiment, Lock]],
     folder: Path,
     make: Callable[[Experiment], Task],
     made_by: Json,
     announce: Announce,
+    troubles: dict[str, Exception],
     fit: Fit,
 ) -> None:
-    """Train experiments side by side; write each one's result, and tell of it, as soon as it is there."""
-    rates: dict[int, float | None] = {}  # of those that were begun
-    troubles: list[Exception] = []
+    """Train experiments side by side; write each one's result, and tell of it, as soon as it is there.
+
+    What says nothing of a run itself is no result: an error of the disk is raised, others are added to ``troubles``.
+    Claims are taken as there is room, so that other drivers find some.
+    """
+    begun: list[tuple[Experiment, Lock, Task]] = []
+    broken: list[OSError] = []
 
     def jobs() -> Iterator[Job]:
         """Each made when it is asked for, with its task."""
-        for number, (experiment, _) in enumerate(batch):
-            task = make(_only_task(experiment))
-            rates[number] = task.train.rate
-            out = folder / "runs" / experiment.key
-            yield Job(task, experiment.method, experiment.settings, experiment.seed, out)
+        for experiment, lock in claims:
+            run = experiment.plain  # a checkpoint knows one spelling
+            try:
+                task = make(run.without_method)
+            except BaseException:
+                lock.release()
+                raise
+            begun.append((experiment, lock, task))
+            yield Job(task, run.method, run.settings, run.seed, folder / "runs" / experiment.key)
 
     def finished(number: int, outcome: Outcome) -> None:
-        experiment, lock = batch[number]
-        if isinstance(outcome, (OSError, BadCheckpoint)):  # no space left, another's folder: it says nothing of the run
-            troubles.append(outcome)
+        experiment, lock, task = begun[number]
+        if isinstance(outcome, OSError):  # no space left
+            broken.append(outcome)
+        elif isinstance(outcome, (BadCheckpoint, MemoryError, torch.OutOfMemoryError)):  # another's folder, neighbours
+            troubles[experiment.key] = outcome
         elif not isinstance(outcome, Interrupted):
-            result = make_result(experiment, outcome, rates[number], made_by)
+            result = make_result(experiment, outcome, task.train.rate, made_by)
             write_result(folder, result)
             announce(experiment, result)
         lock.release()
@@ -281,16 +306,10 @@ def _train(
     try:
         fit(jobs(), resume=True, finished=finished)
     finally:
-        for _, lock in batch:
+        for _, lock, _ in begun:
             lock.release()
-    if troubles:
-        raise troubles[0]
-
-
-def _only_task(experiment: Experiment) -> Experiment:
-    """The same for all experiments of one task."""
-    dataset, foreign, rows, noise, seed, validation, paper = experiment.task_fields
-    return Experiment(dataset, noise, seed=seed, validation=validation, paper=paper, foreign=foreign, rows=rows)
+    if broken:
+        raise broken[0]
 
 
 def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: Announce) -> None:
@@ -322,7 +341,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
     runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # a file may change until a worker reads it
     text = json.dumps({"plan": asdict(plan), "experiments": runs}) + "\n"
     waiting = {experiment.key: experiment for experiment in todo}
-    made_by = provenance(plan.engine, plan.threads, plan.command)
+    made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
     deaths: Counter[str] = Counter()
     team: list[_Worker] = []
     with asked_to_stop() as asked:
@@ -332,7 +351,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
                 for place, worker in enumerate(team):
                     code = worker.process.poll()
                     key = worker.last_claim()
-                    if code is None or code == 0:
+                    if code in (None, 0, TROUBLE):
                         continue
                     deaths[key] += 1
                     if not key and deaths[key] == MOST_DEATHS:
@@ -342,11 +361,12 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
                         _give_up(waiting.get(key), plan.folder, why, made_by)
                     worker.stop()
                     team[place] = _Worker(text, plan.threads, place)
-                ended = all(worker.process.poll() == 0 for worker in team)
+                ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
                     raise RuntimeError(
-                        f"Expected results of all runs, got none of {len(waiting)} from workers that ended."
+                        f"Expected results of all runs, got none of {len(waiting)} from workers that ended. What they "
+                        "wrote above says why."
                     )
                 time.sleep(POLL / 4)
         finally:
@@ -406,11 +426,13 @@ class _Worker:
 def work(text: str) -> None:
     """What a worker does with the order that it has read; on its standard output it says what it begins."""
     order = json.loads(text)
+    claims = os.dup(1)
+    os.dup2(2, 1)  # what a strategy of somebody's prints is not for the driver
     threading.Thread(target=_stop_with_driver, daemon=True).start()
 
     def told(jobs: Iterable[Job]) -> Iterator[Job]:
         for job in jobs:
-            os.write(1, f"{Path(str(job.out)).name}\n".encode())
+            os.write(claims, f"{Path(str(job.out)).name}\n".encode())
             yield job
 
     def fit(jobs: Iterable[Job], **options: Any) -> Sequence[Outcome]:
@@ -418,13 +440,12 @@ def work(text: str) -> None:
 
     try:
         plan = _imported(order["plan"])
-        _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, _nobody, fit)
+        _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit)
     except Interrupted:
         sys.exit(130)
-
-
-def _nobody(experiment: Experiment, result: Json) -> None:
-    """Nobody listens: the driver sees results as they come."""
+    except (BadCheckpoint, MemoryError, torch.OutOfMemoryError) as error:
+        log.error("%s: %s", type(error).__name__, error)
+        sys.exit(TROUBLE)
 
 
 def _stop_with_driver() -> None:
@@ -464,16 +485,23 @@ def _run_on_ray(
         ray.init(address=address or "local", log_to_driver=False, **size)
     try:
         share = float(torch.cuda.is_available()) if gpus is None else gpus
+        _check_room(ray.cluster_resources(), plan.threads, share, address)
         task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MOST_DEATHS - 1)(_work_on_ray)
-        made_by = provenance(plan.engine, plan.threads, plan.command)
+        made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
         waiting = {experiment.key: experiment for experiment in todo}
         running = {task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment for experiment in todo}
+        troubles: list[Exception] = []
         with asked_to_stop() as asked:
             while running and not asked:
                 ready, _ = ray.wait(list(running), timeout=POLL)
                 for ref in ready:
                     experiment = running.pop(ref)
-                    if not _take(ray, ref, experiment, plan.folder, made_by):
+                    try:
+                        taken = _take(ray, ref, experiment, plan.folder, made_by)
+                    except ray.exceptions.RayTaskError as error:  # of the task's own, not the end of its worker
+                        troubles.append(error)
+                        continue
+                    if not taken:
                         time.sleep(POLL)  # another driver is at it
                         running[task.remote(asdict(plan), experiment.as_dict(), experiment.key)] = experiment
                 _announce_finished(waiting, plan.folder, announce)
@@ -482,15 +510,30 @@ def _run_on_ray(
                     ray.cancel(ref)  # an interrupt, upon which a run saves a checkpoint
                 ray.wait(list(running), num_returns=len(running), timeout=30)
                 raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Resume to go on.")
+        if troubles:
+            raise troubles[0]
     finally:
         if own:
             ray.shutdown()
 
 
+def _check_room(there: Mapping[str, float], threads: int, gpus: float, address: str | None) -> None:
+    """Refuse, or on a cluster that may grow say, what would wait for ever."""
+    if threads <= there.get("CPU", 0) and gpus <= there.get("GPU", 0):
+        return
+    lack = (
+        f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has {there.get('CPU', 0):g} and "
+        f"{there.get('GPU', 0):g}. Ask for less: --threads, --gpus."
+    )
+    if address is None:
+        raise ValueError(lack)
+    log.warning("%s Waiting until the cluster grows.", lack)
+
+
 def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
     """A Ray task: the result of one experiment, None if another driver is at it."""
     how, one = _imported(plan), Experiment.from_dict(experiment, key)
-    _run_here([one], how, _nobody, wait=False)
+    _run_here([one], how, lambda *_: None, wait=False)
     return read_result(how.folder, one.key)
 
 
@@ -498,7 +541,7 @@ def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Jso
     """Whether a task has brought a result, which is written here if its machine has another folder."""
     try:
         result = ray.get(ref)
-    except ray.exceptions.RayTaskError:  # an error of the task's own, not the end of its worker
+    except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:
         _give_up(experiment, folder, f"its Ray task failed: {error}", made_by)

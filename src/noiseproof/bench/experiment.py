@@ -6,8 +6,9 @@ import difflib
 import hashlib
 import json
 import re
+import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
@@ -20,14 +21,16 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.registry import parse_call
-from noiseproof.data import Dataset, Split, get_dataset
+from noiseproof.core.registry import Registry, load_plugins, parse_call
+from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
 from noiseproof.data.sources import PathLike, data_root
+from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
-from noiseproof.noise import get_noise
+from noiseproof.noise import NOISES, get_noise
 from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
 from noiseproof.train.loop import Job, training
+from noiseproof.train.methods import plain_method
 from noiseproof.train.protocols import protocol
 from noiseproof.train.settings import PRECISIONS
 
@@ -83,32 +86,36 @@ class Experiment:
                 object.__setattr__(self, name, check_count(name, getattr(self, name), least))
         object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)", 0, 1))
 
-    @cached_property
+    @property
     def key(self) -> str:
-        """16 hexadecimal digits that differ where the result may: not with how it is computed or saved."""
-        what = {
-            **self.as_dict(),
-            "settings": self.settings.as_dict(),
-            "noise_seed": self.seed_of_noise,
-            "version": RESULT_VERSION,
-        }
-        if self.precision == "32":  # as it was before there was any other
-            del what["precision"]
-        if own := _contents(self.dataset) + _contents(self.noise):
-            what["contents"] = own
-        text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """16 hexadecimal digits that differ where the result may: not with how it is written, computed or saved.
+
+        Files that it names are read anew where they have changed, code of names that are not noiseproof's too.
+        """
+        load_plugins()  # a key must not depend on who has asked for a name before
+        said: str | None = self.__dict__.get("_key")
+        return said or _digest(self, (*_contents(self), *_code(self)))
+
+    @cached_property
+    def plain(self) -> Experiment:
+        """The same run as all spellings of it are: ``gce:q=0.70`` is ``gce``."""
+        return replace(
+            self,
+            dataset=_plainly(DATASETS.plain, self.dataset),
+            noise=_plainly(NOISES.plain, self.noise),
+            method=_plainly(plain_method, self.method),
+            foreign=self.foreign and _plainly(DATASETS.plain, self.foreign),
+            settings=replace(self.settings, model=_plainly(MODELS.plain, self.settings.model)),
+        )
 
     @property
     def seed_of_noise(self) -> int:
         return self.seed if self.noise_seed is None else self.noise_seed
 
-    @property
-    def task_fields(self) -> tuple[Any, ...]:
-        """What decides the task; experiments that share it can share one."""
-        return (
-            self.dataset, self.foreign, self.rows, self.noise, self.seed_of_noise, self.validation, self.paper,
-        )  # fmt: skip
+    @cached_property
+    def without_method(self) -> Experiment:
+        """The same for all experiments that can share a task."""
+        return replace(self, method="ce", settings=Settings(), seed=self.seed_of_noise, noise_seed=None, precision="32")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, from which ``from_dict`` makes it again."""
@@ -119,7 +126,7 @@ class Experiment:
         """What ``as_dict`` wrote; with the ``key`` of then, though files may have changed."""
         found = cls(**{**values, "settings": Settings(**values["settings"])})
         if key is not None:
-            found.__dict__["key"] = key
+            found.__dict__["_key"] = key
         return found
 
     def make_task(self, data_dir: PathLike | None = None, *, data: Dataset | None = None) -> Task:
@@ -138,21 +145,69 @@ class Experiment:
         )
 
 
-def _contents(spec: str) -> list[str]:
-    """A digest of each file or folder that ``spec`` names; what lies in the data folder is official, and stays so."""
-    found = []
-    with suppress(ValueError, OSError):  # it will be refused
-        for name, value in parse_call(spec)[1].items():
-            path = Path(str(value))
-            if name in PATHS and path.is_file():
-                found.append(_file_digest(str(path), path.stat().st_mtime_ns, path.stat().st_size))
-            elif name in PATHS and path.is_dir():
-                found.append(folder_digest(str(path)))
-    return found
+@lru_cache(maxsize=65536)  # a sweep asks often
+def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
+    plain = experiment.plain
+    what = {
+        **plain.as_dict(),
+        "settings": plain.settings.as_dict(),
+        "noise_seed": plain.seed_of_noise,
+        "version": RESULT_VERSION,
+    }
+    if plain.precision == "32":  # as it was before there was any other
+        del what["precision"]
+    if contents:
+        what["contents"] = contents
+    text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plainly(plain: Callable[[str], str], spec: str) -> str:
+    try:
+        return plain(spec)
+    except (ValueError, TypeError):  # it will be refused, or has a grammar of its own
+        return spec
+
+
+def _contents(experiment: Experiment) -> Iterator[str]:
+    """A digest of each file or folder that it names; what lies in the data folder is official, and stays so."""
+    for path in (path for spec in (experiment.dataset, experiment.noise, experiment.foreign) for path in _paths(spec)):
+        with suppress(OSError):  # it will be refused
+            if not path.resolve().is_relative_to(data_root().resolve()):
+                yield folder_digest(str(path)) if path.is_dir() else _file_digest(path)
+
+
+@lru_cache(maxsize=4096)
+def _paths(spec: str | None) -> tuple[Path, ...]:
+    try:
+        params = parse_call(spec or "none")[1]
+    except ValueError:  # it will be refused
+        return ()
+    return tuple(Path(str(params.get("folder", "")), str(params[name])) for name in PATHS if name in params)
+
+
+def modules_of(experiment: Experiment) -> dict[str, str]:
+    """The modules, with their files, of the names that are not noiseproof's."""
+    if not Registry.foreign:
+        return {}
+    words = set(re.findall(r"[\w.-]+\**", repr(experiment)))  # what a name can be, and not the factor before it
+    found = sorted({module for name, module in Registry.foreign.items() if name in words})
+    return {module: getattr(sys.modules.get(module), "__file__", None) or "" for module in found}
+
+
+def _code(experiment: Experiment) -> Iterator[str]:
+    for file in map(Path, filter(None, modules_of(experiment).values())):
+        with suppress(OSError):  # a notebook's
+            yield _file_digest(file)
+
+
+def _file_digest(path: Path) -> str:
+    now = path.stat()
+    return _read_digest(path, now.st_mtime_ns, now.st_size)
 
 
 @lru_cache(maxsize=1024)
-def _file_digest(path: str, time: int, size: int) -> str:
+def _read_digest(path: Path, time: int, size: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -239,9 +294,9 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
     tried: set[tuple[object, ...]] = set()
     for experiment in experiments:
         alike.setdefault(replace(experiment, seed=0, noise_seed=0), experiment)
-    for same, experiment in sorted(alike.items(), key=lambda item: repr(item[0].task_fields)):  # each task made once
+    for same, experiment in sorted(alike.items(), key=lambda item: repr(item[0].without_method)):  # each task made once
         try:
-            task = make(replace(same, method="ce", settings=Settings()))
+            task = make(same.without_method)
         except BadExperiment as error:
             raise BadExperiment(str(error), experiment, error.field) from error
         settings = experiment.settings
@@ -336,10 +391,15 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
             f"{name}:{at[1] if at else text.count(chr(10)) + 1}: Expected TOML, got: {error}."
         ) from None
     blocks = found.pop("experiment", None)
+    if isinstance(blocks, dict):
+        raise BadExperiment(
+            f"{name}:{_line_of('[experiment]', text)}: Expected [[experiment]], in two brackets, got one."
+        )
     if found or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         other = next(iter(found), None)
-        line = next((n for n, row in enumerate(text.splitlines(), 1) if other and other in row), 1)
-        raise BadExperiment(f"{name}:{line}: Expected [[experiment]] blocks and nothing else, got {other or 'none'}.")
+        raise BadExperiment(
+            f"{name}:{_line_of(other, text)}: Expected [[experiment]] blocks and nothing else, got {other or 'none'}."
+        )
     origins: dict[Experiment, int] = {}
     number = 0
     try:
@@ -413,12 +473,16 @@ def _value(error: BadExperiment) -> object:
     return getattr(experiment, error.field, None) or getattr(experiment and experiment.settings, error.field, None)
 
 
+def _line_of(word: str | None, text: str) -> int:
+    return next((n for n, line in enumerate(text.splitlines(), 1) if word and word in line), 1)
+
+
 def _line(text: str, block: int, key: str, value: object) -> int:
     """The line of ``value`` at ``key`` in the block of that number; tomllib does not tell."""
-    lines = text.splitlines()
+    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
     heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)]
     if block >= len(heads):  # written as one array of tables
-        return next((n for n, line in enumerate(lines, 1) if key and key in line), 1)
+        return _line_of(key, text)
     end = heads[block + 1] if block + 1 < len(heads) else len(lines)
     own = range(heads[block] + 1, end)
     at = next((n for n in own if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])), heads[block])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 LEVEL = 0.05  # a difference that chance alone makes more often than that counts as none
+SAME = 1e-12  # accuracies that differ by less are equal but for the rounding of floating point
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,15 @@ class Ranking:
     recommendation: str
 
 
-def rank(accuracies: Mapping[str, Sequence[float]]) -> list[Place]:
+def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> list[Place]:
     """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the best one.
 
     ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run failed. Methods that
     failed at times come after those that never did. Of n differences d over seeds the test looks at t = d̄·√n/s with
-    n − 1 degrees of freedom (of five seeds Wilcoxon's could at best say p = 1/16). Where all d are equal, as they can
-    be on few test rows, t has no meaning, and p = 2¹⁻ⁿ is the sign test's. Holm's rule makes the p of several tests as
+    n − 1 degrees of freedom (of five seeds Wilcoxon's could at best say p = 1/16). An accuracy on ``rows`` test rows
+    is rounded to 1/rows, which alone has the deviation 1/(rows·√12), and a difference of two √2 times that: no s is
+    taken to be below, since seeds that agree on few rows do not show that they always will. Where ``rows`` is not given
+    and all d are equal, t has no meaning, and p = 2¹⁻ⁿ is the sign test's. Holm's rule makes the p of several tests as
     large as they would be if each were the only one; that the best was found by the same runs it ignores.
 
     >>> best, other = rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]})
@@ -49,35 +52,40 @@ def rank(accuracies: Mapping[str, Sequence[float]]) -> list[Place]:
     lengths = sorted({len(values) for values in accuracies.values()})
     if len(lengths) != 1 or not lengths[0]:
         raise ValueError(f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds.")
-    places = []
+    places, rounding = [], 0.0 if rows is None else 1 / (rows * math.sqrt(12))
     for method, values in accuracies.items():
         found = [value for value in values if not math.isnan(value)]
         mean = fmean(found) if found else None
-        places.append(Place(method, mean, _margin(found), None, len(found), len(values) - len(found)))
+        places.append(Place(method, mean, _margin(found, rounding), None, len(found), len(values) - len(found)))
     places.sort(key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean))
     best, *others = places
-    against = [(_paired_p(accuracies[best.method], accuracies[other.method]), other.method) for other in others]
-    adjusted = _holm({method: p for p, method in against if p is not None})
+    first, least = accuracies[best.method], math.sqrt(2) * rounding
+    against = {other.method: _paired_p(first, accuracies[other.method], least) for other in others}
+    adjusted = _holm({method: p for method, p in against.items() if p is not None})
     return [best, *(replace(other, p=adjusted.get(other.method)) for other in others)]
 
 
-def _margin(values: Sequence[float]) -> float | None:
+def _margin(values: Sequence[float], least: float) -> float | None:
     from scipy.special import stdtrit  # type: ignore[import-untyped]  # scikit-learn brings it
 
-    n = len(values)
-    return float(stdtrit(n - 1, 0.975)) * stdev(values) / math.sqrt(n) if n > 1 else None
+    return float(stdtrit(len(values) - 1, 0.975)) * _error(values, least) if len(values) > 1 else None
 
 
-def _paired_p(first: Sequence[float], second: Sequence[float]) -> float | None:
+def _error(values: Sequence[float], least: float) -> float:
+    """Of their mean, by a deviation of at ``least`` so much."""
+    return max(stdev(values), least) / math.sqrt(len(values))
+
+
+def _paired_p(first: Sequence[float], second: Sequence[float], least: float) -> float | None:
     """Two-sided p of the mean difference over the seeds that both have; None of fewer than two."""
     from scipy.special import stdtr
 
     d = [a - b for a, b in zip(first, second, strict=True) if not math.isnan(a - b)]
     if len(d) < 2:
         return None
-    mean, error = fmean(d), stdev(d) / math.sqrt(len(d))
-    if error < 1e-12:  # differences of accuracies that are equal but for their rounding
-        return 1.0 if abs(mean) < 1e-12 else 2.0 ** (1 - len(d))
+    mean, error = fmean(d), _error(d, least)
+    if error < SAME:
+        return 1.0 if abs(mean) < SAME else 2.0 ** (1 - len(d))
     return 2 * float(stdtr(len(d) - 1, -abs(mean) / error))
 
 
@@ -87,6 +95,19 @@ def _holm(tests: Mapping[str, float]) -> dict[str, float]:
     for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
         adjusted[name] = least = max(least, min(1.0, p * (len(tests) - number)))
     return adjusted
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of n, which has a width even where all or none were right.
+
+    >>> low, high = wilson(1.0, 30)
+    >>> round(low, 3), round(high, 3)
+    (0.886, 1.0)
+    """
+    z = 1.959963984540054
+    middle, shrink = share + z * z / (2 * n), 1 + z * z / n
+    half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    return max(0.0, (middle - half) / shrink), min(1.0, (middle + half) / shrink)
 
 
 def recommend(places: Sequence[Place]) -> str:
@@ -102,24 +123,36 @@ def recommend(places: Sequence[Place]) -> str:
         return "Nothing to recommend: every run failed."
     if not others:
         return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
-    higher = [place for place in others if place.mean is not None and place.mean > best.mean]
+    higher = [place for place in others if place.mean is not None and place.mean > best.mean + SAME]
     those = " of those that never failed" * bool(higher)  # a method that fails at times is none to rely on
     but = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
-    ahead = f"{best.method}{but} is ahead with {best.mean:.3f}{those}"
-    tested = [place for place in others if place.p is not None and place not in higher]
+    equal = [place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME]
+    names = f"{best.method}{but}" + "".join(f" and {place.method}" for place in equal)
+    ahead = f"{names} {'are level' if equal else 'is ahead'} with {best.mean:.3f}{those}"
+    others = [place for place in others if place not in higher]
+    tested = [place for place in others if place.p is not None]
+    if not tested and higher:
+        return f"Nothing is settled: {ahead}, but {_names(higher)} did better in the runs that did not fail."
     if not tested:
-        return f"Nothing is settled: {ahead}, but without two seeds of two methods nobody can tell better from luckier."
+        return f"Nothing is settled: {ahead}, but without two seeds in common nobody can tell better from luckier."
+    untested = [place for place in others if place.p is None]
+    except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
     rivals = [place for place in tested if place.p is not None and place.p >= LEVEL]
     if rivals:
         tied = [place for place in (best, *rivals) if place.seconds is not None]
         limit = 1.1 * min((place.seconds or 0.0 for place in tied), default=0.0)  # clocks are no better than that
-        quick = [place.method for place in tied if (place.seconds or 0.0) <= limit]
-        cheap = f"; the quickest of these: {', '.join(quick)}" * (0 < len(quick) < len(tied))
-        names = ", ".join(place.method for place in rivals)
-        return f"No clear winner: {ahead}, but {best.seeds} seeds cannot tell it from {names}{cheap}."
+        quick = [place for place in tied if (place.seconds or 0.0) <= limit]
+        cheap = f"; the quickest of these: {_names(quick)}" * (0 < len(quick) < len(tied))
+        near = [place for place in rivals if place not in equal]
+        cannot = f", but {best.seeds} seeds cannot tell {'them' if equal else 'it'} from {_names(near)}" * bool(near)
+        return f"No clear winner: {ahead}{cannot}{cheap}{except_for}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
-    those = those or " of all others"
+    those = those or (f" of {_names(tested)}" if untested else " of all others")
     return (
         f"Use {best.method}{but}: with {best.mean:.3f} it is ahead{those}, and by more than chance explains "
-        f"(p ≤ {p:.3f} over {best.seeds} seeds)."
+        f"(p ≤ {p:.3f} over {best.seeds} seeds){except_for}."
     )
+
+
+def _names(places: Sequence[Place]) -> str:
+    return ", ".join(place.method for place in places)

@@ -106,10 +106,12 @@ def read_results(folder: str | Path) -> dict[str, Json]:
 
 
 def write_result(folder: Path, result: Json) -> None:
-    """Write a result, whole or not at all, and drop the checkpoints, which nobody needs any more."""
+    """Write a result, whole or not at all, and drop checkpoints and weights, which nobody needs any more."""
     write_text(result_path(folder, result["key"]), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if result["status"] == "done":
-        shutil.rmtree(folder / "runs" / result["key"] / "checkpoints", ignore_errors=True)
+        run = folder / "runs" / result["key"]
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+        (run / "best.safetensors").unlink(missing_ok=True)
 
 
 def make_result(experiment: Experiment, outcome: Result | Exception, rate: float | None, made_by: Json) -> Json:
@@ -134,7 +136,7 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
     return plain
 
 
-def provenance(engine: str, threads: int, command: str | None = None) -> Json:
+def provenance(engine: str, threads: int, command: str | None = None, accelerator: str = "auto") -> Json:
     """What a result needs to be believed: command, commit, hardware, threads, versions."""
     return {
         "command": " ".join(sys.argv) if command is None else command,
@@ -144,7 +146,7 @@ def provenance(engine: str, threads: int, command: str | None = None) -> Json:
         "host": socket.gethostname(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None,
         "versions": {"noiseproof": _version(), "python": platform.python_version(), "torch": torch.__version__,
                      "numpy": np.__version__},
     }  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment, check
-from noiseproof.bench.results import Json, holder
+from noiseproof.bench.results import Json, holder, read_result
 from noiseproof.bench.tables import Table
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import format_value, parse_value
@@ -55,6 +55,7 @@ class Found:
 
     method: str
     validation: dict[str, float | None]  # noisy validation accuracy of every point of the grid; None where it failed
+    errors: dict[str, str]  # why, of those that did
     accuracies: list[float]  # on test rows, one a seed that did not fail
     failed: int
     results: list[Json]  # of the chosen method, by seed
@@ -172,34 +173,45 @@ def search_all(
     check_count("seeds", seeds, 1)
     if not all(grid.validation for grid in grids):
         raise ValueError("Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1.")
+    folder = Path(results_dir).absolute()
     tried: list[tuple[dict[str, float | None], tuple[str, ...]]]
-    trouble = ["none"] * len(grids)
     if trials is None:
         points = [[replace(grid, method=method) for method in dict.fromkeys(expand(grid.method))] for grid in grids]
         found = run_all([point for each in points for point in each], results_dir, **engine)
         tried = [({point.method: _noisy_accuracy(found[point.key]) for point in each}, ()) for each in points]
-        trouble = [str(found[each[0].key]["error"]) for each in points]
     else:
         check_count("trials", trials, 1)
-        tried = [_sample(grid, Path(results_dir).absolute(), trials, engine) for grid in grids]
-    runs = []
-    for grid, (validation, _), why in zip(grids, tried, trouble, strict=True):
+        tried = [_sample(grid, folder, trials, engine) for grid in grids]
+    runs, errors = [], []
+    for grid, (validation, _) in zip(grids, tried, strict=True):
         ran = {method: accuracy for method, accuracy in validation.items() if accuracy is not None}
+        failed = [method for method in validation if method not in ran]
+        errors.append({method: _error(replace(grid, method=method), folder) for method in failed})
         if not ran:
-            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {why}.")
+            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {next(iter(errors[-1].values()))}.")
         best = max(ran, key=ran.__getitem__)
         chosen = replace(grid, method=best, validation=0.0 if full else grid.validation)
         runs.append([replace(chosen, seed=grid.seed + number) for number in range(seeds)])
     done = run_all([run for each in runs for run in each], results_dir, **engine)
     return [
-        _found([done[run.key] for run in each], each[0].method, *what) for each, what in zip(runs, tried, strict=True)
+        _found([done[run.key] for run in each], each[0].method, validation, why, pruned)
+        for each, (validation, pruned), why in zip(runs, tried, errors, strict=True)
     ]
 
 
-def _found(results: list[Json], method: str, validation: dict[str, float | None], pruned: tuple[str, ...]) -> Found:
+def _found(
+    results: list[Json], method: str, validation: dict[str, float | None], errors: dict[str, str],
+    pruned: tuple[str, ...],
+) -> Found:  # fmt: skip
     measured = [(result["last"] or {}).get("test_accuracy") for result in results]
     accuracies = [accuracy for accuracy in measured if accuracy is not None]
-    return Found(method, validation, accuracies, sum(result["last"] is None for result in results), results, pruned)
+    failed = sum(result["last"] is None for result in results)
+    return Found(method, validation, errors, accuracies, failed, results, pruned)
+
+
+def _error(point: Experiment, folder: Path) -> str:
+    result = read_result(folder, point.key) or {}
+    return str(result.get("error") or "no accuracy on the held-out rows")
 
 
 def _noisy_accuracy(result: Json) -> float | None:
@@ -293,7 +305,8 @@ def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
         return choices[trial.suggest_int(name, 0, len(choices) - 1)]  # in their order: lists of numbers are sorted
     if isinstance(choices.low, int) and isinstance(choices.high, int):
         return trial.suggest_int(name, choices.low, choices.high, log=choices.log)
-    return float(f"{trial.suggest_float(name, choices.low, choices.high, log=choices.log):.4g}")
+    short = float(f"{trial.suggest_float(name, choices.low, choices.high, log=choices.log):.4g}")
+    return min(max(short, choices.low), choices.high)  # rounded, it may be beyond an end
 
 
 def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> Json:

@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from statistics import fmean, stdev
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from noiseproof.bench.experiment import Experiment
+from noiseproof.core.registry import split_specs
 from noiseproof.train.protocols import protocol
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]
-Format = Literal["markdown", "latex", "html"]
 Result = Mapping[str, Any]  # as `noiseproof.bench.results` keeps it
 
 MEANING: dict[Statistic, str] = {
-    "std": "± is the standard deviation over {runs} runs.",
-    "sem": "± is the error of the mean of {runs} runs.",
-    "mean": "Published is the mean of {runs} runs without a spread, so there is no z.",
-    "best": "Both are the best of {runs} runs, so there is no z.",
-    "single": "Published is one run, so there is no z.",
+    "std": "± is the standard deviation, published over {runs} runs, ours over our seeds.",
+    "sem": "± is the error of the mean, published of {runs} runs, ours of our seeds.",
+    "mean": "Published is the mean of {runs} runs without a spread, so there is no z; our ± is the standard deviation.",
+    "best": "Published is the best of {runs} runs, ours the best of our seeds, so there is no z.",
+    "single": "Published is one run, so there is no z; our ± is the standard deviation over seeds.",
 }
 MEASURED = ("test_accuracy", "test_top5", "train_accuracy")  # of a result's last epoch: shares, printed as per cent
 
@@ -104,25 +104,19 @@ class Table:
         >>> len(load_table("ln-table1").only("mnist", "LN,GCE").cells)
         14
         """
-        wanted = [{name.strip().casefold() for name in word.split(",")} for word in words]
+        wanted = [{name.casefold() for name in split_specs(word)} for word in words]
         known = set[str]().union(*(cell.names for cell in self.cells))
         for name in sorted(set[str]().union(*wanted) - known):
             raise ValueError(f"Unknown name {name!r} in {self.id}. {_hint(name, known)}")
-        return replace(self, cells=tuple(cell for cell in self.cells if all(cell.names & names for names in wanted)))
-
-    def in_precision(self, precision: str) -> Table:
-        """The same cells with runs of another precision."""
-
-        def change(cell: Cell) -> Cell:
-            minus = None if cell.minus is None else change(cell.minus)
-            return replace(cell, what={**cell.what, "precision": precision}, minus=minus)
-
-        return replace(self, cells=tuple(map(change, self.cells)))
+        cells = tuple(cell for cell in self.cells if all(cell.names & names for names in wanted))
+        if not cells:
+            raise ValueError(f"Expected cells of {self.id} that go by {' and by '.join(words)} at once, got none.")
+        return replace(self, cells=cells)
 
     def experiments(self, seeds: Iterable[int] | None = None) -> list[Experiment]:
         """Every run that the table needs, once; by default as many seeds as the paper has runs."""
         chosen = range(self.runs) if seeds is None else list(seeds)
-        can = [cell for cell in self.cells if not cell.unavailable]
+        can = [one for cell in self.cells if not cell.unavailable for one in (cell, cell.minus) if one is not None]
         return list(dict.fromkeys(cell.experiment(seed) for seed in chosen for cell in can))
 
 
@@ -228,6 +222,7 @@ class Comparison:
 
     cell: Cell
     values: tuple[float, ...] = ()  # one for each seed that has run
+    seeds: int = 0  # that have run; of a difference the fewer of the two
     ours: float | None = None
     spread: float | None = None  # None of a single seed, or of the best of several
     z: float | None = None
@@ -242,39 +237,45 @@ class Comparison:
         return {
             "block": cell.block, "row": cell.row, "column": cell.column, **cell.what, "metric": cell.metric,
             "published": published.mean, "published_spread": published.spread, "bold": published.bold,
-            "ours": self.ours, "spread": self.spread, "z": self.z, "values": self.values, "seeds": len(self.values),
+            "ours": self.ours, "spread": self.spread, "z": self.z, "values": self.values, "seeds": self.seeds,
             "failed": self.failed, "seconds": self.seconds, "samples": self.samples,
             "unavailable": cell.unavailable or None,
         }  # fmt: skip
 
 
-def compare(table: Table, results: Mapping[str, Result], seeds: Iterable[int] | None = None) -> list[Comparison]:
+def compare(
+    table: Table, results: Mapping[str, Result], seeds: Iterable[int] | None = None, precision: str = "32"
+) -> list[Comparison]:
     """What ``results``, by the experiments' keys, say of each cell, by the paper's own statistic.
 
-    Differences are judged by z = (ours − published)/√(s²/n + s_p²/n_p), each part of which is a squared error of a mean
-    (a paper that prints it prints √(s_p²/n_p)). One seed is reported and not judged.
+    Differences are judged by ``z_score``. One seed is reported and not judged.
     """
     chosen = range(table.runs) if seeds is None else list(seeds)
-    return [_compare(cell, table, results, chosen) for cell in table.cells]
+    return [_compare(cell, table, results, chosen, precision) for cell in table.cells]
 
 
-def _compare(cell: Cell, table: Table, results: Mapping[str, Result], seeds: Sequence[int]) -> Comparison:
+def _compare(
+    cell: Cell, table: Table, results: Mapping[str, Result], seeds: Sequence[int], precision: str
+) -> Comparison:
     if cell.unavailable:
         return Comparison(cell)
-    keys = [cell.experiment(seed).key for seed in seeds]
+    keys = [replace(cell.experiment(seed), precision=precision).key for seed in seeds]
     found = [results[key] for key in keys if key in results]
     done = [result for result in found if result["status"] == "done"]
-    one = Comparison(cell, wanted=len(seeds), failed=len(found) - len(done))
+    base = _compare(cell.minus, table, results, seeds, precision) if cell.minus else None
+    failed = len(found) - len(done) + (base.failed if base else 0)
+    one = Comparison(cell, wanted=len(seeds), failed=failed)
     measured = [result["last"].get(cell.metric) for result in done]
     values = tuple(100 * value for value in measured if value is not None)
-    base = _compare(cell.minus, table, results, seeds).ours if cell.minus else 0.0
-    if not values or base is None:
+    taken_off = base.ours if base else 0.0
+    if not values or taken_off is None:
         return one
     ours, spread = _summary(values, table.statistic)
     return replace(
         one,
         values=values,
-        ours=ours - base,
+        seeds=min(len(values), base.seeds) if base else len(values),
+        ours=ours - taken_off,
         spread=spread,
         z=None if cell.minus else z_score(values, cell.published, table.statistic, table.runs),
         seconds=fmean(result["seconds"] for result in done),
@@ -292,6 +293,9 @@ def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, floa
 def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
     """How many standard errors our mean is above the published one; None where a spread is missing.
 
+    z = (ours − published)/√(s²/n + s_p²/n_p), squared errors of the two means (a paper with ``sem`` prints √(s_p²/n_p)).
+    Where both spreads are 0, the error is that of rounding what is published to a unit u of its last digit, u/√12.
+
     >>> z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4)  # 1/√(2/2 + 4/4)
     0.7071067811865475
     """
@@ -299,8 +303,7 @@ def z_score(values: Sequence[float], published: Published, statistic: Statistic,
         return None
     theirs = published.spread**2 / (runs if statistic == "std" else 1)
     error = math.sqrt(stdev(values) ** 2 / len(values) + theirs)
-    difference = fmean(values) - published.mean
-    return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+    return (fmean(values) - published.mean) / (error or 10**-published.digits / math.sqrt(12))
 
 
 # How it is shown
@@ -335,7 +338,7 @@ def _line(one: Comparison) -> tuple[str, ...]:
         ours + f", {one.failed} failed" * (one.failed > 0),
         str(cell.published),
         "" if one.z is None else f"{one.z:+.2f}",
-        f"{len(one.values)}/{one.wanted}",
+        f"{one.seeds}/{one.wanted}",
         "" if one.seconds is None else f"{one.seconds / 60:.1f}",
     )
 
@@ -360,7 +363,7 @@ def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:
     return [*said, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
 
 
-def render(table: Table, compared: Sequence[Comparison], format: Format) -> str:
+def render(table: Table, compared: Sequence[Comparison], format: str) -> str:
     """The comparison as Markdown, LaTeX or HTML; what the paper has in bold is bold.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
@@ -369,9 +372,9 @@ def render(table: Table, compared: Sequence[Comparison], format: Format) -> str:
     | :-- | :-- | --: | --: | --: | --: | --: |
     | MAE scale | 50 classes | cannot run | **66.72** |  |  |  |
     """
-    if format not in get_args(Format):
-        raise ValueError(f"Expected one of {', '.join(get_args(Format))} as format, got {format!r}.")
-    escape, bold, assemble = _FORMATS[format]
+    if format not in FORMATS:
+        raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
+    escape, bold, assemble = FORMATS[format]
     columns, rows = lines(compared, escape, bold)
     title, said = escape(heading(table)), [escape(note) for note in notes(table, compared)]
     sides = ["left" if column in COLUMNS[:3] else "right" for column in columns]
@@ -393,20 +396,29 @@ def _markdown(
     return "\n\n".join([f"### {title}", table, *notes]) + "\n"
 
 
+ONE_PAGE = 40  # rows; a longer table goes on over the next page
 _LATEX = str.maketrans({
     **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "α": r"$\alpha$",
     "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",  # which the usual fonts print as ¡, ¿ and —
 })  # fmt: skip
 
 
 def _latex(
     title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> str:
-    body = [" & ".join(row) + r" \\" for row in (columns, *rows)]
+    head, *body = [" & ".join(row) + r" \\" for row in (columns, *rows)]
+    form = "".join(side[0] for side in sides)
+    if len(rows) > ONE_PAGE:
+        return "\n".join([
+            r"% needs \usepackage{longtable}", rf"\begin{{longtable}}{{{form}}}", rf"\caption{{{title}}} \\",
+            r"\hline", head, r"\hline", r"\endhead", *body, r"\hline", r"\end{longtable}",
+            r"{\footnotesize", *notes, r"\par}", "",
+        ])  # fmt: skip
     return "\n".join([
-        r"\begin{table}", rf"\caption{{{title}}}", rf"\begin{{tabular}}{{{''.join(side[0] for side in sides)}}}",
-        r"\hline", body[0], r"\hline", *body[1:], r"\hline", r"\end{tabular}", r"\par\footnotesize", *notes,
+        r"\begin{table}", rf"\caption{{{title}}}", rf"\begin{{tabular}}{{{form}}}",
+        r"\hline", head, r"\hline", *body, r"\hline", r"\end{tabular}", r"\par\footnotesize", *notes,
         r"\end{table}", "",
     ])  # fmt: skip
 
@@ -425,7 +437,7 @@ def _html(
     ])  # fmt: skip
 
 
-_FORMATS: dict[Format, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {
+FORMATS: dict[str, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {
     "markdown": (_escape_markdown, "**{}**".format, _markdown),
     "latex": (lambda text: text.translate(_LATEX), r"\textbf{{{}}}".format, _latex),
     "html": (html.escape, "<b>{}</b>".format, _html),

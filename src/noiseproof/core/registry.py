@@ -130,8 +130,18 @@ def format_value(value: Any) -> str:
         value = value.initial_seed()
     if isinstance(value, (list, tuple, dict)):
         return json.dumps(value)
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, (int, float)) else str(value)
-    return f"({text})" if re.search(r"[:,+*@= ]", text) and not re.fullmatch(_NUMBER, text) else text
+    if isinstance(value, (int, float)):
+        return repr(value)
+    text = str(value)
+    return f"({text})" if re.search(r"[:,+*@= ]", text) or not _is_read_as(text) else text
+
+
+def _is_read_as(text: str) -> bool:
+    """Whether a word is read as it stands, and not as a number, none, a list."""
+    try:
+        return bool(parse_value(text) == text)
+    except ValueError:
+        return False
 
 
 def format_call(name: str, params: Mapping[str, Any]) -> str:
@@ -179,6 +189,15 @@ def import_module(name: str, file: str = "") -> None:
 
 def _is_own(module: str) -> bool:
     return module.partition(".")[0] == "noiseproof"
+
+
+def _is(said: Any, default: Any) -> bool:
+    default = list(default) if isinstance(default, tuple) else default
+    return isinstance(said, bool) == isinstance(default, bool) and bool(said == default)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class Registry(Generic[T]):
@@ -240,6 +259,17 @@ class Registry(Generic[T]):
         if twice := set(values) & set(params):
             raise ValueError(f"Parameters {sorted(twice)} are given both in {spec!r} and as keywords.")
         return name, {**values, **params}
+
+    def plain(self, spec: str) -> str:
+        """``spec`` as all spellings of it are: without what is so by default, in the parameters' order.
+
+        Names that are not registered keep all that is said.
+        """
+        name, said = parse_call(spec)
+        own = self.parameters(name) if name in self else {}
+        unlike = {key: value for key, value in said.items() if not _is(value, own.get(key, inspect.Parameter.empty))}
+        known = {key: unlike.pop(key) for key in own if key in unlike}
+        return format_call(name, {key: _whole(value) for key, value in (*known.items(), *sorted(unlike.items()))})
 
     def create(self, name: str, /, *context: Any, **params: Any) -> T:
         """Build ``name`` with ``params``, refusing parameters it does not take."""

@@ -113,10 +113,9 @@ class Columns:
     numeric: tuple[str, ...]
     fill: Tensor  # (numeric,) medians, which stand in for missing numbers
     categories: dict[str, tuple[str, ...]]
-    missing: Missing
+    missing: Missing  # impute: a word in a numeric column is as good as none, in new rows as in those of training
     mean: Tensor  # (D,) float64, of the table's numbers; 0 for one-hot columns
     std: Tensor  # (D,) float64; 1 for one-hot and constant columns
-    gaps: tuple[str, ...] = ()  # numeric columns in which words count as missing, as in the training rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,7 +138,7 @@ class Columns:
             raise ValueError(f"Expected the columns of the training table, {some(absent)} are not there.")
         x, empty = np.empty((len(rows), len(self.numeric)), np.float32), {}
         for i, (c, fill, shift) in enumerate(zip(self.numeric, self.fill.tolist(), self.shift.tolist(), strict=False)):
-            values = _numbers(rows, c, c in self.gaps)
+            values = _numbers(rows, c, self.missing == "impute")
             empty[c] = int(np.isnan(values).sum())
             x[:, i] = np.where(np.isnan(values), fill, values) - shift
         words = {c: _words(rows, c) for c in self.categories}
@@ -304,7 +303,7 @@ def fit_columns(
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
     numbers: dict[str, NDArray[np.float64]] = {}
     categories: dict[str, tuple[str, ...]] = {}
-    notes, gaps = [], []
+    notes = []
     for column in features:
         is_number = _is_numeric(frame[column])
         cells: Any = [] if is_number else _words(frame, column)
@@ -340,7 +339,6 @@ def fit_columns(
                 notes.append(f"Column {column!r} holds numbers written as words{but}: each counts as a category.")
             continue
         numbers[column] = cells
-        gaps += [column] if odd else []
         if not is_number:
             signs = sorted({sign for word in {*words} - {*odd} for sign in _SIGN.findall(word)})
             without = f" without {some(signs)}" if signs else ""
@@ -361,7 +359,7 @@ def fit_columns(
     scales += [(0.0, 1.0)] * sum(map(len, categories.values()))
     mean, std = (torch.tensor(column, dtype=torch.float64) for column in zip(*scales, strict=True))
     fill = torch.tensor(list(medians.values()), dtype=torch.float64)
-    return Columns(tuple(numbers), fill, categories, missing, mean, std, tuple(gaps)), notes
+    return Columns(tuple(numbers), fill, categories, missing, mean, std), notes
 
 
 @DATASETS.register("table")

@@ -32,7 +32,7 @@ from noiseproof.losses import (
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.presets import QUALIFIERS, said_of_data
 from noiseproof.losses.remargin import CYCLE_002, Unit
-from noiseproof.strategies import Strategy, get_strategy
+from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
 from noiseproof.train.presets import preset
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
@@ -142,11 +142,35 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     return Method(method.loss, method.head, (*method.strategies, *map(get_strategy, more)))
 
 
+def plain_method(spec: str) -> str:
+    """``spec`` as all spellings of it are.
+
+    >>> plain_method("gce:q=0.70 & momentum:alpha=.9"), plain_method("mae + 1.0*gce:q=0.7")
+    ('gce & momentum:alpha=0.9', 'mae + gce')
+    """
+    first, *more = split_outside_brackets(spec, "&")
+    if "@" in _first_word(first) or _is_named(first):
+        first = METHODS.plain(first)
+    else:
+        first = " + ".join(f"{weight!r}*" * (weight != 1) + LOSSES.plain(term) for weight, term in parse_sum(first))
+    return " & ".join([first, *map(STRATEGIES.plain, more)])
+
+
+def _first_word(spec: str) -> str:
+    return spec.partition(":")[0].strip()
+
+
+def _is_named(spec: str) -> bool:
+    """Whether it is one of METHODS, and no sum that begins like one."""
+    name = _first_word(spec)
+    return name in METHODS and len(split_outside_brackets(spec.strip()[len(name) :], "+")) == 1
+
+
 def _build(spec: str, setting: Setting) -> Method:
-    name = spec.partition(":")[0].strip()
+    name = _first_word(spec)
     if "@" in name:
         return _build(_from_paper(spec, setting), setting)
-    if name in METHODS and len(split_outside_brackets(spec[len(name) :], "+")) == 1:
+    if _is_named(spec):
         return METHODS.create(name, setting, **parse_call(spec)[1])
     bare = name.rstrip("*+")  # with these at its end it is no sum of losses
     if bare.replace("-", "").isalnum() and name not in LOSSES:
@@ -277,7 +301,8 @@ def _moved(by: Literal["shift", "scale"]) -> Finish:
 PLAIN = "ce ls gls gce mae sce nce agce aul ael tce focal mse phuber"
 for _name, _loss in [*((name, name) for name in PLAIN.split()), ("bitemp", "bitempered")]:
     _own = {key: value for key, value in LOSSES.parameters(_loss).items() if key not in OPTIONS}
-    define(_name, inspect.getdoc(LOSSES[_loss]) or "", format_call(_loss, {key: f"{{{key}}}" for key in _own}), **_own)
+    _call = _loss + ":" * bool(_own) + ",".join(f"{key}={{{key}}}" for key in _own)
+    define(_name, inspect.getdoc(LOSSES[_loss]) or "", _call, **_own)
 
 BOUNDED = "phuber:tau=1e5"  # cross entropy up to 11.5, where the released code of peer loss ends as well
 define("peer", "Peer loss of a cross entropy that is bounded: without a bound, confidence pays without end.",

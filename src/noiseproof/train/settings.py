@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
 from noiseproof.train.task import Task
 
@@ -56,6 +56,8 @@ class Settings:
         if self.batch_size != "full":
             rows = check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
             object.__setattr__(self, "batch_size", rows)
+        for name in ("drop_last", "compile"):
+            check_flag(name, getattr(self, name))
         if self.clip is not None:
             check_number("clip", self.clip, "(0, inf)", 0)
         if self.checkpoint_steps is not None:
