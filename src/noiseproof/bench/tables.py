@@ -293,7 +293,7 @@ def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, floa
 def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
     """How many standard errors our mean is above the published one; None where a spread is missing.
 
-    z = (ours − published)/√(s²/n + s_p²/n_p), squared errors of the two means (a paper with ``sem`` prints √(s_p²/n_p)).
+    z = (ours − published)/√(s²/n + s_p²/n_p), squared errors of the two means; ``sem`` in a paper is √(s_p²/n_p).
     Where both spreads are 0, the error is that of rounding what is published to a unit u of its last digit, u/√12.
 
     >>> z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4)  # 1/√(2/2 + 4/4)
