@@ -203,7 +203,7 @@ def _code(experiment: Experiment) -> Iterator[str]:
 
 def _file_digest(path: Path) -> str:
     now = path.stat()
-    return _read_digest(path, now.st_mtime_ns, now.st_size)
+    return _read_digest(path.absolute(), now.st_mtime_ns, now.st_size)
 
 
 @lru_cache(maxsize=1024)
