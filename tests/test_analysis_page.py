@@ -457,6 +457,14 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
         collect(folders, only=["nonsense"])
 
 
+def test_a_gaussian_process_has_no_features_and_takes_nobody_else_s(folders: list[Path], tmp_path: Path) -> None:
+    train(prepare(get_dataset("two-moons:n=60")), "gp", Settings(epochs=1), out=tmp_path / "gp")
+    (alone,) = collect([tmp_path / "gp"], only=["features"])
+    assert isinstance(alone, Missing) and "A Gaussian process has no features" in alone.needs
+    (beside,) = collect([tmp_path / "gp", folders[0]], only=["features"])
+    assert isinstance(beside, Figure) and set(beside.data["method"]) == {"ce"}
+
+
 @needs_browser
 def test_the_page_of_ten_runs_is_small_and_opens(folders: list[Path], read: Read, tmp_path: Path) -> None:
     copies = [shutil.copytree(folders[n % 2], tmp_path / f"run-{n}") for n in range(10)]

@@ -269,6 +269,23 @@ def test_pictures_move_to_the_folder_of_their_class_and_none_is_lost(tmp_path: P
     assert not (tmp_path / "new.part").exists()
 
 
+def test_pictures_in_folders_called_by_numbers_move_by_name(tmp_path: Path) -> None:
+    names = sorted(map(str, range(11)))  # 0, 1, 10, 2 …: torchvision's order, of the columns of its models
+    shown = [name for name in names for _ in range(6)]
+    p = 0.89 * np.eye(11)[[names.index(name) for name in shown]] + 0.01
+    p[7] = 0.89 * np.eye(11)[names.index("10")] + 0.01  # the second picture among the ones is a ten
+    np.save(tmp_path / "p.npy", p)
+    for i, name in enumerate(shown):
+        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), i, dtype=np.uint8)).save(tmp_path / "photos" / name / f"{i:02d}.png")
+    before = snapshot(tmp_path / "photos")
+    command = ("audit", tmp_path / "photos", "--pred-probs", tmp_path / "p.npy", "--out", tmp_path / "audit")
+    assert "with `classes`" in run(*command, code=2)
+    run(*command, "--classes", ",".join(names))
+    run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new")
+    assert snapshot(tmp_path / "new") == {{"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()}
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -753,3 +770,14 @@ def test_classes_that_the_user_named_are_known_when_it_retrains(tmp_path: Path) 
     options = ("--accept-all", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
     assert "difference" in run("apply", tmp_path / "audit", *options)
     assert np.load(tmp_path / "new.npy").tolist()[0] == "cat"
+
+
+def test_a_class_called_by_a_number_that_no_row_has_is_written_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"a": range(4), "y": ["0", "2", "0", "2"]}).to_csv(path, index=False)
+    folder = write_audit(
+        tmp_path / "audit", ["0", "2"] * 2, ["10"] * 4, issues=1, kind="table", data=path, label="y",
+        classes=["0", "1", "10", "2"], classes_named=True, words=["0", "2"] * 2,
+    )  # fmt: skip
+    run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv")
+    assert pd.read_csv(tmp_path / "new.csv", dtype=str)["y"].tolist() == ["10", "2", "0", "2"]

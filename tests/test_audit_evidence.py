@@ -9,8 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence import Evidence, cross_validate, soft_labels, watch_training
+from noiseproof.audit.evidence import VOTERS, Evidence, cross_validate, soft_labels, watch_training
 from noiseproof.audit.labels import find_label_issues
+from noiseproof.audit.neighbours import nearest, neighbour_votes
 from noiseproof.data import NoisyData
 from noiseproof.strategies.averages import HeldOutAverages, Towards, TrainingAverages
 from noiseproof.train.loop import train
@@ -139,6 +140,16 @@ def test_planted_errors_are_found_by_watching() -> None:
     shapes(found, len(x), 3)
     issues = find_label_issues(given, evidence=found)
     assert average_precision(issues.quality, true != given) > 0.9
+
+
+def test_watching_says_how_sure_the_neighbours_alone_are() -> None:
+    x, _, given = planted(120)
+    found = watch_training(x, given, 3, epochs=1, seed=4)
+    votes = neighbour_votes(given, nearest(found.features, VOTERS, seed=4), 3)[0]
+    assert found.first_guess is not None and found.sureness is not None
+    np.testing.assert_array_equal(found.sureness, votes[np.arange(120), found.first_guess])
+    np.testing.assert_array_equal(found.sureness, votes.max(1))
+    assert cross_validate(x, given, 3, np.arange(120) % 2, epochs=1).sureness is None  # no model saw a row's own label
 
 
 def test_no_row_is_judged_by_its_own_label() -> None:

@@ -123,6 +123,18 @@ def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
     assert beside.annotators is not None and beside.annotators.tolist() == [[1, 2], [-1, 2], [2, 0], [2, 1]]
 
 
+def test_annotators_groups_and_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
+    rows = ["1,01,01,NA,00152,NA", "2,02,,01,,NA", "3,01,02,02,128e2,null", "4,02,02,02,128,", "5,NA,NA,NA,9,"]
+    path = write(tmp_path / "a.csv", "\n".join(["x,y,a,b,name,who", *rows, "6,NA,01,NA,10,None"]))
+    data = read_rows(path, label="y", annotators=["a", "b"], id="name", group="who")
+    assert data.classes == ("01", "02", "NA") and data.given.tolist() == [0, 1, 0, 1, 2, 2]
+    assert data.annotators is not None
+    assert data.annotators.tolist() == [[0, 2], [-1, 0], [1, 1], [1, 1], [2, 2], [0, 2]]
+    assert data.names.tolist() == ["00152", "", "128e2", "128", "9", "10"]
+    assert data.groups is not None and data.groups[0] == data.groups[1]
+    assert len(set(data.groups.tolist())) == 5  # NA, null, None, and two rows that belong to nobody
+
+
 def test_the_majority_is_the_first_among_equals() -> None:
     votes = np.array([[0, 1, 1], [2, 1, 0], [-1, -1, -1], [-1, 3, -1], [0, 0, -1]])
     assert _majority(votes).tolist() == [1, 2, -1, 3, 0]
@@ -176,6 +188,36 @@ def test_columns_of_different_units_are_scaled_apart(tmp_path: Path) -> None:
     np.testing.assert_allclose(data.x.std(0), 1, rtol=1e-4)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_of_any_numbers_are_seen_as_pictures(tmp_path: Path, channels: int) -> None:
+    bytes_ = np.random.default_rng(0).integers(0, 256, (12, channels, 20, 18), dtype=np.uint8)
+    bytes_[0, 0, 0, :2] = 0, 255
+    y = np.arange(12) % 2
+
+    def seen(pictures: np.ndarray) -> AuditData:
+        np.savez(tmp_path / "d.npz", x=pictures, y=y)
+        return read_rows(tmp_path / "d.npz")
+
+    expected = seen(bytes_)
+    assert not any("black" in note for note in expected.notes)
+    unit = bytes_ / 255
+    same: list[np.ndarray] = [
+        unit, unit.astype(np.float32), bytes_.astype(np.float32), 2 * unit - 1, bytes_.astype(np.uint16) * 257,
+        unit.transpose(0, 2, 3, 1),
+    ]  # fmt: skip
+    for pictures in same:
+        found = seen(pictures)
+        np.testing.assert_array_equal(found.x, expected.x)
+        assert any("were read as pictures" in note and "as white" in note for note in found.notes)
+    assert "-1 as black, 1 as white" in seen(2 * unit - 1).notes[0]
+    unit[3, 0, 5, 5] = np.nan
+    assert reasons(seen(unit)) == {"NaN, infinite or too large numbers in inputs": [3]}
+    loose = seen(unit[:, 0])
+    assert loose.x is not None and loose.x.shape == (11, 360)
+    assert "were audited as loose numbers. Save pictures as (N, C, H, W)." in loose.notes[0]
+    assert seen(unit[:, :, :8, :8]).notes == ()  # so small that their pixels are all that is seen
+
+
 def test_rows_that_are_not_finite_are_listed(tmp_path: Path) -> None:
     x = np.ones((6, 2)) * np.arange(6)[:, None]
     x[2, 1], x[4, 0] = np.nan, np.inf
@@ -206,6 +248,58 @@ def test_predictions_alone(tmp_path: Path) -> None:
         read_rows(pred_probs=p)
     words = read_rows(labels=np.array(["a", "b", "b", "a", "c"]), pred_probs=np.full((5, 3), 1 / 3), classes=None)
     assert words.classes == ("a", "b", "c") and len(words) == 4  # c is alone
+
+
+BY_WORD = sorted(map(str, range(11)))  # 0, 1, 10, 2 …
+
+
+@pytest.mark.parametrize("kind", ["array", "csv", "frame", "folder"])
+def test_columns_of_predictions_in_the_order_of_words(tmp_path: Path, kind: str) -> None:
+    y = np.arange(33) // 3
+    words = np.sort(y.astype(str))  # as the pictures of folders come
+    p = 0.89 * np.eye(11)[[BY_WORD.index(word) for word in words]] + 0.01
+    options: dict[str, object] = {}
+    if kind == "array":
+        options = {"labels": words}
+    elif kind in ("csv", "frame"):
+        table = pd.DataFrame({"x": y, "y": words})
+        table.to_csv(tmp_path / "t.csv", index=False)
+        options = {"data": tmp_path / "t.csv" if kind == "csv" else table, "label": "y"}
+    else:
+        for i, word in enumerate(words):
+            (tmp_path / "f" / word).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((4, 4), i, np.uint8)).save(tmp_path / "f" / word / f"{i:02d}.png")
+        options = {"data": tmp_path / "f"}
+    with pytest.raises(ValueError, match="meet 33 in the order '0', '1', '10'.*in the order of the columns with `cl"):
+        read_rows(pred_probs=p, **options)  # type: ignore[arg-type]
+    named = read_rows(pred_probs=p, classes=BY_WORD, **options)  # type: ignore[arg-type]
+    assert named.classes == tuple(BY_WORD) and named.pred_probs is not None
+    assert [named.classes[k] for k in named.given] == words.tolist()
+    assert (named.pred_probs.argmax(1) == named.given).all()
+    numbers = 0.89 * np.eye(11)[words.astype(int)] + 0.01  # columns in the order of numbers need no names
+    plain = read_rows(pred_probs=numbers, **options)  # type: ignore[arg-type]
+    assert plain.pred_probs is not None and (plain.pred_probs.argmax(1) == plain.given).all()
+
+
+def test_numbers_that_are_names_and_other_positions_are_refused() -> None:
+    y, p = np.arange(22) % 11, np.full((22, 11), 1 / 11)
+    with pytest.raises(ValueError, match="got 10, which is the name of one class and the position of another. Save"):
+        read_rows(labels=y, pred_probs=p, classes=BY_WORD)
+    table = pd.DataFrame({"x": y, "y": y, "a": y})
+    for options in ({"label": "y"}, {"annotators": ["y", "a"]}):
+        with pytest.raises(ValueError, match="Save the labels as words, which are looked up by name"):
+            read_rows(table, classes=BY_WORD, **options)  # type: ignore[arg-type]
+    assert read_rows(labels=y, pred_probs=p, classes=list("abcdefghijk")).given.tolist() == y.tolist()
+    assert read_rows(labels=y, pred_probs=p, classes=[str(k) for k in range(11)]).given.tolist() == y.tolist()
+
+
+def test_one_probability_a_row_is_made_two_columns() -> None:
+    y, p = np.arange(6) % 2, np.linspace(0, 1, 6)
+    with pytest.raises(
+        ValueError, match=r"got shape \(6,\). Of two classes, make columns 1 − p and p, the second one's"
+    ):
+        read_rows(labels=y, pred_probs=p)
+    assert len(read_rows(labels=y, pred_probs=np.stack([1 - p, p], axis=1))) == 6
 
 
 def test_predictions_and_embeddings_beside_a_table(csv: Path) -> None:
@@ -254,6 +348,18 @@ def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
     same = np.linalg.norm(data.x[0] - data.x[1:4], axis=1).max()
     assert same < np.linalg.norm(data.x[0] - data.x[4:], axis=1).min()
     assert any("patches" in note for note in data.notes)
+
+
+def test_the_classes_of_a_folder_are_its_folders(photos: Path) -> None:
+    one, two = read_rows(photos), read_rows(photos, classes=["red", "blue"])
+    assert (one.classes, two.classes) == (("blue", "red"), ("red", "blue"))
+    assert one.given.tolist() == (1 - two.given).tolist() and one.names.tolist() == two.names.tolist()
+    assert one.source["labels_sha256"] == two.source["labels_sha256"]
+    for classes in (["x", "blue"], ["red", "blue", "x"], ["blue"], ["red", "red", "blue"]):
+        with pytest.raises(ValueError, match="each of the 2 folders of .*photos once in `classes`, got") as refused:
+            read_rows(photos, classes=classes)
+        assert ("No folders: 'x'" in str(refused.value)) == ("x" in classes)
+        assert ("not named: 'red'" in str(refused.value)) == ("red" not in classes)
 
 
 def test_only_the_training_part_of_a_folder_is_audited(photos: Path, tmp_path: Path) -> None:

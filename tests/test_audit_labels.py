@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence import cross_validate, watch_training
-from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.labels import LabelIssues, _contradicted_by_the_surest, find_label_issues
 from noiseproof.audit.posterior import (
     ClassNoise,
     confident_joint,
@@ -42,6 +43,12 @@ def symmetric(K: int, rate: float) -> Array:
 
 def next_class(K: int, rate: float) -> Array:
     return np.eye(K) * (1 - rate) + np.roll(np.eye(K), 1, axis=1) * rate
+
+
+def flip(true: Array, K: int, rate: float) -> Array:
+    """Each label replaced, with probability ``rate``, by another one."""
+    random = np.random.default_rng(1)
+    return np.where(random.random(len(true)) < rate, (true + random.integers(1, K, len(true))) % K, true)
 
 
 def average_precision(quality: Array, wrong: Array) -> float:
@@ -136,6 +143,54 @@ def test_labels_that_have_nothing_to_do_with_the_rows_are_not_called_wrong() -> 
     x, given, folds = random.normal(size=(600, 6)), random.integers(0, 3, 600), np.arange(600) % 4
     for evidence in (cross_validate(x, given, 3, folds, epochs=8), watch_training(x, given, 3, epochs=8)):
         assert not (found := find_label_issues(given, evidence=evidence)).is_told and not found.is_issue.any()
+
+
+def embeddings(n: int, K: int, D: int) -> tuple[Array, Array]:
+    """Unit vectors around K centres, with so many dimensions that a linear classifier can learn any labels by heart."""
+    random = np.random.default_rng(0)
+    true = random.integers(K, size=n)
+    x = 1.2 * random.normal(size=(K, D))[true] + random.normal(size=(n, D))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), true
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+def test_labels_learned_by_heart_are_not_called_fine(rate: float) -> None:
+    x, true = embeddings(1000, 10, 384)
+    given = flip(true, 10, rate)
+    evidence = watch_training(x, given, 10, device="cpu")
+    found = find_label_issues(given, evidence=evidence)
+    share = (true != given).mean()
+    assert found.looks_fine == (rate == 0) and found.is_undecided == (rate > 0)
+    assert found.noise_interval[0] <= share <= found.noise_interval[1] <= share + 0.09
+    # The models alone count far too few: this is what the neighbours are asked for. They don't touch the ranking.
+    alone = find_label_issues(given, evidence=dataclasses.replace(evidence, sureness=None))
+    assert alone.looks_fine and (rate == 0 or alone.noise_interval[1] < share)
+    np.testing.assert_array_equal(alone.quality, found.quality)
+    np.testing.assert_array_equal(alone.is_issue, found.is_issue)
+    assert alone.noise_rate == found.noise_rate and alone.contradicted is None
+    if rate:  # a little too many: without its own label, a row's neighbours bear that label less often
+        assert found.contradicted == pytest.approx(share, abs=0.05)
+        assert average_precision(found.quality, true != given) > 0.99
+
+
+def test_the_surest_half_of_each_guessed_class_is_counted_by_hand() -> None:
+    guess, sureness = np.array([0, 0, 0, 0, 1, 1, 1, 3]), np.float32([0.9, 0.2, 0.8, 0.3, 0.5, 0.7, 0.6, 0.4])
+    given = np.array([0, 2, 1, 2, 0, 1, 0, 3])  # counted: rows 0 and 2, 5 and 6, and 7; of them 2 and 6 differ
+    share, error = _contradicted_by_the_surest(given, guess, sureness)
+    assert share == 0.4 and error == pytest.approx(1.96 * np.sqrt(0.4 * 0.6 / 5))
+    share, error = _contradicted_by_the_surest(guess, guess, sureness)
+    assert share == 0 and error == pytest.approx(1.96 / 5)  # not zero: one row more could differ
+
+
+def test_models_that_do_not_learn_by_heart_are_believed() -> None:
+    """Classes that overlap in few dimensions: neighbours err as models do, and nothing is contradicted."""
+    random = np.random.default_rng(0)
+    true = random.integers(4, size=1000)
+    x = (0.8 * random.normal(size=(4, 5))[true] + random.normal(size=(1000, 5))).astype(np.float32)
+    for rate in (0.0, 0.2):
+        given = flip(true, 4, rate)
+        found = find_label_issues(given, evidence=watch_training(x, given, 4, device="cpu"))
+        assert found.contradicted is None and found.looks_fine == (rate == 0)
 
 
 def test_a_clean_set_looks_fine_and_a_noisy_one_does_not() -> None:

@@ -161,6 +161,21 @@ def test_labels_that_look_fine() -> None:
     )
 
 
+def test_labels_that_neighbours_contradict_do_not_look_fine() -> None:
+    report = by_hand()
+    assert not any("by heart" in note for note in report.summary()["notes"])
+    few = dataclasses.replace(report.found, noise_interval=(0.0, 0.125), contradicted=0.107)
+    summary = dataclasses.replace(report, found=few).summary()
+    assert summary["labels_look_fine"] is False and "surest they contradict 10.7% of the labels" in summary["notes"][-1]
+    assert summary["verdict"] == (
+        "One training can't tell whether the labels are fine: 0.0% to 12.5% may be wrong; 2 of 4 are called issues."
+    )
+    some = dataclasses.replace(few, noise_interval=(0.06, 0.125), noise_rate=0.09)
+    summary = dataclasses.replace(report, found=some).summary()
+    assert summary["verdict"].startswith("About 9.0% of the labels look wrong (6.0% to 12.5%)")
+    assert "--thorough" in summary["notes"][-1]
+
+
 def test_an_existing_folder_is_refused_and_nothing_else_is_touched(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     folder.mkdir()

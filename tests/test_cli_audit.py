@@ -114,6 +114,19 @@ def test_an_earlier_audit_is_not_overwritten(digits: tuple[Path, np.ndarray], he
     assert (here / "audit" / "decisions.csv").read_text() == "mine"
 
 
+def test_an_open_review_is_not_written_over(here: Path) -> None:
+    np.save("y.npy", np.arange(40) % 2)
+    np.save("p.npy", np.eye(2)[np.arange(40) % 2] * 0.8 + 0.1)
+    arguments = ("--labels", "y.npy", "--pred-probs", "p.npy", "--force")
+    assert run(*arguments).exit_code == 0
+    review = DecisionLog(here / "audit" / "decisions.csv")
+    refused = run(*arguments)
+    review.close()
+    assert refused.exit_code == 2 and "End it, or choose another folder with --out" in refused.stderr
+    assert "--decisions" not in refused.stderr  # which is no option of an audit
+    assert run(*arguments).exit_code == 0
+
+
 # --- decisions on an audit that another one replaces ------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from noiseproof.audit import read_rows
 from noiseproof.data import (
     ClassBalanced,
     ImageFiles,
@@ -45,8 +46,9 @@ def test_pixels_are_exact_and_channels_first(tmp_path: Path) -> None:
     ("mode", "colour", "pixel"),
     [
         ("L", 77, [77, 77, 77]),
-        ("LA", (77, 0), [77, 77, 77]),
-        ("RGBA", (1, 2, 3, 200), [1, 2, 3]),
+        ("LA", (77, 0), [255, 255, 255]),  # nothing of it is seen
+        ("RGBA", (0, 102, 255, 51), [204, 224, 255]),  # a fifth of it, on white
+        ("RGBA", (1, 2, 3, 255), [1, 2, 3]),
         ("CMYK", (0, 255, 255, 0), [255, 0, 0]),
         ("1", 1, [255, 255, 255]),
         ("I;16", 30_000, [117, 117, 117]),  # 30 000 / 256: PIL alone would clip it to 255
@@ -58,6 +60,53 @@ def test_every_kind_of_picture_becomes_rgb(tmp_path: Path, mode: str, colour: An
     Image.new(mode, (5, 4), colour).save(tmp_path / "a.tiff")
     image = ImageFiles(tmp_path, ["a.tiff"], size=4)[0]
     assert image.shape == (3, 4, 4) and image[:, 2, 2].tolist() == pixel
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "tiff", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_upright(tmp_path: Path, orientation: int, kind: str) -> None:
+    upright = np.zeros((16, 32, 3), np.uint8)
+    upright[:8, :8] = 255  # at the top left
+    # What EXIF 2.3 says of the stored row 0 and column 0: which sides of the picture they are.
+    stored = {
+        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.swapaxes(0, 1),
+        6: upright.swapaxes(0, 1)[::-1], 7: upright.swapaxes(0, 1)[::-1, ::-1], 8: upright.swapaxes(0, 1)[:, ::-1],
+    }[orientation]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / f"a.{kind}", exif=exif)
+    image = decode(tmp_path / f"a.{kind}", None)
+    assert image.shape == (3, 16, 32) and torch.equal(image[0] > 127, torch.from_numpy(upright[:, :, 0] > 127))
+
+
+def test_damaged_exif_damages_no_picture(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "a.jpg", exif=b"Exif\0\0nonsense that is no TIFF")
+    assert decode(tmp_path / "a.jpg", None).unique().tolist() == [9]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])
+def test_black_on_transparent_is_black_on_white(tmp_path: Path, mode: str) -> None:
+    if mode in ("RGB", "L"):  # of which one colour is transparent
+        below: Any = (255, 0, 0) if mode == "RGB" else 99
+        icon, options = Image.new(mode, (8, 8), below), {"transparency": below}
+    else:
+        icon, options = Image.new("RGBA", (8, 8), (0, 0, 0, 0)), {}
+    icon.paste("black", (2, 2, 6, 6))
+    icon.convert(mode).save(tmp_path / "a.png", **options)
+    expected = torch.full((3, 8, 8), 255, dtype=torch.uint8)
+    expected[:, 2:6, 2:6] = 0
+    assert torch.equal(decode(tmp_path / "a.png", None), expected)
+
+
+def test_an_audit_of_pictures_that_are_all_the_same_says_so(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    for kind, picture in {"plain": np.zeros_like(noise), "noise": noise}.items():
+        for i in range(300):  # of blocks of two sizes, which round differently
+            path = tmp_path / kind / "ab"[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(path)
+        with pytest.raises(ValueError, match="Expected pictures that differ, got 300 that all look the same"):
+            read_rows(tmp_path / kind)
 
 
 def test_palettes_become_their_colours_and_real_pixels_are_refused(tmp_path: Path) -> None:
@@ -136,6 +185,17 @@ def test_numbered_folders_are_ordered_by_number(tmp_path: Path) -> None:
     data = from_image_folder(tmp_path, size=8)
     assert data.classes == tuple(map(str, range(11)))
     assert all(int(data.train.x[i][0, 0, 0]) == int(data.train.y[i]) for i in range(11))
+
+
+@pytest.mark.parametrize("names", [("1.0", "2.0", "10.0"), ("-1", "1.5", "2.0"), ("1", "1.0", "02")])
+def test_folders_named_by_decimals_keep_their_names(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for part in ("train", "test"):
+        for k, name in enumerate(names):
+            paint(tmp_path / part / name / "a.png", k)
+    data = from_image_folder(tmp_path, size=8)
+    assert data.classes == (names if "02" not in names else ("02", "1", "1.0"))  # 02 is a word, and words are sorted
+    for split in (data.train, data.test):
+        assert [names[int(split.x[i][0, 0, 0])] for i in range(3)] == [data.classes[k] for k in split.y]
 
 
 def test_train_may_be_a_class(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from noiseproof.data import from_arrays, from_hf, from_table, from_text, from_torch, get_dataset
 from noiseproof.data.labels import encode_labels
-from noiseproof.data.tables import Columns
+from noiseproof.data.tables import Columns, read_table
 
 X = np.arange(12.0).reshape(6, 2)
 Y = ["b", "a", "b", "c", "c", "a"]
@@ -75,6 +75,12 @@ def test_given_classes_fix_the_order() -> None:
     assert encode_labels(["b", "c"], ("c", "b", "a"))[0].tolist() == [1, 0]
     assert encode_labels([2, 0], ("x", "y", "z"), positions=True)[0].tolist() == [2, 0]
     assert encode_labels([2, 5], ("0", "2", "5"))[0].tolist() == [1, 2]
+    by_word = ("0", "1", "10", "2")  # as torchvision sorts folders
+    assert encode_labels(["2", "10"], by_word, positions=True)[0].tolist() == [3, 2]
+    assert encode_labels([2, 3], by_word, positions=True)[0].tolist() == [2, 3]  # its targets
+    assert encode_labels(["2", "0"], ("x", "y", "z"), positions=True)[0].tolist() == [2, 0]
+    with pytest.raises(ValueError, match="among '1', '2', '3', got '0'"):  # rows without a 0 would mean other classes
+        encode_labels(["0", "1"], ("1", "2", "3"), positions=True)
     with pytest.raises(ValueError, match="Expected labels of `y` among 'a', 'b', got 'd'"):
         encode_labels(["a", "d"], ("a", "b"))
     with pytest.raises(ValueError, match="among the positions 0 … 1 in `classes`, got '-1'"):
@@ -233,6 +239,16 @@ def test_classes_that_differ_by_a_slip_are_reported() -> None:
     )
 
 
+def test_classes_that_look_the_same_are_spelled_out() -> None:
+    data = from_arrays(X, ["caf\u00e9", "cafe\u0301", "caf\u00e9", "cafe\u0301", "bar", "bar"])
+    assert data.num_classes == 3  # what differs in a file stays different when it is written back
+    assert "made of different characters: ['cafe\\u0301', 'caf\\xe9']. Are they one?" in data.notes[-1]
+
+
+def test_classes_in_an_order_of_their_own_have_no_holes() -> None:
+    assert from_arrays(X, list("011220"), classes=("2", "0", "1")).notes == ()
+
+
 def test_nine_thousand_classes() -> None:
     y = np.random.default_rng(0).permutation(np.repeat(np.arange(9000), 3))
     data = from_arrays(np.zeros((27_000, 1)), [f"class {k}" for k in y])
@@ -375,6 +391,13 @@ def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
         from_table(tmp_path / "a.csv", label="y")
 
 
+def test_columns_of_words_are_read_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,id,who,y\n1,007,NA,a\n2,,null,b\n3,1e2,,a\n")
+    frame = read_table(tmp_path / "a.csv", "y", None, "id", None, "who", "y", "no such")
+    assert frame["id"].tolist() == ["007", "", "1e2"] and frame["who"].tolist() == ["NA", "null", ""]
+    assert frame["x"].tolist() == [1, 2, 3] and frame.columns.tolist() == ["x", "id", "who", "y"]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -383,7 +406,9 @@ def test_classes_called_none_or_na_are_classes(tmp_path: Path) -> None:
         ("x,y\n1,a,7\n2,b,8\n", "a.csv, got rows with more fields than the header"),
         ("x,y\n1,a\n2,b,c\n", "a.csv, got .*Expected 2 fields in line 3, saw 3"),
         ("x,y\n1,0.5\n2,1.5\n", "got real numbers such as 0.5"),
-        ("x;y\n1;a\n2;b\n", "Its only one is 'x;y'. Separate columns with commas"),
+        ("x;y\n1;a\n2;b\n", "a.csv, got a single column 'x;y'. Separate columns with commas, or tabs in a .tsv file."),
+        ("x;z;y\n1,5;2,5;a\n2;1,5;b\n", "a.csv, got a single column 'x;z;y'. Separate columns with commas"),
+        ("x|y\n1,5|a\n2,5|b\n", r"a.csv, got a single column 'x\|y'. Separate columns with commas"),
         (b"x,y\n1,caf\xe9\n2,b\n", "Expected UTF-8 in .*a.csv"),
         ("x,y\n1,a\n", "every label is 'a'"),
         ("x,y\n", "Expected at least one row in .*a.csv, got an empty table"),
@@ -815,11 +840,16 @@ def test_codes_stay_categories_and_decimal_commas_are_nobodys_thousands() -> Non
     y = ["a", "b"] * 100
     shops = pd.Categorical([i % 40 for i in range(200)])
     zips = [str(94100 + i % 30) for i in range(200)]
-    commas = [f"0,{i}" for i in range(200)]
-    data = from_table(pd.DataFrame({"shop": shops, "zip": zips, "share": commas, "y": y}), label="y")
+    commas, few = [f"0,{i}" for i in range(200)], [f"{i % 3},5" for i in range(200)]
+    data = from_table(pd.DataFrame({"shop": shops, "zip": zips, "share": commas, "few": few, "y": y}), label="y")
     assert isinstance(data.encoder, Columns)
     assert len(data.encoder.categories["shop"]) == 40 and len(data.encoder.categories["zip"]) == 30
-    assert data.encoder.numeric == () and any("'share' holds 200 different words" in note for note in data.notes)
+    assert data.encoder.numeric == ()
+    left_out, kept = (next(note for note in data.notes if name in note) for name in ("'share'", "'few'"))
+    advice = "(numbers with a decimal comma: write 0,0 as 0.0)"
+    assert left_out == f"Column 'share' holds 200 different words {advice} and was left out."
+    assert kept.endswith("each counts as a category (numbers with a decimal comma: write 0,5 as 0.5).")
+    assert sum("decimal comma" in note for note in data.notes) == 2
 
 
 def test_a_constant_is_not_shifted_and_arrays_are_encoded() -> None:

@@ -262,6 +262,13 @@ def test_refusals(options: dict[str, int], message: str) -> None:
         landscape(network(), images()[0], images()[1][:-1], generator=seeded())
 
 
+def test_what_has_no_weights_has_no_landscape(tmp_path: Path) -> None:
+    task = prepare(get_dataset("two-moons:n=60"), "symmetric:rate=0.2")
+    train(task, "gp", Settings(epochs=1), out=tmp_path)
+    with pytest.raises(ValueError, match="Expected a model with weights, got one without. A Gaussian process"):
+        run_landscape(open_run(tmp_path), rows=20, points=3)
+
+
 # Runs and figures
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_loss_contract import CASES, PRIOR, REQUIRED, Case, K, T
 
-from noiseproof.losses import LOSSES, Loss, estimate_transition, get_loss
+from noiseproof.core.margin import LabelProb
+from noiseproof.losses import LOSSES, Loss, MarginLoss, estimate_transition, get_loss
 from noiseproof.losses.base import OPTIONS
 
 every_loss = pytest.mark.parametrize("case", CASES, ids=repr)
@@ -413,3 +415,41 @@ def test_required_arguments_are_asked_for() -> None:
                 with pytest.raises(TypeError, match=parameter):
                     get_loss(name)
     assert len(PRIOR) == K
+
+
+# --- Losses of one's own ---------------------------------------------------------------------------------------------
+def test_a_parameter_under_another_name_is_named() -> None:
+    class Other(MarginLoss):
+        def __init__(self, q: float = 0.5, epsilon: float = 1.0, **options: Any) -> None:
+            super().__init__(**options)
+            self.q, self.eps = q, epsilon
+
+        def value(self, y: LabelProb) -> torch.Tensor:
+            return y.nll * self.q + self.eps
+
+    for use in (str, repr, lambda loss: loss.hyperparameters, lambda loss: loss.with_hyperparameters(q=1.0)):
+        with pytest.raises(TypeError, match=r"keep each of its parameters \(q, epsilon\).* `self.epsilon = …`"):
+            use(Other())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("reduce", [torch.mean, lambda nll: nll.mean(0, keepdim=True)], ids=["mean", "kept"])
+def test_a_value_that_is_not_of_each_row_is_refused(
+    reduce: Callable[[torch.Tensor], torch.Tensor], closed: bool
+) -> None:
+    class Mean(MarginLoss):
+        def value(self, y: LabelProb) -> torch.Tensor:
+            return reduce(y.nll)
+
+    class Closed(Mean):
+        def slope(self, y: LabelProb) -> torch.Tensor:
+            return torch.ones_like(y.nll)
+
+    loss = Closed(reduction="none") if closed else Mean(reduction="none")
+    for target in (LABELS, torch.eye(K)[LABELS]):
+        for used in (loss, 0.5 * loss + get_loss("mae", reduction="none")):
+            with pytest.raises(ValueError, match=r"Expected `value` of `(Mean|Closed)` .* Leave the mean or sum to"):
+                used(LOGITS, target)
+    if not closed:
+        with pytest.raises(ValueError, match=r"shape \(4,\) as `y.nll`, got \(1?,?\)"):
+            Mean()(LOGITS, LABELS)

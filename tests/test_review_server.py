@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import signal
@@ -27,6 +28,8 @@ from PIL import Image
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
 from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.queue import Queue
+from noiseproof.audit.review.rows import FolderRows
+from noiseproof.data.images import decode
 
 httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -231,6 +234,29 @@ def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) 
                 answer = b"".join(iter(lambda: raw.recv(65536), b""))
             assert answer.split()[1] in (b"404", b"422", b"400"), path
             assert SECRET not in answer
+
+
+def test_the_reviewer_sees_the_picture_that_was_audited(tmp_path: Path) -> None:
+    shades = np.arange(20 * 30, dtype=np.uint16).reshape(20, 30)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    icon = Image.new("RGBA", (30, 20), (0, 0, 0, 0))
+    icon.paste((0, 0, 0, 255), (5, 5, 9, 9))
+    kinds = {
+        "grey": Image.fromarray((shades // 3).astype(np.uint8)), "deep": Image.fromarray(shades * 100), "icon": icon,
+        "palette": icon.convert("P"),
+    }  # fmt: skip
+    for name, picture in kinds.items():
+        (tmp_path / name).mkdir()
+        for exif in (None, turned):
+            picture.save(tmp_path / name / f"{exif is turned}.png", **({"exif": exif} if exif else {}))
+    rows = FolderRows(tmp_path)
+    for row in range(len(rows.files)):
+        path, answer = rows.files.path(row), rows.picture(row, 96)
+        assert answer is not None and answer[1] == "image/png"
+        seen = np.asarray(Image.open(io.BytesIO(answer[0])))
+        np.testing.assert_array_equal(seen, decode(path, None).permute(1, 2, 0).numpy(), err_msg=str(path))
+        assert seen.shape == ((30, 20, 3) if path.stem == "True" else (20, 30, 3)) and len(np.unique(seen)) > 1
 
 
 # --- what it keeps ----------------------------------------------------------------------------------------------------

@@ -28,6 +28,11 @@ Array: TypeAlias = NDArray[Any]
 @torch.no_grad()
 def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024) -> Tensor:
     """What the head of ``model`` sees of inputs ``x`` (N, …), in evaluation mode: (N, num_features)."""
+    if not hasattr(model, "backbone"):
+        raise ValueError(
+            "Expected a model with a backbone, whose features a head sees, got one without. "
+            "A Gaussian process has no features: leave its run out."
+        )
     with evaluating([model]):
         return torch.cat([model.backbone(part) for part in torch.split(x, batch_size)])
 

@@ -149,6 +149,10 @@ def landscape(
     if len(x) != len(y) or not len(x):
         raise ValueError(f"Expected as many labels as inputs, at least one, got {len(x)} inputs and {len(y)} labels.")
     weights = {name: p.detach().contiguous(memory_format=_layout(p)) for name, p in model.named_parameters()}
+    if not weights:
+        raise ValueError(
+            "Expected a model with weights, got one without. A Gaussian process has no landscape: leave its run out."
+        )
     device = next(iter(weights.values())).device
     size = BATCH.get(device.type, 2048) if batch_size is None else check_count("batch_size", batch_size, 1)
     x, y = x.to(device), y.to(device)

@@ -184,16 +184,20 @@ def _source(audit: Audit, key: str = "data") -> Path:
 def _spelling(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
     """How the source writes each class: most often 1.0, say, where the class is called 1.
 
-    One that no audited row bears is its own name, or among numbers its position in the classes that the user named.
+    One that no audited row bears is its own name, or its position in the classes that the user named, where numbers
+    are positions and not themselves the names.
     """
     seen: dict[str, Counter[Any]] = {}
     for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
         seen.setdefault(name, Counter())[cells[row]] += 1
     spelling = {name: counts.most_common(1)[0][0] for name, counts in seen.items()}
     written = list(spelling.values())
-    is_number = read_labels(written).dtype.kind == "i"
+    numbers = read_labels(written)
+    is_number = numbers.dtype.kind == "i"
+    by_name = list(map(str, numbers)) == list(spelling)  # numbers that are the names themselves
     for k, name in enumerate(audit.classes):
-        word = str(k) if is_number and audit.config.get("classes_named") else name
+        is_position = is_number and audit.config.get("classes_named") and not (by_name and name.isdecimal())
+        word = str(k) if is_position else name
         spelling.setdefault(name, int(word) if is_number and not isinstance(written[0], str) else word)
     return spelling
 

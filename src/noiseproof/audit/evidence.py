@@ -47,6 +47,7 @@ class Evidence:
     neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
     dynamics: NDArray[np.float32] | None = None  # (N, K): what models said of the rows that they trained on, on the way
     first_guess: NDArray[np.int64] | None = None  # (N,): the likeliest class, untouched by the row's own label
+    sureness: NDArray[np.float32] | None = None  # (N,): neighbours' share for it, where models saw the row's own label
 
 
 def cross_validate(
@@ -132,15 +133,15 @@ def watch_training(
     watched = fit.watched(method, MODEL if model == "auto" else model)
     linear = fit.watched("ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
-    first = votes.argmax(1)  # models learn some rows by heart on the way
+    first, sure = votes.argmax(1), votes.max(1)  # models learn some rows by heart on the way
     probs = _mean([watched.pred_probs, linear.pred_probs, votes])
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
         probs = _mean([probs, probs, probs, votes])
     features = inputs.flatten(1).numpy()
     return replace(
-        watched, pred_probs=probs, features=features, neighbour_agreement=agreement, first_guess=first
-    )  # fmt: skip
+        watched, pred_probs=probs, features=features, neighbour_agreement=agreement, first_guess=first, sureness=sure
+    )
 
 
 def soft_labels(given: Tensor, probs: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from noiseproof.audit.pictures import SMALLEST, PatchFeatures, backbone_features
 from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
-from noiseproof.data.labels import describe_labels, encode_labels, some
+from noiseproof.data.labels import describe_labels, encode_labels, read_labels, some
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import fit_columns, moments, read_table, shift_of
 from noiseproof.data.text import TextFeatures
@@ -132,7 +132,8 @@ def read_rows(
         labels: labels beside arrays or predictions: an array, or a .npy file.
         pred_probs: out-of-sample class probabilities (N, K) of another model: nothing is trained.
         embeddings: features (N, F) from elsewhere: an array, or a .npy file.
-        classes: names of the classes; whole numbers in ``labels`` are then positions in it.
+        classes: names of the classes, in the order of the columns of ``pred_probs``; whole numbers are then positions
+            in it, unless they came as words and numbers are among the names.
         backbone: ``timm:NAME`` for pictures, where timm is installed.
         seed: of what the features of texts and pictures draw.
         progress: is told how far the reading of pictures is.
@@ -169,7 +170,7 @@ def read_rows(
             raise ValueError(
                 "Expected no `labels` beside a folder of pictures: the names of its folders are the labels."
             )
-        found = _from_folder(path, backbone, seed, progress, needs_features)
+        found = _from_folder(path, classes, backbone, seed, progress, needs_features)
     elif path.suffix.lower() in (".npy", ".npz"):
         found = _from_arrays(path, labels, classes, seed)
     else:
@@ -177,7 +178,7 @@ def read_rows(
             f"Expected a table ({', '.join(TABLES[:3])}), arrays (.npy, .npz) or a folder of pictures, got {path.name}."
         )
     if pred_probs is not None:
-        found = _with_pred_probs(found, _load(pred_probs, "pred_probs"))
+        found = _with_pred_probs(found, _load(pred_probs, "pred_probs"), classes is not None)
     if embeddings is not None:
         found = _with_features(found, _load(embeddings, "embeddings"), "embeddings")
     if trusted is not None and found.trusted is None:
@@ -239,6 +240,19 @@ def _missing(values: Any) -> NDArray[np.bool_]:
     return np.asarray(absent.to_numpy(dtype=bool))
 
 
+def _check_positions(values: Any, classes: Sequence[str], name: str) -> None:
+    """Refuse whole numbers that name classes at other positions than their own; words are known by name."""
+    if isinstance(next(iter(values), None), (str, bytes)):
+        return
+    found = {str(value) for value in read_labels(values, name).tolist()}
+    at = {str(k): str(c) for k, c in enumerate(classes)}
+    if found <= {*at.values()} and (other := [value for value in found if at.get(value) != value]):
+        raise ValueError(
+            f"Expected whole numbers in `{name}` to be names or positions in `classes`, got {min(other)}, which is the "
+            "name of one class and the position of another. Save the labels as words, which are looked up by name."
+        )
+
+
 def _sha256(labels: Any, absent: NDArray[np.bool_]) -> str:
     words = np.asarray(labels).astype(str).astype(object)
     words[absent] = ""
@@ -254,7 +268,7 @@ def _from_table(
     label, text, annotators = source["label"], source["text"], source["annotators"]
     if label is None and not annotators:
         raise ValueError("Expected `label`, the name of the column with the given labels, got none.")
-    words = [label or annotators[0], text]
+    words = [label or annotators[0], text, source["id"], source["group"], *annotators]
     frame = read_table(table, *words).reset_index(drop=True)
     roles = {role: source[role] for role in ("label", "text", "id", "group", "time") if source[role] is not None}
     if isinstance(trusted, str) and trusted in frame.columns:
@@ -279,6 +293,8 @@ def _from_table(
         present = whole[label][~absent_label]
         if len(present) == 0:
             raise ValueError(f"Expected labels in column {label!r}, got none in any of {len(frame)} rows.")
+        if classes is not None:
+            _check_positions(present, classes, label)
         labelled, names = encode_labels(present, names or classes, positions=classes is not None, name=label)
         given = np.full(len(whole), -1)
         given[~absent_label] = labelled.numpy()
@@ -379,6 +395,8 @@ def _votes(
 
     said = pd.concat([frame[c] for c in [*annotators, *([label] if label else [])]])
     absent = _missing(said)
+    if classes is not None:
+        _check_positions(said[~absent], classes, ", ".join(annotators))
     spoken, names = encode_labels(said[~absent], classes, positions=classes is not None, name=", ".join(annotators))
     votes = np.full(len(said), -1)
     votes[~absent] = spoken.numpy()
@@ -434,10 +452,24 @@ def _same_ids(ids: NDArray[Any], name: str) -> list[str]:
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _from_folder(path: Path, backbone: str | None, seed: int, progress: Progress | None, features: bool) -> AuditData:
+def _from_folder(
+    path: Path,
+    classes: Sequence[str] | None,
+    backbone: str | None,
+    seed: int,
+    progress: Progress | None,
+    features: bool,
+) -> AuditData:
     dataset = from_image_folder(path, size=BACKBONE_SIZE if backbone else THUMBNAIL, fit="squash")
     files = dataset.train.x
     assert isinstance(files, ImageFiles)
+    classes = dataset.classes if classes is None else tuple(classes)
+    if sorted(classes) != sorted(dataset.classes):
+        odd, absent = sorted({*classes} - {*dataset.classes}), sorted({*dataset.classes} - {*classes})
+        raise ValueError(
+            f"Expected each of the {len(dataset.classes)} folders of {files.root} once in `classes`, got "
+            f"{len(classes)} names. No folders: {some(odd) or 'none'}; not named: {some(absent) or 'none'}."
+        )
     notes = [note for note in dataset.notes if "training example" not in note]  # said again of the rows that are left
     if files.root != path:
         notes.append(f"Only {files.root.name}/ was audited. Name another folder to audit that one.")
@@ -469,10 +501,10 @@ def _from_folder(path: Path, backbone: str | None, seed: int, progress: Progress
             "pixels. A pretrained backbone sees more: --backbone timm:NAME, or --embeddings with your own features."
         )
     ids = np.array([files.path(i).relative_to(files.root).as_posix() for i in range(len(files))], dtype=object)
-    given = dataset.train.y.numpy()
-    names = np.array(dataset.classes, dtype=object)[given]
+    names = np.array(dataset.classes, dtype=object)[dataset.train.y.numpy()]
+    given = np.array([classes.index(name) for name in dataset.classes])[dataset.train.y.numpy()]
     found = AuditData(
-        "folder", dataset.classes, given, np.arange(len(files)), len(files), x, ids=ids,
+        "folder", classes, given, np.arange(len(files)), len(files), x, ids=ids,
         source={"data": str(files.root), "labels_sha256": _sha256(names, np.zeros(len(files), dtype=bool))},
         notes=tuple(notes),
     )  # fmt: skip
@@ -523,6 +555,8 @@ def _with_labels(kind: Kind, labels: NDArray[Any], classes: Sequence[str] | None
     absent = _missing(labels) if labels.ndim == 1 else np.zeros(len(labels), dtype=bool)
     if absent.all():
         raise ValueError(f"Expected labels, got none in any of {len(labels)} rows.")
+    if classes is not None:
+        _check_positions(labels[~absent], classes, "labels")
     given, names = encode_labels(labels[~absent], classes, positions=classes is not None, name="labels")
     rows = np.flatnonzero(~absent)
     skipped = (Skipped("no label", np.flatnonzero(absent)),) if absent.any() else ()
@@ -535,14 +569,18 @@ def _aligned(found: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     if (found.row < 0).any():
         raise ValueError(f"Expected no trusted table beside `{name}`, which have no rows for it. Use a column or .npy.")
     if array.ndim < 2 or len(array) != found.source_rows:
-        remedy = " Of one number a row, make a column of them: array[:, None]." if array.ndim == 1 else ""
+        remedy = ""
+        if array.ndim == 1 and name == "pred_probs":
+            remedy = " Of two classes, make columns 1 − p and p, the second one's: stack([1 - p, p], axis=1)."
+        elif array.ndim == 1:
+            remedy = " Of one number a row, make a column of them: array[:, None]."
         raise ValueError(
             f"Expected `{name}` with {found.source_rows} rows, as the data has, got shape {array.shape}.{remedy}"
         )
     return array[found.row]
 
 
-def _with_pred_probs(found: AuditData, pred_probs: NDArray[Any]) -> AuditData:
+def _with_pred_probs(found: AuditData, pred_probs: NDArray[Any], named: bool) -> AuditData:
     p = _aligned(found, pred_probs, "pred_probs")
     K = len(found.classes)
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
@@ -560,6 +598,15 @@ def _with_pred_probs(found: AuditData, pred_probs: NDArray[Any]) -> AuditData:
             "Take the softmax of logits first."
         )
     p[finite] /= sums[:, None]
+    by_word = sorted(range(K), key=lambda k: found.classes[k])  # 0, 1, 10, 2 …: so torchvision sorts folders
+    column, given = p[finite].argmax(1), found.given[finite]
+    hits, hits_by_word = int((column == given).sum()), int((np.array(by_word)[column] == given).sum())
+    if hits_by_word > hits and not named:
+        raise ValueError(
+            f"Expected the columns of `pred_probs` in the order {some(list(found.classes))}, in which they meet {hits} "
+            f"of {len(given)} labels, got columns that meet {hits_by_word} in the order "
+            f"{some([found.classes[k] for k in by_word])}. Name all classes in the order of the columns with `classes`."
+        )
     return replace(found, pred_probs=p).subset(finite, "NaN or infinite predictions")
 
 
@@ -575,6 +622,12 @@ def _with_features(found: AuditData, array: NDArray[Any], name: str, seed: int =
     if array.dtype == np.float64 and array.ndim == 2:
         array = array - shift_of(*moments(array[finite]))  # before float32 blurs what differs
     inputs, notes = check_features(np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name)
+    if scale and inputs.dtype is not torch.uint8 and inputs.dim() > 2 and min(inputs.shape[-2:]) >= SMALLEST:
+        if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
+            inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
+        else:
+            note = f"`{name}` of shape {array.shape} were audited as loose numbers. Save pictures as (N, C, H, W)."
+        notes = [*notes, note]
     if inputs.dtype is torch.uint8:
         x = _picture_features(inputs, finite, seed)
     else:
@@ -584,6 +637,13 @@ def _with_features(found: AuditData, array: NDArray[Any], name: str, seed: int =
             x = x / np.float32(largest)
     found = replace(found, x=x, notes=(*found.notes, *notes))
     return found.subset(finite, f"NaN, infinite or too large numbers in {name}")
+
+
+def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]:
+    """Numbers (N, C, H, W) as uint8, all pictures in the same range, and a note that says which."""
+    low, high = min(0.0, pictures[finite].min().item()), pictures[finite].max().item()
+    note = f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong, save them as uint8."
+    return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(torch.uint8), note
 
 
 def _scaled(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:

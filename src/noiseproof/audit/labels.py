@@ -46,11 +46,17 @@ class LabelIssues:
     hit_rate: float = 1.0  # share of the given labels that the predictions meet
     chance_rate: float = 0.0  # share that predictions as frequent would meet if they knew nothing of the rows
     is_told: bool = True  # whether the rows tell anything of their labels
+    contradicted: float | None = None  # share that the surest neighbours contradict, where models count fewer errors
 
     @property
     def looks_fine(self) -> bool:
         """Whether overlap between classes may explain all but 1 % of the labels that the predictions contradict."""
-        return self.is_told and self.noise_interval[0] < FINE
+        return self.is_told and self.contradicted is None and self.noise_interval[0] < FINE
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether labels would look fine, but for neighbours that contradict them."""
+        return self.is_told and self.contradicted is not None and self.noise_interval[0] < FINE
 
 
 def find_label_issues(
@@ -73,6 +79,8 @@ def find_label_issues(
     agrees. The cut is where the expected F1 is largest (where labels look fine: where wrong is likelier than right),
     but in no class more rows are called issues than its own noise rate allows. Predictions that meet no more labels
     than by chance, Σ_k P(given k)·P(predicted k), contradict none: nothing is an issue, and the noise rate may be zero.
+    Models that saw the labels may know them by heart: where the surest neighbours contradict more labels than the
+    interval has room for, its upper end is raised to theirs, and labels do not look fine; ranking and cut stay.
 
     Args:
         labels: (N,) classes as integers from 0.
@@ -136,6 +144,12 @@ def find_label_issues(
     low, high = (rate, rate) if calibrated or crowd is not None else (min(least, rate) * told, max(most, rate))
     wrong[doubtful] = _moved(wrong[doubtful], rate / max(share, SMALL))
     error = 1.96 * math.sqrt(max(rate * (1 - rate), 1 / N) / N)
+    high += error
+    contradicted = None
+    if told and crowd is None and evidence is not None and evidence.sureness is not None:
+        share_contradicted, its_error = _contradicted_by_the_surest(given.numpy(), guess, evidence.sureness)
+        if share_contradicted - its_error > high + FINE:  # models that saw the labels may know them by heart
+            contradicted, high = share_contradicted, share_contradicted + its_error
     cut = _cuts(given, wrong, K, rate, doubtful, at_most=0.5 if low - error < FINE else 1.0)
     quality = (1 - wrong).to(torch.float32)
     is_issue = (quality.double() < cut[given]) & doubtful & told
@@ -146,7 +160,7 @@ def find_label_issues(
         suggested=suggested.numpy(),
         predicted=predicted.numpy(),
         noise_rate=rate,
-        noise_interval=(max(0.0, low - error), min(1.0, high + error)),
+        noise_interval=(max(0.0, low - error), min(1.0, high)),
         transition=_transition(given, wrong, noise, probs).numpy(),
         cut=cut.numpy(),
         false_positive_rate=float((1 - wrong)[is_issue].sum() / (1 - wrong).sum().clamp(min=SMALL)),
@@ -159,6 +173,7 @@ def find_label_issues(
         hit_rate=hits,
         chance_rate=chance,
         is_told=told,
+        contradicted=contradicted,
     )
 
 
@@ -229,6 +244,21 @@ def _with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
     shares = torch.tensor([[1.0, 0.75, 0.5], [0.0, 0.25, 0.5]], dtype=torch.float64)
     a = float(shares[1, int((own @ shares).clamp(min=0.001).log().mean(0).argmax())])
     return probs if a == 0 else torch.lerp(probs, votes, a)
+
+
+def _contradicted_by_the_surest(
+    given: NDArray[np.int64], guess: NDArray[np.int64], sureness: NDArray[np.float32]
+) -> tuple[float, float]:
+    """Share of labels that differ from the guess in the surer half of each guessed class, and 1.96 standard errors.
+
+    The surer half, for there classes overlap least: of clean labels it contradicts few even where neighbours are weak.
+    """
+    order = np.lexsort((-sureness, guess))
+    count = np.bincount(guess)
+    rank = np.arange(len(order)) - np.repeat(count.cumsum() - count, count)
+    surest = order[rank < np.repeat((count + 1) // 2, count)]
+    share = float((given[surest] != guess[surest]).mean())
+    return share, 1.96 * math.sqrt(max(share * (1 - share), 1 / len(surest)) / len(surest))
 
 
 def _moved(wrong: Tensor, rate: float) -> Tensor:

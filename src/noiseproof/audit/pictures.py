@@ -46,6 +46,11 @@ class PatchFeatures:
         _, spread, directions = torch.linalg.svd(pooled - self.middle, full_matrices=False)
         # Of few pictures the later axes are noise, which the scaling below would blow up.
         dim = min(dim, max(8, len(some) // 4), int((spread > 1e-4 * spread[0]).sum()))
+        if dim == 0 or bool((some == some[0]).all()):  # of the same pictures rounding may leave an axis
+            raise ValueError(
+                f"Expected pictures that differ, got {len(some)} that all look the same. Look at the files, or bring "
+                "features of your own with `embeddings`."
+            )
         # Half-way to unit variance on each axis: best for linear models and neighbours together (docs/audit.md).
         self.axes = directions[:dim].T / (spread[:dim] * spread[0] / len(pooled)).sqrt()
 

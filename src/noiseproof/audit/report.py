@@ -40,9 +40,9 @@ file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs
 the labels inside an .npz file of arrays are called; null where they are in a file of their own); the columns
 ``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
 [..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
-that whole numbers are positions among them), ``backbone``, ``mode``, ``method``, ``model``, ``epochs``, ``folds``,
-``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without
-one: an empty line), ``versions``, ``command``.
+that whole numbers are positions among them, unless they are the names), ``backbone``, ``mode``, ``method``, ``model``,
+``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of
+the source; rows without one: an empty line), ``versions``, ``command``.
 """
 
 from __future__ import annotations
@@ -326,6 +326,12 @@ class LabelReport:
         notes = [*data.notes]
         if self.neighbour_recall is not None and self.neighbour_recall < 1:
             notes.append(f"Neighbours were found approximately, {self.neighbour_recall:.1%} of the true ones.")
+        if found.contradicted is not None:
+            notes.append(
+                f"Where neighbours are surest they contradict {found.contradicted:.1%} of the labels, more than one "
+                "training does: either it has learned wrong labels by heart, which --thorough brings to light, or the "
+                "features are too weak, which only better ones mend."
+            )
         return {
             "format": FORMAT, "source_rows": data.source_rows, "rows": int(own.sum()), "issues": int(issues.sum()),
             "labels_look_fine": found.looks_fine, "verdict": self._verdict(int(issues.sum()), int(own.sum())),
@@ -352,6 +358,11 @@ class LabelReport:
             return (
                 f"The rows hardly tell their labels, so none can be called wrong: {hits:.1%} are met by predictions, "
                 f"{chance:.1%} would be by chance. Look at the columns, or give better features."
+            )
+        if self.found.is_undecided:
+            return (
+                f"One training can't tell whether the labels are fine: {low:.1%} to {high:.1%} may be wrong; "
+                f"{issues} of {rows} are called issues."
             )
         if self.found.looks_fine:
             alarms = f"; {issues} of {rows} are called issues, mistakes or false alarms" if issues else ""

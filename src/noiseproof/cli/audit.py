@@ -70,7 +70,10 @@ def audit(
     embeddings: Annotated[str | None, on_model("A .npy file (N, F) of features in the place of our own.")] = None,
     backbone: Annotated[str | None, on_model("timm:NAME, a pretrained model that looks at the pictures.")] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Names of all classes, in the order of their numbers: a,b.")
+        str | None,
+        typer.Option(
+            help="Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b."
+        ),
     ] = None,
     fast: Annotated[
         bool, typer.Option("--fast/--thorough", help="Watch one training, or judge each row by models of other folds.")
@@ -96,12 +99,19 @@ def audit(
 
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.report import check_folder
+    from noiseproof.audit.review.decisions import BadDecisions
     from noiseproof.train import Diverged, Interrupted
 
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
         raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
-    check_folder(out, force=force)  # before an hour of work
+    try:
+        check_folder(out, force=force)  # before an hour of work
+    except BadDecisions:
+        raise ValueError(
+            f"Expected nobody at work in {out}, a review writes its decisions there. End it, or choose another folder "
+            "with --out."
+        ) from None
     if data is not None and Path(data).is_dir() and Path(out).resolve().is_relative_to(Path(data).resolve()):
         raise ValueError(f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with --out.")
     if threads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,15 +17,44 @@ from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import Dataset, Inputs, NoisyData, Rows, Split
-from noiseproof.data.labels import describe_labels, encode_labels
+from noiseproof.data.labels import describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
 
 Fit = Literal["crop", "squash"]
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format whose reader starts another program
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?", re.ASCII)  # 01 and 1e5 are words, as in a table
 PARTS = {"train": "train", "test": "test", "trusted": "trusted"} | dict.fromkeys(
     ("val", "valid", "validation"), "validation"
 )
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+TURNS = {  # by EXIF's orientation
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
+    8: "ROTATE_90",
+}  # fmt: skip
+
+
+def to_rgb(image: Any) -> Any:
+    """A PIL image in RGB as it is meant to be seen: upright, 16 bits as 8, what is transparent on white."""
+    from PIL import ExifTags, Image
+
+    image.load()  # which turns a TIFF
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:  # PIL raises many kinds of error on damaged EXIF, and the picture is as good without
+        turn = None
+    if image.mode.startswith("I"):  # 16 bits: PIL would make 255 of everything above it
+        deep = np.asarray(image)
+        image = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
+    elif image.mode == "F":
+        raise ValueError("pixels that are real numbers, whose range nobody knows")
+    if "A" in image.getbands() or "transparency" in image.info:  # PIL alone would show what lies below, often black
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = image.convert("RGB")
+    image.info = {}  # it is upright now, and a file of it tells nothing but its pixels
+    return image if turn is None else image.transpose(Image.Transpose[turn])
 
 
 def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
@@ -34,14 +64,7 @@ def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
     """
     from PIL import Image, ImageOps
 
-    if image.mode.startswith("I"):  # 16 bits: PIL would make 255 of everything above it
-        deep = np.asarray(image)
-        image = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
-    elif image.mode == "F":
-        raise ValueError("pixels that are real numbers, whose range nobody knows")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # transparency of palette images is dropped
-        image = image.convert("RGB")
+    image = to_rgb(image)
     if size is not None and image.size != (size, size):
         bilinear = Image.Resampling.BILINEAR
         square = (size, size)
@@ -162,6 +185,11 @@ def _subfolders(root: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
 
 
+def _in_order(names: list[str]) -> tuple[str, ...]:
+    """Names as they are, since folders are found by them; in the order of numbers where all are numbers."""
+    return tuple(sorted(names, key=float) if all(map(NUMBER.fullmatch, names)) else names)
+
+
 @DATASETS.register("folder")
 def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> Dataset:
     """Images in (or below) one folder per class, which may lie in ``train/``, ``val/``, ``test/`` and ``trusted/``."""
@@ -173,7 +201,7 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
     if (root / "train").is_dir() and _subfolders(root / "train"):  # else it is a class of railway pictures
         parts = {PARTS[name]: root / name for name in _subfolders(root) if name in PARTS}
         notes += [f"The folder {name} beside train was left out." for name in _subfolders(root) if name not in PARTS]
-    classes = encode_labels(_subfolders(parts["train"]))[1]  # in order, numbers as numbers
+    classes = _in_order(_subfolders(parts["train"]))
     splits: dict[str, Split] = {}
     for part, folder in parts.items():
         names, labels, skipped = _list_folder(folder, classes)

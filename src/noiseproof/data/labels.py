@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -93,7 +94,8 @@ def encode_labels(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Class numbers (N,) and class names: those found, sorted (numbers as numbers), or ``classes``.
 
-    With ``positions``, whole numbers are positions in ``classes``; otherwise each label is looked up by its name.
+    With ``positions``, whole numbers are positions in ``classes``, unless they came as words and numbers are among the
+    ``classes``; otherwise each label is looked up by its name.
 
     >>> encode_labels(["dog", "cat", "dog"])
     (tensor([1, 0, 1]), ('cat', 'dog'))
@@ -105,6 +107,9 @@ def encode_labels(
     if len(set(classes)) < len(classes):
         raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {some(list(classes))}.")
     by_number = positions and isinstance(next(iter(found), None), int)
+    if by_number and isinstance(next(iter(values)), (str, bytes)):
+        # "2" is the class "2", wherever it stands. What some rows bear must not decide: other parts bear others.
+        by_number = not any(map(_NUMBER.fullmatch, classes))
     known = {str(k) if by_number else c: k for k, c in enumerate(classes)}
     if unknown := [value for value in names if value not in known]:
         among = f"the positions 0 … {len(classes) - 1} in `classes`" if by_number else some(list(known))
@@ -114,6 +119,14 @@ def encode_labels(
         )
     number = {value: known[word] for value, word in zip(found, names, strict=True)}
     return torch.tensor([number[label] for label in labels], dtype=torch.int64), classes
+
+
+def _alike(classes: Sequence[str], plain: Callable[[str], str]) -> list[list[str]]:
+    """The classes that are the same once they are ``plain``."""
+    same: dict[str, list[str]] = {}
+    for c in classes:
+        same.setdefault(plain(c), []).append(c)
+    return [names for names in same.values() if len(names) > 1]
 
 
 def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> list[str]:
@@ -126,7 +139,7 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
     notes = []
     if all(map(_NUMBER.fullmatch, classes)) and "." not in "".join(classes):
         numbers = [int(c) for c in classes]
-        if numbers != list(range(len(classes))):
+        if sorted(numbers) != list(range(len(classes))):
             notes.append(
                 f"The labels {some(numbers)} do not count from 0 without holes: they were renumbered "
                 f"0 … {len(classes) - 1} in this order, `classes` keeps the originals."
@@ -139,11 +152,14 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
             "Nothing can be held out or audited in them"
             + ("; is this column an identifier rather than a label?" if len(single) > len(y) / 2 else ".")
         )
-    plain: dict[str, list[str]] = {}
-    for c in classes:
-        plain.setdefault(" ".join(c.split()).casefold(), []).append(c)
-    if alike := [names for names in plain.values() if len(names) > 1]:
+    if alike := _alike(classes, lambda c: " ".join(c.split()).casefold()):
         notes.append(f"Some classes differ in case or spaces only: {some(alike)}. Are they one?")
+    if alike := _alike(classes, lambda c: unicodedata.normalize("NFC", c)):
+        spelled = some(alike).encode("ascii", "backslashreplace").decode()  # else nobody would see what differs
+        notes.append(
+            f"Some classes look the same and are made of different characters: {spelled}. Are they one? "
+            'unicodedata.normalize("NFC", word) makes one of them.'
+        )
     if len(classes) > 1000:
         per_class = len(y) / len(classes)
         notes.append(f"There are {len(classes)} classes with {per_class:.1f} training examples each on average.")

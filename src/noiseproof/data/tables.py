@@ -29,6 +29,7 @@ MOST_CATEGORIES = 100  # a column of more words than that is text or an identifi
 MOST_CODES = 20  # numerals of no more kinds may be codes: each counts as a category
 MOST_GAPS = 0.2  # of the cells of a column of numbers, in which words such as "?" stand
 FEW_ROWS, MANY_ROWS = 20, 100  # in no more rows, what looks like an identifier, or a copy of the label, may be chance
+SEPARATE = "Separate columns with commas, or tabs in a .tsv file"
 FAR = 1e4  # deviations: float32 keeps three digits of what differs in numbers with such a mean
 Doubt: TypeAlias = tuple[str, str, bool]  # what is odd about a column, advice, whether there is no doubt
 _NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -42,8 +43,11 @@ _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
 
-def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFrame:
-    """The rows of a DataFrame, a .csv, a .tsv or a .parquet file, none of them empty, with the columns named."""
+def read_table(table: Table, label: str, text: str | None = None, *words: str | None) -> pd.DataFrame:
+    """The rows of a DataFrame, a .csv, a .tsv or a .parquet file, none of them empty, with the columns named.
+
+    Of a .csv or .tsv file, the label, the text and the columns ``words`` are read as they are written.
+    """
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
@@ -55,7 +59,7 @@ def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFram
             raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
         try:
             if kind in ("csv", "tsv"):
-                frame = _read_csv(path, "\t" if kind == "tsv" else ",", [c for c in (label, text) if c is not None])
+                frame = _read_csv(path, "\t" if kind == "tsv" else ",", [label, text, *words])
             elif kind in ("parquet", "pq"):
                 frame = pd.read_parquet(path)
             else:
@@ -71,8 +75,8 @@ def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFram
         if column is not None and column not in frame.columns:
             near = difflib.get_close_matches(str(column), map(str, frame.columns), n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are {some(list(frame.columns))}."
-            if len(frame.columns) == 1 and any(mark in str(frame.columns[0]) for mark in ";\t|"):
-                hint = f"Its only one is {frame.columns[0]!r}. Separate columns with commas, or tabs in a .tsv file."
+            if _other_mark(list(frame.columns)):
+                hint = f"Its only one is {frame.columns[0]!r}. {SEPARATE}."
             raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
     if len(frame) == 0:
         raise ValueError(f"Expected at least one row in {source}, got an empty table.")
@@ -82,20 +86,28 @@ def read_table(table: Table, label: str, text: str | None = None) -> pd.DataFram
     return frame
 
 
-def _read_csv(path: Path, comma: str, words: list[str]) -> pd.DataFrame:
+def _other_mark(header: Sequence[Any]) -> bool:
+    """Whether one name holds those of all columns, with another mark between them."""
+    return len(header) == 1 and any(mark in str(header[0]) for mark in ";\t|")
+
+
+def _read_csv(path: Path, comma: str, words: Sequence[str | None]) -> pd.DataFrame:
     import pandas as pd
 
     header = pd.read_csv(path, sep=comma, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
     if twice := {name for name in header if name and header.count(name) > 1}:  # pandas would call one of them x.1
         raise ValueError(f"the column {some(sorted(twice))} twice. Rename one of them")
+    if _other_mark(header) and header[0] not in words:  # before a decimal comma below it is taken for a separator
+        raise ValueError(f"a single column {header[0]!r}. {SEPARATE}")
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             frame = pd.read_csv(path, sep=comma, index_col=False, low_memory=False)
         except pd.errors.ParserWarning:  # whose first field would become an index, and every column shift by one
             raise ValueError("rows with more fields than the header") from None
-        if present := [c for c in words if c in frame.columns]:
-            # "NA", "None" and "null" are fine words for a class: only an empty field is missing.
+        if present := [c for c in frame.columns if c in words]:
+            # "NA", "None" and "null" are fine words for a class, 007 names another row than 7: only an empty field is
+            # missing.
             frame[present] = pd.read_csv(
                 path, sep=comma, index_col=False, usecols=present, dtype=str, keep_default_na=False
             )[present]
@@ -235,7 +247,17 @@ def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
         return "holds lists"
     if words and all(map(_DATE.fullmatch, words)):
         return "holds dates"
-    return f"holds {len(words)} different words" if words and len(words) > MOST_CATEGORIES else None
+    if words and len(words) > MOST_CATEGORIES:
+        return f"holds {len(words)} different words{_decimal_comma(words)}"
+    return None
+
+
+def _decimal_comma(words: list[str]) -> str:
+    """What to do about a column of numbers such as 14,23; nothing of another."""
+    numbers = [word for word in words if _DECIMAL_COMMA.fullmatch(word)]
+    if 2 * len(numbers) < len(words):
+        return ""
+    return f" (numbers with a decimal comma: write {numbers[0]} as {numbers[0].replace(',', '.')})"
 
 
 def _odd_cells(cells: NDArray[Any], words: list[str]) -> list[str] | None:
@@ -336,7 +358,10 @@ def fit_columns(
             others = [word for word in words if not _NUMERAL.fullmatch(word)]
             if len(others) < len(words) / 2:
                 but = f", but for {some(others)}" if others else ""
-                notes.append(f"Column {column!r} holds numbers written as words{but}: each counts as a category.")
+                comma = _decimal_comma(words)
+                notes.append(
+                    f"Column {column!r} holds numbers written as words{but}: each counts as a category{comma}."
+                )
             continue
         numbers[column] = cells
         if not is_number:

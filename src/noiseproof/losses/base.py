@@ -97,7 +97,7 @@ class Loss(nn.Module):
 
     def evaluate(self, y: LabelProb) -> Tensor:
         """``value`` with its gradient."""
-        return self.value(y)
+        return _of_each_row(self, self.value(y), y)
 
     def scores(self, out: Output) -> Tensor:
         """Class scores (B, K) whose softmax is the predicted distribution: what accuracy and margins are taken of."""
@@ -242,7 +242,13 @@ class Loss(nn.Module):
     def hyperparameters(self) -> dict[str, Any]:
         """The parameters that make this loss, by name."""
         names = [n for n in inspect.signature(type(self).__init__).parameters if n not in ("self", "options", *OPTIONS)]
-        return {name: getattr(self, name) for name in names}
+        try:
+            return {name: getattr(self, name) for name in names}
+        except AttributeError as error:  # of which nn.Module would make that there are no hyperparameters at all
+            raise TypeError(
+                f"Expected {type(self).__name__} to keep each of its parameters ({', '.join(names)}) under its own "
+                f"name, got none of `{error.name}`. Write `self.{error.name} = …` in its __init__."
+            ) from None
 
     def with_hyperparameters(self, **changes: Any) -> Loss:
         """The same loss with some hyperparameters replaced."""
@@ -286,7 +292,7 @@ class MarginLoss(Loss):
         raise NotImplementedError
 
     def evaluate(self, y: LabelProb) -> Tensor:
-        return pointwise(y.nll, self) if self._closed else self.value(y)
+        return _of_each_row(self, pointwise(y.nll, self) if self._closed else self.value(y), y)
 
     @property
     def _is_plain_mean(self) -> bool:
@@ -411,6 +417,16 @@ def set_weight(loss: Loss, weight: Tensor | None) -> None:
 def countable(target: Tensor, ignore_index: int) -> Tensor:
     """Class indices with ignored rows pointed at class 0, so that they can index."""
     return torch.where(target == ignore_index, 0, target)
+
+
+def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
+    """``value``, refused where it is not one of each label: a mean would train, at the wrong rate, without a word."""
+    if value.shape != y.nll.shape:
+        raise ValueError(
+            f"Expected `value` of `{loss}` to return the loss of each label, shape {tuple(y.nll.shape)} as `y.nll`, "
+            f"got {tuple(value.shape)}. Leave the mean or sum to `reduction`."
+        )
+    return value
 
 
 def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:

@@ -101,7 +101,7 @@ class FolderRows(NoRows):
         return {"has_image": True}
 
     def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
-        from PIL import Image, ImageOps
+        from PIL import Image
 
         from noiseproof.data.images import FORMATS
 
@@ -111,7 +111,7 @@ class FolderRows(NoRows):
         try:
             with Image.open(path, formats=FORMATS) as image:
                 image.draft("RGB", (side, side))  # a large JPEG is read at a fraction of its size
-                return encoded(ImageOps.exif_transpose(image), side)
+                return encoded(image, side)
         except Exception:  # PIL raises many kinds of error on damaged files
             return None
 
@@ -166,7 +166,9 @@ def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 def encoded(image: Any, side: int) -> tuple[bytes, str]:
     """A picture drawn anew, so that nothing but its pixels leaves the file; small ones stay exact."""
-    image = image.convert("RGB") if image.mode not in ("L", "RGB") else image
+    from noiseproof.data.images import to_rgb
+
+    image = to_rgb(image)  # the reviewer sees what the audit saw
     image.thumbnail((side, side))
     file, exact = io.BytesIO(), max(image.size) <= 64
     image.save(file, "PNG" if exact else "JPEG", **({"optimize": True} if exact else {"quality": 85}))
