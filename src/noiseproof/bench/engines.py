@@ -240,7 +240,7 @@ def _run_here(
             _announce_finished(waiting, folder, announce)
             if not wait or waiting.keys() <= troubles.keys():
                 break
-            if not told:
+            if plan.engine == "local" and not told:  # workers have nobody to tell
                 told = True
                 who = (holder(folder, key) for key in waiting)
                 at = {f"process {one.get('pid')} on {one.get('host')}" for one in who if one}
@@ -276,7 +276,7 @@ def _train(
     What says nothing of a run itself is no result: an error of the disk is raised, others are added to ``troubles``.
     Claims are taken as there is room, so that other drivers find some.
     """
-    begun: list[tuple[Experiment, Lock, Task]] = []
+    begun: list[tuple[Experiment, Lock, float | None]] = []  # with the rate of wrong labels
     broken: list[OSError] = []
 
     def jobs() -> Iterator[Job]:
@@ -288,17 +288,21 @@ def _train(
             except BaseException:
                 lock.release()
                 raise
-            begun.append((experiment, lock, task))
+            begun.append((experiment, lock, task.train.rate))
             yield Job(task, run.method, run.settings, run.seed, folder / "runs" / experiment.key)
 
     def finished(number: int, outcome: Outcome) -> None:
-        experiment, lock, task = begun[number]
+        experiment, lock, rate = begun[number]
         if isinstance(outcome, OSError):  # no space left
             broken.append(outcome)
-        elif isinstance(outcome, (BadCheckpoint, MemoryError, torch.OutOfMemoryError)):  # another's folder, neighbours
+        elif isinstance(outcome, BadCheckpoint):  # another's folder
             troubles[experiment.key] = outcome
+        elif isinstance(outcome, (MemoryError, torch.OutOfMemoryError)):  # its neighbours may have had it
+            troubles[experiment.key] = MemoryError(
+                f"Expected memory for every run, {experiment.key} had none: {outcome}"
+            )
         elif not isinstance(outcome, Interrupted):
-            result = make_result(experiment, outcome, task.train.rate, made_by)
+            result = make_result(experiment, outcome, rate, made_by)
             write_result(folder, result)
             announce(experiment, result)
         lock.release()
@@ -443,7 +447,7 @@ def work(text: str) -> None:
         _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit)
     except Interrupted:
         sys.exit(130)
-    except (BadCheckpoint, MemoryError, torch.OutOfMemoryError) as error:
+    except (BadCheckpoint, MemoryError) as error:
         log.error("%s: %s", type(error).__name__, error)
         sys.exit(TROUBLE)
 

@@ -49,7 +49,7 @@ def refusals() -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader went away, which is no refusal
         raise
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         say(error)
         raise typer.Exit(2) from None
 
