@@ -21,7 +21,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.registry import Registry, load_plugins, parse_call
+from noiseproof.core.registry import Registry, load_plugins, parse_call, whole
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
 from noiseproof.data.sources import PathLike, data_root
@@ -221,10 +221,7 @@ def folder_digest(path: str) -> str:
 
 
 def _as_one(value: Any) -> Any:
-    """Numbers that are equal written alike: 1.0 is 1."""
-    if isinstance(value, dict):
-        return {key: _as_one(v) for key, v in value.items()}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return {key: _as_one(v) for key, v in value.items()} if isinstance(value, dict) else whole(value)
 
 
 def _first(split: Split, n: int) -> Split:

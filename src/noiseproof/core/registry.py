@@ -196,7 +196,8 @@ def _is(said: Any, default: Any) -> bool:
     return isinstance(said, bool) == isinstance(default, bool) and bool(said == default)
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
+    """The integer that a float is, where it is one: equal numbers are written alike."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -269,7 +270,7 @@ class Registry(Generic[T]):
         own = self.parameters(name) if name in self else {}
         unlike = {key: value for key, value in said.items() if not _is(value, own.get(key, inspect.Parameter.empty))}
         known = {key: unlike.pop(key) for key in own if key in unlike}
-        return format_call(name, {key: _whole(value) for key, value in (*known.items(), *sorted(unlike.items()))})
+        return format_call(name, {key: whole(value) for key, value in (*known.items(), *sorted(unlike.items()))})
 
     def create(self, name: str, /, *context: Any, **params: Any) -> T:
         """Build ``name`` with ``params``, refusing parameters it does not take."""

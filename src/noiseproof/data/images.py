@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,12 +16,11 @@ from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import Dataset, Inputs, NoisyData, Rows, Split
-from noiseproof.data.labels import describe_labels
+from noiseproof.data.labels import NUMBER, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
 
 Fit = Literal["crop", "squash"]
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format whose reader starts another program
-NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?", re.ASCII)  # 01 and 1e5 are words, as in a table
 PARTS = {"train": "train", "test": "test", "trusted": "trusted"} | dict.fromkeys(
     ("val", "valid", "validation"), "validation"
 )

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
 _NO_CLASS = (complex, np.complexfloating, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
 
 
@@ -50,7 +50,7 @@ def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
     words = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
     _refuse_missing(np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool), name)
     words = [str(value) for value in words]
-    if all(map(_NUMBER.fullmatch, words)):  # as a CSV file has them: 2 before 10, and 1.0 is 1
+    if all(map(NUMBER.fullmatch, words)):  # as a CSV file has them: 2 before 10, and 1.0 is 1
         if any("." in word for word in words):
             return _whole_numbers(np.array(words, dtype=np.float64), name)
         return np.array(words, dtype=np.int64)
@@ -109,7 +109,7 @@ def encode_labels(
     by_number = positions and isinstance(next(iter(found), None), int)
     if by_number and isinstance(next(iter(values)), (str, bytes)):
         # "2" is the class "2", wherever it stands. What some rows bear must not decide: other parts bear others.
-        by_number = not any(map(_NUMBER.fullmatch, classes))
+        by_number = not any(map(NUMBER.fullmatch, classes))
     known = {str(k) if by_number else c: k for k, c in enumerate(classes)}
     if unknown := [value for value in names if value not in known]:
         among = f"the positions 0 … {len(classes) - 1} in `classes`" if by_number else some(list(known))
@@ -137,7 +137,7 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
         only = f"every label is {classes[present[0]]!r}" if present else "there are no rows"
         raise ValueError(f"Expected at least two classes in `{name}`, {only}. There is nothing to tell apart.")
     notes = []
-    if all(map(_NUMBER.fullmatch, classes)) and "." not in "".join(classes):
+    if all(map(NUMBER.fullmatch, classes)) and "." not in "".join(classes):
         numbers = [int(c) for c in classes]
         if sorted(numbers) != list(range(len(classes))):
             notes.append(
