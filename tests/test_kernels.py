@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -153,9 +155,9 @@ def test_pooling_hides_no_nan() -> None:
 
 
 def normalise(
-    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5
+    name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5, beside: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Output, gradients of x, weight, bias and running statistics, from the kernels and from float64."""
+    """Output, gradients of x, weight, bias (and of what is beside), running statistics, by kernels and in float64."""
     from noiseproof.models.kernels import stacked_norm
 
     s, shape = NORMS[name]
@@ -165,30 +167,33 @@ def normalise(
     x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
     weight, bias = normal(s, c, seed=1)[members], normal(s, c, seed=2)[members]
     running = [normal(s, c, seed=3)[members].clone(), normal(s, c, seed=4)[members].exp()]
-    exact = [value.detach().double().requires_grad_() for value in (x, weight, bias)]
+    inputs = [x, weight, bias] + ([2 * normal(s, *shape, seed=6, dtype=dtype)[members].flatten(0, 1)] if beside else [])
+    exact = [value.detach().double().requires_grad_() for value in inputs]
     exact_running = [value.double() for value in running]
-    inputs = [value.requires_grad_() for value in (x, weight, bias)]
-    out = stacked_norm(x, weight, bias, *running, momentum, eps, relu)
+    inputs = [value.requires_grad_() for value in inputs]
+    out = stacked_norm(x, weight, bias, *running, momentum, eps, relu, *inputs[3:])
     grad = normal(s, *shape, seed=5, dtype=dtype)[members].flatten(0, 1)
     found = [out, *torch.autograd.grad(out, inputs, grad), *running]
     each = [
         F.batch_norm(rows, *(r[n] for r in exact_running), exact[1][n], exact[2][n], True, momentum, eps)
         for n, rows in enumerate(exact[0].unflatten(0, (len(weight), -1)))
     ]
-    reference = torch.cat([F.relu(rows) for rows in each] if relu else each)
+    reference = sum(exact[3:], torch.cat(each))
+    reference = F.relu(reference) if relu else reference
     return found, [reference, *torch.autograd.grad(reference, exact, grad.double()), *exact_running]
 
 
 @here
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["images", "wide", "vectors", "long"])
-def test_normalisations_are_those_of_each_network(name: str, dtype: torch.dtype, relu: bool) -> None:
-    found, exact = normalise(name, dtype, relu)
-    assert [value.dtype for value in found[:4]] == [dtype, dtype, torch.float32, torch.float32]
-    labels = ("out", "x", "weight", "bias", "running_mean", "running_var")
+def test_normalisations_are_those_of_each_network(name: str, dtype: torch.dtype, relu: bool, beside: bool) -> None:
+    found, exact = normalise(name, dtype, relu, beside=beside)
+    labels = ["out", "x", "weight", "bias", *(["beside"] if beside else []), "running_mean", "running_var"]
     for label, value, reference in zip(labels, found, exact, strict=True):
-        assert close(value, reference, dtype if label in ("out", "x") else torch.float32, terms=64), label
+        expected = dtype if label in ("out", "x", "beside") else torch.float32
+        assert value.dtype is expected and close(value, reference, expected, terms=64), label
 
 
 @here
@@ -218,9 +223,11 @@ def test_a_normalisation_that_predicts_is_pytorchs(shape: tuple[int, ...], dtype
     x = normal(*shape, seed=0, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight, bias, mean, var = (normal(shape[1], seed=seed) for seed in range(1, 5))
     exact = F.batch_norm(x.double(), mean.double(), var.double().abs(), weight.double(), bias.double(), eps=1e-5)
-    for relu in (False, True):
-        found = affine(x, weight, bias, mean, var.abs(), 1e-5, relu)
-        assert found.dtype is dtype and close(found, exact.relu() if relu else exact, dtype, terms=4)
+    beside = normal(*shape, seed=5, dtype=dtype)
+    for relu, more in itertools.product((False, True), (None, beside)):
+        found = affine(x, weight, bias, mean, var.abs(), 1e-5, relu, more)
+        whole = exact if more is None else exact + more.double()
+        assert found.dtype is dtype and close(found, whole.relu() if relu else whole, dtype, terms=4)
 
 
 @here
@@ -241,7 +248,7 @@ def test_normalisations_hide_no_nan(relu: bool) -> None:
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
-@pytest.mark.parametrize("model", ["lenet5", "wrn-28-2-sln:depth=10"])
+@pytest.mark.parametrize("model", ["lenet5", "wrn-28-2-sln:depth=10", "resnet32"])
 def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +272,37 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
             theirs = network(x)
     assert not calls and float((ours - exact).norm() / exact.norm()) < 0.02
     assert float((ours - exact).norm()) < 1.5 * float((theirs - exact).norm())
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+@pytest.mark.parametrize("model", ["resnet32", "resnet18:stem=cifar", "resnet50:stem=cifar"])
+def test_what_a_network_learns_does_not_depend_on_who_computes_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from noiseproof.models import get_model, kernels, layers
+
+    network = get_model(model, generator=torch.Generator().manual_seed(0)).cuda().to(memory_format=torch.channels_last)
+    x = normal(40, 3, 32, 32, seed=0).contiguous(memory_format=torch.channels_last)
+    calls: list[int] = []
+    monkeypatch.setattr(kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values)))
+
+    def learned(network: torch.nn.Module, x: Tensor) -> list[Tensor]:
+        network.zero_grad()
+        network(x).square().sum().backward()
+        norms = [layer for layer in network.modules() if isinstance(layer, layers.NormReLU)]
+        assert {int(layer.num_batches_tracked) for layer in norms} == {1}
+        gradients = torch.cat([value.grad.flatten().double() for value in network.parameters()])
+        return [gradients, torch.cat([layer.running_var.double() for layer in norms])]
+
+    exact = learned(copy.deepcopy(network).double(), x.double())
+    with torch.autocast("cuda", torch.bfloat16):
+        theirs = learned(copy.deepcopy(network), x)
+        assert not calls
+        for layer in network.modules():
+            if isinstance(layer, layers.NormReLU):
+                layer.is_captured = True
+        ours = learned(network, x)
+    assert len(calls) == sum(isinstance(layer, layers.NormReLU) for layer in network.modules())
+    for own, other, right in zip(ours, theirs, exact, strict=True):
+        assert float((own - right).norm()) < 1.2 * float((other - right).norm()) < 0.5 * float(right.norm())
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
@@ -296,6 +334,9 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
         stacked_conv(torch.zeros(3, 3, 5, 5, device=DEVICE), weight, None, 1, 1)
     with pytest.raises(ValueError, match="more than one number per channel"):
         stacked_norm(torch.zeros(2, 3, device=DEVICE), per, per, per, per, 0.1, 1e-5, False)
+    with pytest.raises(ValueError, match=r"Expected \(4, 3\) beside what is normalised, as it is, got \(4, 2\)"):
+        x, beside = (torch.zeros(4, width, device=DEVICE) for width in (3, 2))
+        stacked_norm(x, per, per, per, per, 0.1, 1e-5, False, beside)
 
 
 @here
@@ -310,8 +351,9 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
         (kernels._conv, (x, weight, weight.detach().clone(), bias, 2, 1)),
         (kernels._conv, (x, weight, weight.detach().clone(), None, 1, 0)),
         (kernels._measure, (x.detach(), *running, 0.1, 1e-5)),
-        (kernels._normalise, (x, slope, offset, moments, True)),
-        (kernels._normalise, (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, False)),
+        (kernels._normalise, (x, slope, offset, moments, None, True)),
+        (kernels._normalise, (x, slope, offset, moments, (2 * x).detach().requires_grad_(), True)),
+        (kernels._normalise, (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, None, False)),
     ]
     for operator, values in calls:
         torch.library.opcheck(

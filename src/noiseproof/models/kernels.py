@@ -497,10 +497,10 @@ def _statistics(  # type: ignore[no-untyped-def]
 
 @_kernel
 def _affine(  # type: ignore[no-untyped-def]
-    x, grad, out, weight, bias, moments, sums, rows,
-    C: tl.constexpr, RELU: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, beside, grad, out, out_beside, weight, bias, moments, sums, rows, C: tl.constexpr, RELU: tl.constexpr,
+    BESIDE: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """x̂·weight + bias, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂))."""
+    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)), and g."""
     seat = tl.program_id(2).to(tl.int64)
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
     some, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
@@ -510,10 +510,14 @@ def _affine(  # type: ignore[no-untyped-def]
     value = (value - tl.load(moments + per, mask=c < C, other=0.0)[None, :]) * scale
     slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
     y = value * slope + tl.load(bias + per, mask=c < C, other=0.0)[None, :]
+    if BESIDE:
+        y += tl.load(beside + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
     if BACK:
         g = tl.load(grad + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
         if RELU:
             g = tl.where(y <= 0, 0.0, g)  # so that NaN is not hidden
+        if BESIDE:
+            tl.store(out_beside + seat * rows * C + at, g.to(out_beside.dtype.element_ty), mask=some)
         to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
         y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
             slope * scale
@@ -525,8 +529,8 @@ def _affine(  # type: ignore[no-untyped-def]
 
 @_kernel
 def _gradient_sums(  # type: ignore[no-untyped-def]
-    x, grad, out, weight, bias, moments, seats, rows,
-    C: tl.constexpr, RELU: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, beside, grad, out, weight, bias, moments, seats, rows, C: tl.constexpr, RELU: tl.constexpr,
+    BESIDE: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C)."""
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
@@ -537,6 +541,7 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
     offset = tl.load(bias + per, mask=c < C, other=0.0)[None, :]
     x += seat * rows * C
+    beside += seat * rows * C
     grad += seat * rows * C
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
@@ -545,7 +550,10 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
         value = (tl.load(x + at, mask=some, other=0.0).to(tl.float32) - mean) * scale
         g = tl.load(grad + at, mask=some, other=0.0).to(tl.float32)
         if RELU:
-            g = tl.where(value * slope + offset <= 0, 0.0, g)
+            y = value * slope + offset
+            if BESIDE:
+                y += tl.load(beside + at, mask=some, other=0.0).to(tl.float32)
+            g = tl.where(y <= 0, 0.0, g)
         to_bias += g
         to_weight += g * value
     out += tl.program_id(0) * 2 * size
@@ -585,42 +593,51 @@ def _(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps
 
 
 @torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
-def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool) -> Tensor:
+def _normalise(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool) -> Tensor:
     inner, (seats, c) = _rows(x), weight.shape
     rows, (bm, bc, _), out = x.numel() // (seats * c), _blocks(c), torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
-        inner, inner, out, weight, bias, moments, moments, rows, C=c, RELU=relu, BACK=False, BM=bm, BC=bc, num_warps=4
-    )
+        inner, inner if beside is None else _rows(beside), inner, out, out, weight, bias, moments, moments, rows,
+        C=c, RELU=relu, BESIDE=beside is not None, BACK=False, BM=bm, BC=bc, num_warps=4,
+    )  # fmt: skip
     return out.permute(0, 3, 1, 2) if x.dim() == 4 else out
 
 
 @_normalise.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool) -> Tensor:
+def _(x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool) -> Tensor:
     return _like(x)
 
 
 @torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
 def _normalise_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool
-) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and those of biases and weights, (2, S, C)."""
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x and of what is beside it, if anything is, and those of biases and weights, (2, S, C)."""
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc, share), out = x.numel() // (seats * c), _blocks(c), torch.empty_like(inner)
+    other = inner if beside is None else _rows(beside)
+    out_beside = out.new_empty(0) if beside is None else torch.empty_like(other)
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
-        inner, grad, parts, weight, bias, moments, seats, rows, C=c, RELU=relu, SHARE=share, BM=bm, BC=bc, num_warps=4
-    )
+        inner, other, grad, parts, weight, bias, moments, seats, rows,
+        C=c, RELU=relu, BESIDE=beside is not None, SHARE=share, BM=bm, BC=bc, num_warps=4,
+    )  # fmt: skip
     sums = _summed(parts)
     _affine[triton.cdiv(rows, bm), blocks, seats](
-        inner, grad, out, weight, bias, moments, sums, rows, C=c, RELU=relu, BACK=True, BM=bm, BC=bc, num_warps=4
-    )
-    return out.permute(0, 3, 1, 2) if x.dim() == 4 else out, sums
+        inner, other, grad, out, out if beside is None else out_beside, weight, bias, moments, sums, rows,
+        C=c, RELU=relu, BESIDE=beside is not None, BACK=True, BM=bm, BC=bc, num_warps=4,
+    )  # fmt: skip
+    if x.dim() == 4:
+        out, out_beside = out.permute(0, 3, 1, 2), out_beside if beside is None else out_beside.permute(0, 3, 1, 2)
+    return out, out_beside, sums
 
 
 @_normalise_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
-    return _like(x), torch.empty_like(moments)
+def _(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _like(x), x.new_empty(0) if beside is None else _like(beside), torch.empty_like(moments)
 
 
 def _like(x: Tensor) -> Tensor:
@@ -633,32 +650,33 @@ def _norm_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 
 def _norm_backward(ctx, grad):  # type: ignore[no-untyped-def]
-    to_x, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
-    return to_x, to_weight, to_bias, None, None
+    to_x, to_beside, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
+    return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None
 
 
 _normalise.register_autograd(_norm_backward, setup_context=_norm_context)
 
 
 def affine(
-    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float, relu: bool
-) -> Tensor:
-    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C); ReLU follows if ``relu``."""
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
+    eps: float, relu: bool, beside: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C), + ``beside``; ReLU follows if ``relu``."""
     _check(x, weight[None], bias[None])
     moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
     with device_of(x):
-        out: Tensor = _normalise(x, weight[None], bias[None], moments, relu)
+        out: Tensor = _normalise(x, weight[None], bias[None], moments, _as(beside, x), relu)
     return out
 
 
 def stacked_norm(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    momentum: float, eps: float, relu: bool,
+    momentum: float, eps: float, relu: bool, beside: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its network's rows.
+    """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its network's rows, + beside.
 
     Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's mean and unbiased
-    variance; ReLU follows if ``relu``.
+    variance. What lies ``beside`` x, of its shape, is added, and ReLU follows if ``relu``.
     """
     _check(x, weight, bias, running_mean, running_var)
     if x.dim() not in (2, 4):
@@ -668,5 +686,11 @@ def stacked_norm(
     # The moments' own dependence on x is part of the gradient of what follows.
     with device_of(x):
         moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
-        out: Tensor = _normalise(x, weight, bias, moments, relu)
+        out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
     return out
+
+
+def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
+    if beside is not None and beside.shape != x.shape:
+        raise ValueError(f"Expected {tuple(x.shape)} beside what is normalised, as it is, got {tuple(beside.shape)}.")
+    return None if beside is None else beside.to(x.dtype)

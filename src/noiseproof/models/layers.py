@@ -29,12 +29,17 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, paddi
     return out
 
 
-def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
-    """Whether it is a pass in reduced precision that nothing is learned from, for which there are our kernels."""
-    if torch.is_grad_enabled() or not torch.is_autocast_enabled("cuda") or not has_kernels(x):
+def _suits(x: Tensor, weight: Tensor, channels: int) -> bool:
+    """Whether it is a pass in reduced precision for which there are our kernels."""
+    if not torch.is_autocast_enabled("cuda") or not has_kernels(x):
         return False
     usual = x.dim() == 4 and x.dtype is not torch.float64 and weight.dtype is torch.float32
     return usual and x[:, :1].numel() * channels < MOST
+
+
+def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
+    """Whether nothing is learned from such a pass."""
+    return not torch.is_grad_enabled() and _suits(x, weight, channels)
 
 
 class Conv2d(nn.Conv2d):
@@ -49,16 +54,31 @@ class Conv2d(nn.Conv2d):
 
 
 class NormReLU(nn.BatchNorm2d):
-    """Batch normalisation and ReLU as one layer, which a stack of networks, or one that predicts, computes at once."""
+    """Batch normalisation, what lies beside it (the other way through a residual block) and ReLU, on a GPU at once."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        known = not self.training and self.affine and _only_predicts(x, self.weight, self.num_features)
-        if not known or self.running_mean is None or self.running_var is None:
-            return F.relu(super().forward(x))
-        from noiseproof.models.kernels import affine
+    is_captured = False  # whether it is trained as part of a CUDA graph, where to start our kernels costs no time
 
-        out: Tensor = affine(x, self.weight, self.bias, self.running_mean, self.running_var, self.eps, relu=True)
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+        mean, var, momentum = self.running_mean, self.running_var, self.momentum
+        if mean is None or var is None or momentum is None or not self._has_kernels(x):
+            out = super().forward(x)
+            return F.relu(out if beside is None else out + beside)
+        from noiseproof.models.kernels import affine, stacked_norm
+
+        if not self.training:
+            out = affine(x, self.weight, self.bias, mean, var, self.eps, True, beside)
+        else:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked += 1
+            own = self.weight[None], self.bias[None], mean[None], var[None]
+            out = stacked_norm(x, *own, momentum, self.eps, True, beside)
         return out
+
+    def _has_kernels(self, x: Tensor) -> bool:
+        if not self.affine or (self.training and (not self.is_captured or torch.compiler.is_compiling())):
+            return False  # a compiler fuses PyTorch's own
+        suits = _suits if self.training else _only_predicts
+        return suits(x, self.weight, self.num_features)
 
 
 class FlatLinear(nn.Linear):

@@ -57,11 +57,11 @@ class Basic(Block):
         self.conv1 = conv(in_channels, channels * inner, 3, stride)
         self.bn1 = NormReLU(channels * inner)
         self.conv2 = conv(channels * inner, channels, 3)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.bn2 = NormReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn1(self.conv1(x))
-        return F.relu(self.bn2(self.conv2(out)) + self.downsample(x))
+        out: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x))), self.downsample(x))
+        return out
 
 
 class Bottleneck(Block):
@@ -77,11 +77,12 @@ class Bottleneck(Block):
         self.conv2 = conv(width, width, 3, stride)
         self.bn2 = NormReLU(width)
         self.conv3 = conv(width, out, 1)
-        self.bn3 = nn.BatchNorm2d(out)
+        self.bn3 = NormReLU(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.bn2(self.conv2(self.bn1(self.conv1(x))))
-        return F.relu(self.bn3(self.conv3(out)) + self.downsample(x))
+        out: Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x))))
+        out = self.bn3(self.conv3(out), self.downsample(x))
+        return out
 
 
 class PreAct(Block):

@@ -140,17 +140,17 @@ class StackedBatchNorm(_Stacked):
         if not (layer.affine and layer.track_running_stats) or layer.momentum is None:
             raise Unstackable(f"no stack knows {layer}")
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         self.num_batches_tracked += 1
+        values = self.weight, self.bias, self.running_mean, self.running_var
         if x.is_cuda:
             from noiseproof.models.kernels import stacked_norm
 
-            out: Tensor = stacked_norm(
-                x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, self.relu
-            )
+            out: Tensor = stacked_norm(x, *values, self.momentum, self.eps, self.relu, beside)
             return out
-        mean, var, weight, bias = (v.flatten() for v in (self.running_mean, self.running_var, self.weight, self.bias))
+        weight, bias, mean, var = (value.flatten() for value in values)
         out = self.apart(F.batch_norm(self.abreast(x), mean, var, weight, bias, True, self.momentum, self.eps))
+        out = out if beside is None else out + beside
         return F.relu(out) if self.relu else out
 
 

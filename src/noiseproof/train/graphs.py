@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.core.output import Output
+from noiseproof.models.layers import NormReLU
 from noiseproof.models.stacked import Stack, Unstackable, draws, release
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train.step import Stepper, aim, judge
@@ -299,6 +300,10 @@ class CapturedSteps:
         self.stream: torch.cuda.Stream  # on a GPU, of what this run does between its steps
         self.began = False  # an epoch, of which the convoy's stream has not heard
         convoy.members.append(self)
+        for model in self.run.plain_models:
+            for layer in model.modules():
+                if isinstance(layer, NormReLU):
+                    layer.is_captured = True
 
     def epoch(self, parts: Sequence[Tensor], done: int) -> Iterator[int | None]:
         """Train on each part in turn, after the first ``done``; yields how many are done, None while it waits."""
