@@ -187,6 +187,32 @@ def test_refuses_what_are_no_predictions(labels: list[float], p: list[list[float
         predictions.calibration(labels, p)
 
 
+@pytest.mark.parametrize(
+    ("labels", "clean", "message"),
+    [
+        ([0, -1], [0, 1], "Expected labels in 0 … 1, got int64 from -1 to 0"),
+        ([0, 5], [0, 1], "Expected labels in 0 … 1, got int64 from 0 to 5"),
+        ([0, 1], [0, 2], "Expected clean labels in -1 … 1, got int64 from 0 to 2"),
+        ([0, 1], [0, -2], "Expected clean labels in -1 … 1, got int64 from -2 to 0"),
+        ([0.0, 1.0], [0, 1], "Expected labels in 0 … 1, got float64"),
+        ([0, 1], [0], r"Expected labels and clean \(N,\) of the same rows, at least one, got \(2,\) and \(1,\)"),
+        ([], [], r"at least one, got \(0,\) and \(0,\)"),
+    ],
+)
+def test_confusion_refuses_what_are_no_labels(labels: list[float], clean: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        predictions.confusion(labels, clean, ["a", "b"])
+
+
+def test_columns_of_other_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"got \(2,\) and \(1,\) and \(2,\) and \(2,\)"):  # not broadcast
+        predictions.dissection([0, 1], [0], [1.0, 2.0], [0, 1])
+    with pytest.raises(ValueError, match="Expected labels and predicted and losses and clean .* at least one"):
+        predictions.dissection([], [], [], [])
+    with pytest.raises(ValueError, match="Expected labels and clean"):
+        predictions.label_probability([0, 1], [[0.9, 0.1], [0.6, 0.4]], clean=[0])
+
+
 # Several annotators
 
 

@@ -21,7 +21,7 @@ from noiseproof.core.output import Output
 from noiseproof.data import NoisyData, get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Batch, Run, Strategy
-from noiseproof.train import Method, Result, Settings, Task, get_method, prepare
+from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.record import pull
 
@@ -226,12 +226,12 @@ def test_margins_of_a_run_whose_logits_are_huge(tmp_path: Path) -> None:
     assert 0 < table["samples"].sum() < 90 and np.isfinite(table["margin"]).all()
 
 
-def test_mixtures_of_samples_have_no_margins(tmp_path: Path) -> None:
+def test_mixtures_of_samples_have_no_weights(tmp_path: Path) -> None:
     train(digits(), "dividemix:warmup=1", replace(SHORT, epochs=3), out=tmp_path, samples=True)
-    table = dynamics.margin_distributions(open_run(tmp_path))
-    assert set(table["epoch"]) == {1}
+    assert set(dynamics.distributions(open_run(tmp_path), "margin")["epoch"]) == {1, 2, 3}
+    assert set(dynamics.distributions(open_run(tmp_path), "weight")["epoch"]) == {1}
     with pytest.raises(NotARun, match="only mixtures"):
-        dynamics.distributions(open_run(tmp_path), "margin", [3])
+        dynamics.distributions(open_run(tmp_path), "weight", [3])
 
 
 # Curves
@@ -337,9 +337,11 @@ def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -
 # Label correction
 
 
-def test_correction_that_has_not_begun_is_missing(folder: Callable[..., Path]) -> None:
-    figure = dynamics.correction_figure(open_runs([folder("sln-mo-lc:start=50", epochs=3)]))
-    assert isinstance(figure, Missing) and "epoch 51" in figure.needs
+def test_correction_that_has_not_begun_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(digits(), "sln-mo-lc:start=2", replace(SHORT, epochs=3), out=tmp_path, max_steps=14)
+    figure = dynamics.correction_figure(open_runs([tmp_path]))
+    assert isinstance(figure, Missing) and "epoch 3" in figure.needs
 
 
 def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:

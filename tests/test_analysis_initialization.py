@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -324,8 +325,34 @@ def test_the_command_draws_and_says_which_condition_holds(tmp_path: Path) -> Non
         ([], "--classes or --data"),
         (["--classes", "10", "--model", "lenet5"], "--data for a model"),
         (["--data", "digits", "--classes", "11"], "Expected --classes 10"),
+        (["--classes", "10", "--sigma", "0.5"], "Expected --out, a file to draw to, since --sigma 0.5"),
     ],
 )
 def test_the_command_refuses(options: list[str], message: str) -> None:
     result = runner.invoke(app, ["analyze", "loss", "--losses", "mae", *options])
     assert result.exit_code == 2 and message in result.stderr
+
+
+def test_losses_that_have_no_conditions_are_named() -> None:
+    command = ["analyze", "loss", "--classes", "10", "--losses"]
+    result = runner.invoke(app, [*command, "mae,ln,peer", "--json"])
+    assert result.exit_code == 0 and list(json.loads(result.stdout)) == ["mae"]
+    ln, peer = result.stderr.splitlines()
+    assert ln.endswith("ln, which needs logits, root") and peer.endswith(
+        "peer, which looks at the other rows of a batch"
+    )
+    for options in (["ln"], ["peer,ln", "--json"]):
+        nothing = runner.invoke(app, [*command, *options])
+        assert nothing.exit_code == 2 and nothing.stdout == ""
+        assert "Expected a loss of one row's 10 logits alone" in nothing.stderr
+
+
+def test_fit_refuses_a_sigma_without_effect() -> None:
+    """Margins are the model's own; losses that look at other classes too are averaged over simulated logits."""
+    command = ["analyze", "fit", "--data", "two-moons", "--model", "mlp:hidden=[4]", "--json", "--loss"]
+    refused = runner.invoke(app, [*command, "mae + gce:q=0.7", "--sigma", "0.5"])
+    assert refused.exit_code == 2 and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr
+    found = [
+        json.loads(runner.invoke(app, [*command, "nce + mae", *options]).stdout) for options in ([], ["--sigma", "0.5"])
+    ]
+    assert found[0]["margin"] == found[1]["margin"] and found[0]["weight"] != found[1]["weight"]

@@ -60,13 +60,13 @@ def test_held_out_averages_are_the_mean_of_what_each_epoch_s_model_says(method: 
     held = HeldOutAverages(torch.from_numpy(x[60:]), torch.from_numpy(given[60:]))
     whole = train(task, with_parts(task, method, held), constant, seed=1).strategies[-1]
     said = []
-    for epochs in (1, 2, 3):
+    for epochs in () if method == "nal" else (1, 2, 3):  # whose targets follow the model from the second on
         part = train(task, with_parts(task, method), Settings(**{**constant.as_dict(), "epochs": epochs}), seed=1)
         model = part.models[0].eval()
         with torch.no_grad():
             said.append(part.run.loss.scores(model(torch.from_numpy(x[60:]))).softmax(1))
     assert isinstance(whole, HeldOutAverages)
-    if method == "nal":  # its targets follow the model from an epoch on that depends on how many there are
+    if method == "nal":
         assert float((whole.mean("probs").sum(1) - 1).abs().max()) < 1e-5
     else:
         torch.testing.assert_close(whole.mean("probs"), torch.stack(said).mean(0), rtol=1e-4, atol=1e-5)

@@ -148,6 +148,13 @@ def test_a_trusted_table_adds_rows_that_are_not_audited(csv: Path, tmp_path: Pat
     assert data.source_rows == 5 and reasons(data) == {"no label": [4]}
 
 
+def test_a_trusted_table_of_numerals_alone_is_read_as_the_other(tmp_path: Path) -> None:
+    table = write(tmp_path / "codes.csv", "code,y\n01,a\nA5,b\n01,a\nA5,b\n")
+    more = write(tmp_path / "more.csv", "code,y\n01,a\n")
+    x = read_rows(table, label="y", trusted=str(more)).x
+    assert x is not None and x.shape == (5, 2) and torch.equal(torch.as_tensor(x[4]), torch.as_tensor(x[0]))
+
+
 def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.array([1, 3]))
     np.save(tmp_path / "flags.npy", np.array([False, True, False, True, False]))

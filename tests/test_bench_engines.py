@@ -230,7 +230,7 @@ def test_runs_find_the_data_folder_that_they_are_given(tmp_path: Path, monkeypat
     np.save(tmp_path / "data" / "mine.npy", (get_dataset("digits").train.y + 1) % 10)
     wrong = replace(ONE, noise="file:path=mine.npy")
     for engine in ("local", "processes"):
-        found = run_all([wrong], tmp_path / engine, data_dir=tmp_path / "data", engine=engine, workers=1)
+        found = run_all([wrong], tmp_path / engine, data_dir=tmp_path / "data", engine=engine)
         assert found[wrong.key]["rate"] == 1.0
 
 
@@ -264,7 +264,7 @@ def test_a_checkpoint_that_cannot_be_read_stops_its_own_run_only(
     for checkpoint in (where / "checkpoints").iterdir():
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises((BadCheckpoint, RuntimeError)) as told:
-        run_all([torn, well], tmp_path, engine=engine, workers=1)
+        run_all([torn, well], tmp_path, engine=engine, workers=1 if engine == "processes" else None)
     assert str(where) in str(told.value) + capfd.readouterr().err
     assert status([torn, well], tmp_path) == {torn: "interrupted", well: "done"}
 
@@ -279,14 +279,36 @@ def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
     [
         ({"engine": "cluster"}, "Expected an engine of local, processes, ray, got 'cluster'"),
         ({"threads": 0}, "Expected `threads` to be an integer of at least 1, got 0"),
-        ({"workers": 0}, "Expected `workers` to be an integer of at least 1, got 0"),
-        ({"gpus": -1}, "Expected `gpus` in [0, inf), got -1"),
+        ({"engine": "processes", "workers": 0}, "Expected `workers` to be an integer of at least 1, got 0"),
+        ({"engine": "ray", "gpus": -1}, "Expected `gpus` in [0, inf), got -1"),
+        ({"workers": 2}, "Expected the engine processes or ray beside `workers`, got local, which has no use for it."),
+        ({"gpus": 0.5}, "Expected the engine ray beside `gpus`, got local, which has no use for it."),
+        ({"engine": "processes", "address": "auto"}, "Expected the engine ray beside `address`, got processes"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as refused:
         run_all([ONE], tmp_path, **options)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "ln-table1", "--dry-run", "--gpus", "1"), ("compare", "--data", "digits", "--workers", "2")]
+)
+def test_the_command_line_refuses_options_of_other_engines(words: tuple[str, ...], tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["bench", *words, "--results", str(tmp_path)])
+    assert ran.exit_code == 2 and "beside `" in ran.stderr and "leave `" in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_spellings_of_a_run_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noiseproof.bench.forecast.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
+    ce, gce, again = (replace(ONE, method=method) for method in ("ce", "gce", "gce:q=0.70"))
+    assert status([ce, gce, again], tmp_path) == {ce: "to do", gce: "to do"}
+    assert forecast([ce, gce, again], {}) == {ce: 1.5, gce: 1.5}
+    results = run_all([again], tmp_path)  # a measure of the other spelling, too
+    assert forecast([replace(gce, seed=7)], results) == {replace(gce, seed=7): results[gce.key]["seconds"]}
+    assert status([again, ce, gce], tmp_path) == {again: "done", ce: "to do"}
 
 
 # Locks
@@ -499,7 +521,7 @@ def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
     expected: dict[str, Any],
     request: pytest.FixtureRequest,
 ) -> None:
-    folder, options = tmp_path / "results", ["--workers", "2"]
+    folder, options = tmp_path / "results", ["--workers", "2"] if engine == "processes" else []
     if engine == "ray":
         options = ["--address", request.getfixturevalue("ray").get_runtime_context().gcs_address, "--gpus", "0"]
     driver = drive(engine, *options)

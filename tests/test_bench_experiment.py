@@ -15,15 +15,17 @@ import pytest
 import torch
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
-from noiseproof.bench.experiment import RESULT_VERSION, folder_digest
+from noiseproof.bench.experiment import RESULT_VERSION, _digest, folder_digest
 from noiseproof.core.registry import Registry, format_call
 from noiseproof.data import DATASETS, Dataset, Split, corrupt, get_dataset
 from noiseproof.data.augment import augmentation
 from noiseproof.losses import LOSSES
+from noiseproof.losses import presets as losses
 from noiseproof.models import MODELS
 from noiseproof.noise import NOISES
 from noiseproof.strategies import STRATEGIES
 from noiseproof.train import Settings, prepare
+from noiseproof.train import presets as methods
 from noiseproof.train.methods import METHODS
 from noiseproof.train.protocols import protocol
 
@@ -95,7 +97,7 @@ def test_every_default_may_be_spelled_out(name: str) -> None:
 
 
 def test_defaults_change_only_with_the_version_of_results() -> None:
-    """Results of ``gce`` are those of its defaults: where these change, raise RESULT_VERSION and pin them anew."""
+    """Results of ``gce`` are those of its defaults: where they or presets change, revise and pin them anew."""
     every = {
         f"{registry.kind} {name}": {
             key: "follows the data" if callable(value) else str(value)
@@ -105,8 +107,21 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
         for name in registry
         if name not in Registry.foreign
     }
-    text = json.dumps([RESULT_VERSION, every], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "e0dbe8668587a281"
+    presets = [str(row) for row in (*losses.PRESETS, *methods.PRESETS)]
+    text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8df7bd5140a30c68"
+
+
+def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys() -> list[str]:
+        _digest.cache_clear()
+        return [replace(ONE, method=spec).key for spec in ("nfl+mae@002:dataset=cifar10", "nfl+mae", "gce@002")]
+
+    now = keys()
+    monkeypatch.setattr("noiseproof.bench.experiment.REVISED", {})
+    before = keys()
+    _digest.cache_clear()
+    assert now[0] != before[0] and now[1:] == before[1:]
 
 
 def test_a_file_that_changes_between_two_sweeps_is_another_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_the_choice_is_by_noisy_validation_with_one_seed_and_the_report_by_test_
     runs = [replace(points[found.method], seed=seed) for seed in (3, 4, 5)]
     assert found.results == [results[run.key] for run in runs]
     accuracies = [results[run.key]["last"]["test_accuracy"] for run in runs]
-    assert found.accuracies == accuracies and found.failed == 0
+    assert found.accuracies == accuracies and (found.failed, found.measured_on) == (0, "test")
     assert (found.mean, found.std) == (fmean(accuracies), stdev(accuracies))
     assert len(results) == 4  # two points, and two seeds more of one: the chosen run is the first seed's
     assert search(GRID, tmp_path, seeds=3, fit=fails) == found
@@ -133,6 +134,22 @@ def test_full_trains_on_the_held_out_rows_too(tmp_path: Path) -> None:
     assert [result["experiment"]["seed"] for result in found.results] == [3, 4]
     assert all("validation_accuracy" not in result["last"] for result in found.results)
     assert len(read_results(tmp_path)) == 4
+
+
+def test_without_test_rows_the_noisy_ones_are_reported(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 7},{i % 5},{'ab'[i % 7 > 3]}\n" for i in range(60))
+    (tmp_path / "mine.csv").write_text(f"u,v,kind\n{rows}")
+    grid = replace(GRID, dataset=f"table:table={tmp_path / 'mine.csv'},label=kind", noise="none")
+    with pytest.raises(ValueError, match="Expected a dataset with a test part beside `full`"):
+        search(grid, tmp_path / "results", full=True, fit=fails)
+    found = search(grid, tmp_path / "results", seeds=2)
+    results = read_results(tmp_path / "results")
+    runs = [replace(grid, method=found.method, seed=seed) for seed in (3, 4)]
+    assert found.accuracies == [results[run.key]["last"]["validation_accuracy"] for run in runs]
+    assert (found.failed, found.measured_on) == (0, "noisy validation")
+    command = ["bench", "search", grid.method, "--dataset", grid.dataset, "--seeds", "1", "--epochs", "1"]
+    shown = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "results")]).stdout.splitlines()[-1]
+    assert re.fullmatch(r"gce:q=0\.\d: noisy validation [01]\.\d{4}, 1 seeds", shown)
 
 
 def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(

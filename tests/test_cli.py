@@ -236,8 +236,9 @@ def test_fetch_takes_a_mirror(toy: Server, tmp_path: Path) -> None:
         (("show", "digits:colour=red"), "'colour'"),
         (("show", "digits", "--noise", "symetric:rate=0.4"), "Did you mean 'symmetric'"),
         (("show", "digits", "--noise", "symmetric:rate=40"), "A rate of 40 % is 0.4"),
-        (("show", "digits", "--noise", "chen:rate=0.4"), "predictions"),
-        (("show", "digits", "--noise", "open-set:rate=0.4"), "`foreign`"),
+        (("show", "digits", "--noise", "chen:rate=0.4"), "`noiseproof train --noise chen:rate=0.4` makes them first"),
+        (("show", "digits", "--noise", "open-set:rate=0.4"), "--foreign DATASET"),
+        (("show", "digits", "--foreign", "digits"), "Expected --noise open-set:rate=… beside --foreign digits"),
         (("show", "table:table=none.csv,label=y"), "none.csv"),
     ],
 )
@@ -251,8 +252,8 @@ def test_a_refusal_of_data_is_one_line_too(arguments: tuple[str, ...], message: 
 def test_control_c_keeps_what_came(tmp_path: Path) -> None:
     script = f"""
 import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
 from noiseproof.cli import app
-from noiseproof.data.sources import PLACES
 from noiseproof.data import fetch
 def broken(url, path, checksum, *, progress=None, timeout=30):
     path.with_name(path.name + ".part").write_bytes(b"12345")
@@ -301,6 +302,12 @@ def test_data_show_with_noise_tells_what_became_of_the_labels() -> None:
     plain = run(*arguments).stdout
     assert str(expected) in plain and "transition:" in plain and f"{float(T[9, 9]):.3f}" in plain.splitlines()[-1]
     assert run_json(*arguments[:-1], "4")["noise"]["transition"] != noise["transition"]
+
+
+def test_training_refuses_foreign_images_that_nothing_puts_in(tmp_path: Path) -> None:
+    result = run("train", "--noise", "symmetric:rate=0.4", "--foreign", "digits:seed=1", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 2 and "beside --foreign digits:seed=1" in result.stderr
+    assert "got symmetric:rate=0.4. Leave --foreign out" in result.stderr and not (tmp_path / "run").exists()
 
 
 def test_data_show_puts_in_foreign_images() -> None:

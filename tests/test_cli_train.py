@@ -145,7 +145,11 @@ def test_a_finished_run_is_not_trained_again(
     monkeypatch.chdir(finished[0])
     before = files(finished[0])
     again = run(*NOISY, "--method", "gce:q=0.7")
-    assert (again.exit_code, again.stdout, again.stderr) == (0, finished[2], "")
+    assert (again.exit_code, again.stdout) == (0, finished[2])
+    assert again.stderr == (
+        f"noiseproof: finished earlier: nothing was trained, this is the record in {DEFAULT}. "
+        "Another --out trains anew.\n"
+    )
     shown = run_json(*NOISY, "--method", "gce:q=0.7")
     assert files(finished[0]) == before
     last = {name: float(value) for name, value in record(DEFAULT)[-1].items()}
@@ -607,3 +611,18 @@ def test_a_list_is_its_registry(command: str, registry: Registry[Any]) -> None:
     header, *lines = CliRunner().invoke(app, [command]).stdout.splitlines()
     assert header.split()[:2] == ["name", "parameters"]
     assert [line.split()[0] for line in lines] == sorted(registry)
+
+
+def test_a_long_line_gets_a_folder_of_its_own_that_a_disk_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = " + ".join(["ce"] * 80)
+    folders = [
+        Path(run_json(*SMALL, "--epochs", "1", "--method", f"{line}{more}")["folder"]) for more in ("", " + mae")
+    ]
+    first, second = folders
+    assert first != second and first.name[:150] == second.name[:150]
+    assert all(len(folder.name.encode()) <= 200 and (folder / "record.csv").exists() for folder in folders)
+    again = run_json(*SMALL, "--epochs", "1", "--method", line)
+    assert Path(again["folder"]) == first and len(list(first.parent.iterdir())) == 2

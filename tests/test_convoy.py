@@ -172,17 +172,24 @@ def test_who_fails_in_a_step_fails_alone(hook: str) -> None:
         assert_as_alone(all_jobs[i], outcomes[i])
 
 
-def test_an_interrupted_stack_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("who", [0, 1, 2])
+def test_an_interrupted_stack_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture, who: int) -> None:
     methods = ["ce", "sln-mo", "elr"]
 
     def stop(epoch: int, step: int, steps: int, row: object) -> None:
-        if (epoch, step) == (1, 2) and row is None:
+        if (epoch, step) == (1, 2) and row is None and not caplog.records[-1].msg.startswith("stop"):
+            logging.getLogger("noiseproof").info("stop")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    first, *others = jobs(methods, out=tmp_path)
+    stopped = jobs(methods, out=tmp_path)
+    stopped[who] = replace(stopped[who], progress=stop)
     with pytest.raises(Interrupted, match="Stopped after 0 of 3 runs"):
-        fly([replace(first, progress=stop), *others])
-    for job, outcome in zip(jobs(methods), fly(jobs(methods, out=tmp_path)), strict=True):
+        fly(stopped)
+    assert len({path.name for path in tmp_path.glob("*/checkpoints/*")}) == 1  # all after the same step
+    caplog.clear()
+    again = fly(jobs(methods, out=tmp_path))
+    assert stacks(caplog) == [3]
+    for job, outcome in zip(jobs(methods), again, strict=True):
         assert_as_alone(job, outcome)
 
 

@@ -222,6 +222,13 @@ def test_a_folder_of_parts(tmp_path: Path) -> None:
         from_image_folder(tmp_path)
 
 
+def test_two_folders_to_validate_on_are_refused(tmp_path: Path) -> None:
+    for name in ("train/a/1", "train/b/1", "valid/a/1", "val/b/1"):
+        paint(tmp_path / f"{name}.png", 3)
+    with pytest.raises(ValueError, match="Expected one folder to validate on in .*, got val and valid. Move"):
+        from_image_folder(tmp_path)
+
+
 def test_folders_without_classes_or_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="Expected a folder of images"):
         from_image_folder(tmp_path / "none")

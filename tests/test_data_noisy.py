@@ -1,6 +1,7 @@
 """From a source to labels that are given once: nothing that trains can see the truth."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from noiseproof.data import Dataset, NoisyData, Split, corrupt, from_arrays, get_dataset
+from noiseproof.data.base import own_generator, shuffled
 from noiseproof.noise import get_noise
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -66,8 +68,11 @@ def test_open_set_noise_replaces_images() -> None:
     assert int(replaced.sum()) == 50 and noisy.rate == 0.25
     assert bool((noisy.x[replaced] == -1).all()) and torch.equal(noisy.x[~replaced], data.train.x[~replaced])
     assert torch.equal(noisy.given, data.train.y)
-    with pytest.raises(ValueError, match="Expected images in memory and `foreign` ones"):
+    with pytest.raises(ValueError, match="Expected `foreign` images, by which open-set.* got none.*--foreign DATASET"):
         corrupt(data, "open-set:rate=0.25,pool=90", generator=0)
+    on_disk = dataclasses.replace(data, train=dataclasses.replace(data.train, x=list(data.train.x)))
+    with pytest.raises(ValueError, match="Expected images in memory, .* got files in toy"):
+        corrupt(on_disk, "open-set:rate=0.25,pool=90", generator=0, foreign=foreign)
 
 
 def test_noise_that_looks_at_the_inputs_gets_them() -> None:
@@ -149,8 +154,34 @@ def test_splits_are_disjoint_whole_and_seeded() -> None:
     assert held.index.tolist() != noisy.split(0.1, generator=2)[1].index.tolist()
     with pytest.raises(ValueError, match=r"Expected `validation` in \(0, 1\)"):
         noisy.split(1.0, generator=0)
-    with pytest.raises(ValueError, match="Expected rows in both parts, got 0 of 4"):
+    with pytest.raises(ValueError, match="Expected rows in both parts, got 0 of 4 samples"):
         corrupt(dataset(4)).split(0.1, generator=0)
+
+
+def test_the_rows_of_a_split_stay_what_they_were() -> None:
+    """Experiments have been run with it: where no sample has two rows, places are shuffled, whatever their index."""
+    noisy = corrupt(dataset(), "symmetric:rate=0.5", generator=0).subset(torch.arange(199, -1, -1))
+    key = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(1)))
+    order = shuffled(200, own_generator(key))
+    train, held = noisy.split(0.1, generator=1)
+    assert torch.equal(held.index, noisy.index[order[:20].sort().values])
+    assert torch.equal(train.index, noisy.index[order[20:].sort().values])
+
+
+def test_labels_of_one_sample_go_to_one_part(tmp_path: Path) -> None:
+    votes = np.random.default_rng(0).integers(4, size=(200, 3))
+    np.save(tmp_path / "votes.npy", votes)
+    noisy = corrupt(dataset(), f"file:path={tmp_path / 'votes.npy'},annotators=all")
+    train, held = noisy.split(0.1, generator=1)
+    assert (len(train), len(held)) == (540, 60)
+    assert not set(train.index.tolist()) & set(held.index.tolist())
+    for part in (train, held):
+        assert part.given.tolist() == votes[part.index.unique().numpy()].ravel().tolist()
+    mixed = noisy.subset(shuffled(600, own_generator(0)))  # wherever the rows of a sample stand
+    train, held = mixed.split(0.1, generator=1)
+    assert len(held) == 60 and not set(train.index.tolist()) & set(held.index.tolist())
+    with pytest.raises(ValueError, match="Expected rows in both parts, got 0 of 4 samples"):
+        corrupt(dataset(4)).subset(torch.arange(4).repeat(10)).split(0.1, generator=0)
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:

@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from noiseproof.data import from_arrays, from_hf, from_table, from_text, from_torch, get_dataset
 from noiseproof.data.labels import encode_labels
 from noiseproof.data.tables import Columns, read_table
+from noiseproof.data.text import TOKEN
 
 X = np.arange(12.0).reshape(6, 2)
 Y = ["b", "a", "b", "c", "c", "a"]
@@ -129,10 +130,32 @@ def test_numbers_that_name_no_class_are_refused() -> None:
     for odd in (3, None, "abc", {1, 2}, [[1], [1, 2]]):
         with pytest.raises(ValueError, match="Expected one label a row in `y`, got"):
             encode_labels(odd)
-    with pytest.raises(ValueError, match="got none in 1 of 2 rows"):
+    with pytest.raises(ValueError, match="got infinite numbers in 1 of 2 rows, the first of them 1. Drop those rows"):
         encode_labels([1.0, np.inf])
     with pytest.raises(ValueError, match=r"got shape \(2, 3\). For one-hot rows use argmax"):
         encode_labels(np.eye(3)[:2])
+
+
+def test_masked_labels_are_missing() -> None:
+    for labels in (np.ma.array([0, 1, 2, 1], mask=[0, 0, 1, 0]), np.ma.array([*"abca"], mask=[0, 0, 1, 0])[:, None]):
+        with pytest.raises(ValueError, match="got none in 1 of 4 rows, the first of them 2"):
+            from_arrays(np.eye(4), labels)
+    assert encode_labels(np.ma.array([0, 1], mask=False))[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("labels", [["1.0", "2.0"], [1.0, 2.0], [1, 2], pd.Series([1, 2], dtype="Int64")])
+def test_labels_that_are_all_numerals_are_found_among_words(labels: Any) -> None:
+    classes = encode_labels(["1.0", "2.0", "other"])[1]
+    assert classes == ("1.0", "2.0", "other")
+    assert encode_labels(labels, classes)[0].tolist() == [0, 1]
+
+
+def test_labels_are_looked_up_as_they_are_written_before_their_value() -> None:
+    classes = encode_labels(["1", "1.0", "01", "other"])[1]
+    assert encode_labels(["1", "1.0", "01"], classes)[0].tolist() == [classes.index(c) for c in ("1", "1.0", "01")]
+    with pytest.raises(ValueError, match="among '01', '1', '1.0', 'other', got '1.00'"):  # any of three
+        encode_labels(["1.00", "1"], classes)
+    assert encode_labels(np.array([True, False]), ("FALSE", "TRUE", "maybe"))[0].tolist() == [1, 0]
 
 
 # Arrays
@@ -259,6 +282,26 @@ def test_nine_thousand_classes() -> None:
     assert "is this column an identifier rather than a label?" in every.notes[0]
 
 
+@pytest.mark.parametrize("kind", ["float64", "int64", "tensor"])
+def test_large_numbers_that_hardly_differ_are_told_apart(kind: str) -> None:
+    seconds: Any = 1_700_000_000 + np.arange(100)[:, None] * [1, 0] + [0, 5]  # and a constant
+    x = torch.from_numpy(seconds) if kind == "tensor" else seconds.astype(kind)
+    data = from_arrays(x, np.arange(100) % 2, test=(x[:10], [0, 1] * 5))
+    assert data.train.x[:, 0].tolist() == (np.arange(100) - 49.5).tolist() and len(data.train.x[:, 1].unique()) == 1
+    assert torch.equal(data.test.x, data.train.x[:10])
+    assert data.encoder is not None and torch.equal(data.encoder.encode(seconds[3:5]), data.train.x[3:5])
+    assert "The numbers in column 0 of `x` hardly differ: their mean was taken off" in data.notes[0]
+    with pytest.raises(ValueError, match=r"Expected rows of shape \(2,\)"):
+        from_arrays(x, np.arange(100) % 2, test=(x[:, :1], np.arange(100) % 2))
+
+
+@pytest.mark.parametrize("x", [1e9 + 1e6 * X, np.float32(1.7e9) + X.astype(np.float32), torch.tensor(X).bfloat16()])
+def test_other_numbers_are_left_as_they_are(x: Any) -> None:
+    data = from_arrays(x, Y)
+    assert data.encoder is None and not data.notes
+    assert torch.equal(data.train.x, torch.as_tensor(x).float())
+
+
 # torch datasets
 
 
@@ -302,17 +345,34 @@ def test_torch_datasets_of_pictures(lazy: bool) -> None:
 
 def test_lazy_rows_and_labels_are_read_only_when_needed() -> None:
     class Careful(Pictures):
-        targets = (1, 0, 1, 0)
+        targets = (0, 1, 0, 1)
+        transforms = SimpleNamespace(transform=str, target_transform=None)  # as torchvision's are: of inputs alone
 
         def __getitem__(self, i: int) -> tuple[Image.Image, int]:
-            assert i == 2
+            assert i != 1  # the others are compared with their targets
             return super().__getitem__(i)
 
     real = from_torch([(np.zeros(3), 0), (np.ones(3), 1)], lazy=True)
     assert real.train.x[1].dtype is torch.float32 and real.train.x[1].tolist() == [1, 1, 1]
     data = from_torch(Careful(), lazy=True, size=4)
-    assert data.train.y.tolist() == [1, 0, 1, 0]
+    assert data.train.y.tolist() == [0, 1, 0, 1]
     assert int(data.train.x.subset(torch.tensor([2]))[0][0, 0, 0]) == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"targets": [1, 1, 0, 1], "target_transform": abs},
+        {"targets": [1, 1, 0, 1], "transforms": lambda x, y: (x, y)},
+        {"targets": [1, 1, 0, 1]},  # nothing says that items have other labels, but they do
+        {"targets": [0, 1]},
+    ],
+)
+def test_lazy_labels_are_those_of_the_items(more: dict[str, Any]) -> None:
+    changed = Pictures()
+    changed.__dict__.update(more)
+    data = from_torch(changed, lazy=True)
+    assert data.train.y.tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -479,6 +539,8 @@ def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
     assert data.notes == (
         "1 missing numbers in column 'age' were filled with its median 30.",
         "2 missing words in column 'city' count as none of its categories.",
+        "1 missing numbers in column 'age' of the test set were filled with its median 30.",
+        "2 cells in column 'city' of the test set are none of its categories: ''.",
     )
     with pytest.raises(ValueError, match="Expected `missing` to be refuse or impute"):
         from_table(table(), label="label", missing="drop")  # type: ignore[arg-type]
@@ -622,6 +684,7 @@ def test_words_among_numbers_are_gaps() -> None:
     assert data.notes == (
         f"Column 'n' was read as numbers; {words}.",
         f"{int(gap.sum())} missing numbers in column 'n' were filled with its median {median:g}.",
+        f"{int(gap[:10].sum())} missing numbers in column 'n' of the test set were filled with its median {median:g}.",
     )
     new = pd.DataFrame({"x": [0.0] * 4, "n": ["7", "?", "not yet", None]})
     np.testing.assert_array_equal(data.encoder.encode(new)[:, 1], np.float32([7, median, median, median]))
@@ -706,6 +769,63 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
             from_table(tmp_path / name, label="y")
 
 
+def coded(rows: int, codes: list[str], flags: list[str], seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    code = rng.choice(codes, rows)
+    kind = np.where(np.isin(code, ["01", "03", "A5"]), "yes", "no")
+    return pd.DataFrame({"code": code, "flag": rng.choice(flags, rows), "kind": kind})
+
+
+@pytest.mark.parametrize("form", ["csv", "as pandas reads it", "words"])
+def test_other_files_are_read_as_the_training_file_was(tmp_path: Path, form: str) -> None:
+    """Without other words beside them, pandas makes the numbers 1, 2 of 01, 02 and truth values of TRUE, FALSE."""
+    codes, flags = ["01", "02", "03", "04", "A5"], ["TRUE", "FALSE", "maybe"]
+    coded(200, codes, flags, 0).to_csv(tmp_path / "train.csv", index=False)
+    words = coded(50, codes[:4], flags[:2], 1)
+    words.to_csv(tmp_path / "test.csv", index=False)
+    other: Any = {"csv": tmp_path / "test.csv", "words": words}.get(form)
+    data = from_table(
+        tmp_path / "train.csv", label="kind", test=pd.read_csv(tmp_path / "test.csv") if other is None else other
+    )
+    names = [f"code={c}" for c in codes] + [f"flag={f}" for f in sorted(flags)]
+    assert list(data.encoder.names) == names
+    expected = [
+        [float(name in (f"code={c}", f"flag={f}")) for name in names]
+        for c, f in zip(words["code"], words["flag"], strict=True)
+    ]
+    assert data.test.x.tolist() == expected
+    assert not any("test set" in note for note in data.notes)
+
+
+def test_cells_that_are_no_category_are_counted(tmp_path: Path) -> None:
+    table = pd.DataFrame({"code": ["1", "01", "x", "NA"] * 3, "size": [1.0, 2, 3, 4] * 3, "kind": list("ab") * 6})
+    table.to_csv(tmp_path / "train.csv", index=False)
+    other = pd.DataFrame(
+        {"code": ["1", "01", "1.0", "9", "NA"], "size": ["1", "2", "?", "4", "5"], "kind": list("ababa")}
+    )
+    other.to_csv(tmp_path / "test.csv", index=False)
+    data = from_table(tmp_path / "train.csv", label="kind", missing="impute", validation=tmp_path / "test.csv")
+    assert data.encoder.categories == {"code": ("01", "1", "x")}
+    assert data.validation.x.tolist() == [[1, 0, 1, 0], [2, 1, 0, 0], [2.5, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]]
+    assert data.notes[-2:] == (
+        "1 missing numbers in column 'size' of the validation set were filled with its median 2.5.",
+        "3 cells in column 'code' of the validation set are none of its categories: '', '1.0', '9'.",
+    )
+    with pytest.raises(ValueError, match="Expected no missing values, got 1 in 'code'"):
+        from_table(
+            table.iloc[:3].replace("NA", "y"), label="kind", test=other.assign(size=1, code=["1", "x", None, "1", "x"])
+        )
+
+
+def test_labels_of_other_files_are_read_as_those_of_training(tmp_path: Path) -> None:
+    pd.DataFrame({"a": np.arange(9.0), "y": ["1.0", "2.0", "other"] * 3}).to_csv(tmp_path / "train.csv", index=False)
+    pd.DataFrame({"a": np.arange(4.0), "y": ["2.0", "1.0"] * 2}).to_csv(tmp_path / "test.csv", index=False)
+    data = from_table(
+        tmp_path / "train.csv", label="y", test=tmp_path / "test.csv", trusted=pd.read_csv(tmp_path / "test.csv")
+    )
+    assert data.test.y.tolist() == [1, 0, 1, 0] == data.trusted.y.tolist()
+
+
 # Text
 
 
@@ -756,6 +876,39 @@ def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
         from_text(frame, text="txt", label="topic")
     sentences(6).to_csv(tmp_path / "news.csv", index=False)
     assert get_dataset(f"text:table={tmp_path / 'news.csv'},text=text,label=topic,dim=2").train.x.shape == (6, 2)
+
+
+@pytest.mark.parametrize(
+    ("texts", "new"),
+    [
+        (["这个产品很好", "质量很好我喜欢", "这个产品很差", "质量很差我讨厌"], ["很好的产品", "我讨厌它很差"]),
+        (["この商品はとても良い", "良いし好き", "この商品はとても悪い", "悪いし嫌い"], ["とても良いです", "嫌い悪い"]),
+        (["สินค้านี้ดีมาก", "ฉันชอบมาก", "สินค้านี้แย่จัง", "ฉันเกลียดจัง"], ["ชอบและดีมาก", "แย่และเกลียดจัง"]),
+    ],
+)  # fmt: skip
+def test_texts_without_spaces_between_words_tell_topics_apart(texts: list[str], new: list[str]) -> None:
+    frame = pd.DataFrame({"text": texts, "mood": list("++--")})
+    data = from_text(frame, text="text", label="mood", test=pd.DataFrame({"text": new, "mood": list("+-")}))
+    near = data.test.x @ data.train.x.T  # cosine similarities
+    assert (near[:, :2].sum(1) > near[:, 2:].sum(1)).tolist() == [True, False] and not data.notes
+
+
+def test_other_texts_have_the_words_that_scikit_learn_finds() -> None:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    text = "Don't panic: a naïve x1 c_d 12 3 e; привет, мир! 한국어 는 हिन्दी עברית مرحبا"
+    assert re.findall(TOKEN, text) == HashingVectorizer().build_tokenizer()(text)
+    assert re.findall(TOKEN, "iPhone手机 3个ดี") == ["iPhone", "手", "机", "个", "ดี"]
+
+
+def test_texts_of_other_parts_without_known_words_are_counted() -> None:
+    known, strange = pd.DataFrame({"text": ["good film", "bad film"], "mood": ["+", "-"]}), "xyzzy"
+    part = pd.DataFrame({"text": ["good", strange, strange], "mood": ["+", "-", "-"]})
+    data = from_text(known, text="text", label="mood", test=part[:2], validation=part)
+    assert data.notes[-2:] == (
+        "1 of 2 texts of the test set hold no word of the training texts.",
+        "2 of 3 texts of the validation set hold no word of the training texts.",
+    )
 
 
 # Hugging Face, by its interface

@@ -52,6 +52,22 @@ def test_sets_without_files_depend_on_the_seed_alone(name: str) -> None:
     assert first.train.clean is first.train.y
 
 
+def test_digits_leave_each_class_a_row_in_both_parts() -> None:
+    for test, held in ((0.001, 2), (0.999, 1796)):
+        with pytest.raises(ValueError, match=f"to leave 10 digits or more in both parts, got {test}: {held} of 1797"):
+            get_dataset("digits", test=test)
+    assert len(get_dataset("digits:test=0.0055").test) == 10
+
+
+@pytest.mark.parametrize(
+    ("spec", "below"),
+    [("two-moons:seed=-1", 2**31), ("circles:seed=2147483648", 2**31), ("digits:seed=-1", 2**32)],
+)
+def test_seeds_outside_of_their_range_are_refused(spec: str, below: int) -> None:
+    with pytest.raises(ValueError, match=rf"Expected `seed` in \[0, {below}\), got {spec.split('=')[1]}"):
+        get_dataset(spec)
+
+
 def test_moons_and_circles_have_their_shapes() -> None:
     moons = get_dataset("two-moons:n=400,spread=0")
     x, y = moons.train.x, moons.train.y

@@ -111,6 +111,7 @@ def test_it_sees_through_wrong_labels() -> None:
         (100, 50_000, 0.2, "elr"),
         (1000, 200_000, 0.2, "elr"),
         (1000, 200_001, 0.2, "gce+"),
+        (100, 2_000_001, 0.2, "gce"),
         (10, 20_000_001, 0.2, "gce"),
         (1000, 10**7, 0.01, "ce"),
     ],
@@ -220,6 +221,9 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
         (X, Y[:-1], "inconsistent"),
         (X, Y + 0.5, "continuous"),
         (X, np.where(Y == 0, np.nan, Y), "NaN"),
+        (X, np.where(Y == 0, None, NAMES), "y contains NaN or None, first in row 0. Drop"),
+        (X, pd.Series(NAMES, dtype="string").where(Y != 1), "y contains NaN or None, first in row "),
+        (X, np.where(Y == 0, 7, NAMES.astype(object)), "labels of one kind in y, got words and 7"),
         (X[:, 0], Y, "Expected 2D array"),
         (X[:, :, None], Y, "dim 3"),
         (np.where(X > 7, np.nan, X), Y, "NaN"),
@@ -231,6 +235,14 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
         small().fit(x, y)
 
 
+def test_a_frame_has_no_two_columns_of_one_name() -> None:
+    words = np.where(Y == 0, "confidence", NAMES)
+    model = small().fit(X, words)
+    with pytest.raises(ValueError, match="other names than 'confidence', .*Use predict_proba"):
+        model.predict_frame(X)
+    assert model.predict_proba(X).shape == (150, len(set(words)))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -238,6 +250,8 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
         ({"model": "lenet5"}, "Expected inputs of shape"),
         ({"epochs": 0}, "Expected `epochs`"),
         ({"validation": 1.5}, "Expected `validation`"),
+        ({"random_state": -1}, "Expected `random_state` to be an integer of at least 0, got -1"),
+        ({"method": "ln:predict=released"}, "score for each class for NoisyLabelClassifier, .*Use predict=classes"),
         pytest.param(
             {"device": "cuda"}, "can not run", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")
         ),
@@ -397,6 +411,8 @@ def test_seeds_decide_and_the_global_generators_stay_untouched() -> None:
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     first, second, other = (small(random_state=s).fit(X, Y).predict_proba(X) for s in (1, 1, 2))
     assert (first == second).all() and (first != other).any()
+    new = [small(random_state=np.random.default_rng(seed)).fit(X, Y).predict_proba(X) for seed in (3, 3, 4)]
+    assert (new[0] == new[1]).all() and (new[0] != new[2]).any()
     drawn = [small(random_state=np.random.RandomState(3)).fit(X, Y).predict_proba(X) for _ in range(2)]
     assert (drawn[0] == drawn[1]).all()
     anew = [small(random_state=None).fit(X, Y).predict_proba(X) for _ in range(2)]

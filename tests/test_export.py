@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Standardise
 from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.heads.base import HEADS, Head
+from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier
-from noiseproof.train import Result, Settings, prepare, train
+from noiseproof.train import Method, Result, Settings, prepare, train
 from noiseproof.train.export import Predictor, export
+from noiseproof.train.methods import METHODS
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -79,6 +84,30 @@ def test_nothing_of_the_training_head_is_left() -> None:
     assert isinstance(model, Classifier) and model.head.gives == {"logits", "root"}  # the run has its own still
     torch.testing.assert_close(predictor(x[:5]), said(result, x[:5]))
     assert isinstance(predictor.normalise, Standardise) and not predictor.training
+
+
+class Folded(Head):
+    """More than a linear layer called ``logits``, as a user's own may be."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.hidden, self.logits = nn.Linear(num_features, 12), nn.Linear(12, num_outputs)
+
+    def forward(self, features: torch.Tensor) -> Output:
+        return Output(-self.logits(self.hidden(features).relu()))
+
+
+def test_a_head_of_the_users_own_predicts_as_it_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HEADS._factories, "test-folded", Folded)
+    monkeypatch.setitem(METHODS._factories, "test-own", lambda setting, /: Method(get_loss("ce"), head="test-folded"))
+    result, x = trained("digits", "test-own", "mlp:hidden=[16]")
+    path = export(result, tmp_path / "own.pt2", x[:2])
+    for found in (Predictor.of(result)(x), torch.export.load(path).module()(x)):
+        torch.testing.assert_close(found, said(result, x), rtol=1e-5, atol=1e-6)
+    rows, y = x.flatten(1).float().numpy()[:90], np.arange(90) % 3
+    fitted = NoisyLabelClassifier("test-own", epochs=1, model="mlp:hidden=[8]").fit(rows, y)
+    again = NoisyLabelClassifier.load(fitted.save(tmp_path / "saved"))
+    np.testing.assert_array_equal(again.predict_proba(rows), fitted.predict_proba(rows))
 
 
 def test_het_averages_over_its_noise_in_prediction_too() -> None:

@@ -216,6 +216,8 @@ def test_linear_in_the_target(case: Case) -> None:
     each = torch.stack([loss(LOGITS, torch.full((B,), k)) for k in range(K)], 1)
     torch.testing.assert_close(loss(LOGITS, REAL), (REAL * each).sum(1))
     weighted = case.make(reduction="none", weight=WEIGHT)
+    if weighted.weighs_classes:
+        each = torch.stack([weighted(LOGITS, torch.full((B,), k)) for k in range(K)], 1) / WEIGHT
     torch.testing.assert_close(weighted(LOGITS, REAL), (REAL * WEIGHT * each).sum(1))
 
 
@@ -250,7 +252,10 @@ def test_common_offset_of_the_logits_changes_nothing(case: Case) -> None:
 @every_loss
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weight"])
 def test_weights_and_reduction(case: Case, weight: Tensor | None) -> None:
-    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that count."""
+    """By hand: rows times weight[y] times sample_weight; mean over Σ weight[y] of the rows that count.
+
+    Smoothing weighs each class of its sum: test_smoothing_is_torchs holds what its rows are.
+    """
     counted = torch.tensor([True, True, False, True, False, True])
     labels = torch.where(counted, LABELS, 1)  # 1 is the index to ignore
     labels[1] = 1
@@ -258,6 +263,9 @@ def test_weights_and_reduction(case: Case, weight: Tensor | None) -> None:
     per_row = torch.zeros(B, dtype=torch.float64)
     per_row[counted] = case.make(reduction="none")(LOGITS[counted], labels[counted])  # the others are not there at all
     class_weight = (weight if weight is not None else torch.ones(K, dtype=torch.float64))[labels] * counted
+    if case.make().weighs_classes:
+        weighed = case.make(reduction="none", weight=weight)(LOGITS[counted], labels[counted])
+        per_row[counted] = weighed / class_weight[counted]
     for row_weight in (None, ROW_WEIGHT):
         rows = per_row * class_weight * (1 if row_weight is None else row_weight)
         by_hand = {"none": rows, "sum": rows.sum(), "mean": rows.sum() / class_weight.sum()}
@@ -295,6 +303,27 @@ def test_ce_is_torchs_cross_entropy(weight: Tensor | None, reduction: Any, exact
             same((ours(LOGITS[rows], target[rows]),), (torchs(LOGITS[rows], target[rows]),))
         if not target.eq(-100).all():
             same(with_gradient(ours, LOGITS, target), with_gradient(torchs, LOGITS, target))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_smoothing_is_torchs(reduction: Any, exact: bool) -> None:
+    """With class weights, too, of which one is zero, and inside of sums."""
+    ignoring, soft = torch.where(LABELS == 3, -100, LABELS), REAL.softmax(1)
+    weight = WEIGHT * torch.tensor([1, 1, 0, 1, 1])
+    for ignore_index, target in ((-100, ignoring), (3, LABELS), (-100, soft)):
+        how = {"weight": weight, "reduction": reduction, "ignore_index": ignore_index}
+        torchs = torch.nn.CrossEntropyLoss(label_smoothing=0.3, **how)
+        plain = torch.nn.CrossEntropyLoss(**how)
+        want = with_gradient(torchs, LOGITS, target)
+        other = with_gradient(plain, LOGITS, target)
+        for spec in ("ls:alpha=0.3", "gls:r=0.3"):
+            same(with_gradient(get_loss(spec, exact=exact, **how), LOGITS, target), want)
+        both = get_loss("2*ls:alpha=0.3 + ce", exact=exact, **how)
+        same(with_gradient(both, LOGITS, target), tuple(2 * a + b for a, b in zip(want, other, strict=True)))
+        # Negative smoothing goes on in the same direction: L is linear in r.
+        beyond = get_loss("gls:r=-0.3", exact=exact, **how)
+        same(with_gradient(beyond, LOGITS, target), tuple(2 * b - a for a, b in zip(want, other, strict=True)))
 
 
 @every_loss
@@ -335,6 +364,8 @@ def test_autocast(case: Case) -> None:
             logits = layer(x)
             value = case.make()(logits, target.float() if target.dim() == 2 else target)
         assert logits.dtype == torch.bfloat16
+        if case.make().kind == "coupled" and target.dim() == 1:
+            assert value.dtype == torch.float32  # as cross entropy's
         (gradient,) = torch.autograd.grad(value, logits)
         want, slope = with_gradient(case.make(), logits.double(), target)
         torch.testing.assert_close(value.double(), want, rtol=2e-2, atol=2e-2)
@@ -356,7 +387,7 @@ def test_compile(case: Case) -> None:
     compiled_equals_eager(case, "aot_eager")
 
 
-@pytest.mark.parametrize("name", ["gce", "nce", "forward", "bitempered", "remargin"])
+@pytest.mark.parametrize("name", ["gce", "nce", "ls", "forward", "bitempered", "remargin"])
 def test_compile_with_weights(name: str) -> None:
     torch._dynamo.reset()
     loss = Case(name, {}).make(weight=WEIGHT.float(), ignore_index=3)
@@ -400,10 +431,11 @@ def test_compile_inductor(name: str) -> None:
 
 
 @every_loss
-def test_gradient_of_each_sample_by_vmap(case: Case) -> None:
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weight"])
+def test_gradient_of_each_sample_by_vmap(case: Case, weight: Tensor | None) -> None:
     if case.batchwise:
         pytest.skip("looks at the batch by definition")
-    loss = case.make(reduction="sum")
+    loss = case.make(reduction="sum", weight=weight)
     for target in case.targets():
         _, want = with_gradient(loss, LOGITS, target)
         mapped = torch.func.vmap(torch.func.grad(lambda z, t: loss(z, t)))(LOGITS, target)

@@ -1100,6 +1100,27 @@ def test_het_scores_are_its_prediction() -> None:
     torch.testing.assert_close(loss(out, LABELS), -scores[torch.arange(B), LABELS])
 
 
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_het_prediction_of_a_row_depends_on_that_row_alone(covariance: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever rows are in the call, and in however many chunks their noisy logits are made."""
+    loss = Het(samples=40, covariance=covariance)  # type: ignore[arg-type]
+    out = Output(**parts_of(loss))
+
+    def scores(rows: slice) -> Tensor:
+        return loss.scores(Output._make(None if part is None else part[rows] for part in out))
+
+    once = loss.eval().scores(out)
+    for room in (10**6, 40 * K, 7 * K):
+        monkeypatch.setattr(module, "CHUNK", room)
+        whole = loss.scores(out)
+        torch.testing.assert_close(torch.cat([scores(slice(i, i + 1)) for i in range(B)]), whole)
+        torch.testing.assert_close(scores(slice(2, None)), whole[2:])
+        if room >= 40 * K:  # what is drawn at a time is that of a row
+            torch.testing.assert_close(whole, once)
+    loss.train()
+    assert not torch.isclose(scores(slice(1, 2)), loss.scores(out)[1:2]).all()  # in training rows differ
+
+
 def test_het_refuses() -> None:
     for samples in (0, -1, 1.5):
         with pytest.raises(ValueError, match="samples"):

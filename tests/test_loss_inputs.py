@@ -254,8 +254,10 @@ def test_remargin_refuses_real_valued_targets() -> None:
     for loss in ("mae", "nce"):
         with pytest.raises(ValueError, match="class indices"):
             get_loss("remargin", loss=loss, shift=1.0)(LOGITS, torch.eye(K)[LABELS])
-    with pytest.raises(ValueError, match="class indices"):
-        (get_loss("ce") + get_loss("remargin", loss="mae", shift=1.0))(LOGITS, torch.eye(K)[LABELS])
+    moved = get_loss("remargin", loss="mae", shift=1.0)
+    for outer in (get_loss("ce") + moved, *(get_loss(name, loss=moved) for name in ("unit", "peer", "cr"))):
+        with pytest.raises(ValueError, match="class indices"):
+            outer(LOGITS, torch.eye(K)[LABELS])
 
 
 def test_bitempered_refuses_negative_targets() -> None:

@@ -91,8 +91,9 @@ def test_nothing_is_hidden() -> None:
 
 
 @here
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7,shared=true"])
-def test_chunks_are_put_together(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the interpreter, too: the kernels in the loss, by several chunks, against its operators."""
     from noiseproof.core.output import Output
     from noiseproof.losses import gaussian, get_loss, kernels
@@ -105,7 +106,7 @@ def test_chunks_are_put_together(spec: str, monkeypatch: pytest.MonkeyPatch) -> 
     for chosen in (kernels, None):
         monkeypatch.setattr(gaussian, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)
         logits, scale, factors = (w.clone().requires_grad_() for w in weights)
-        value = get_loss(spec)(
+        value = get_loss(spec).train(training)(
             Output(logits, scale=scale, factors=factors if "full" in spec else None), torch.arange(5, device=DEVICE)
         )
         leaves = [logits, scale, *([factors] if "full" in spec else [])]

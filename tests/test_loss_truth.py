@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from lightning_fabric import Fabric
 from mpmath import mp, mpf
 from reference import (
     LOG_1E4,
@@ -27,7 +29,9 @@ from reference import (
 )
 from torch import Tensor
 
+from noiseproof.data import get_dataset
 from noiseproof.losses import Loss, get_loss
+from noiseproof.train import Interrupted, Method, Result, Settings, prepare, train
 
 TOLERANCE = {torch.float64: (1e-9, 1e-12), torch.float32: (2e-5, 1e-6)}  # rtol, atol
 # Number of classes, scale and centre of the logits.
@@ -496,6 +500,114 @@ def test_peer_is_reproducible_and_leaves_the_global_generator_alone() -> None:
     first, second = (get_loss("peer:loss=mae,generator=7")(logits, y) for _ in range(2))
     assert torch.equal(first, second)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_peer_draws_depend_on_seed_and_step_once_a_loop_counts_steps() -> None:
+    """A fresh loss at the same step draws the same, and asking twice changes nothing; evaluation has its own draw."""
+    logits, y = random_batch()
+
+    def value(step: int, seed: int = 7, train: bool = True) -> float:
+        loss = get_loss(f"ce + peer:loss=mae,generator={seed}").train(train)
+        loss.set_step(step)
+        first = float(loss(logits, y))
+        assert float(loss(logits, y)) == first
+        return first
+
+    assert value(3) == value(3) and value(3, train=False) == value(4, train=False)
+    assert len({value(3), value(4), value(3, seed=8), value(3, train=False)}) == 4
+    alone = get_loss("peer:loss=mae,generator=7")
+    assert float(alone(logits, y)) != float(alone(logits, y))  # nobody counts steps
+
+
+def test_training_with_drawn_peers_resumes_exactly_and_may_be_watched(tmp_path: Path) -> None:
+    task = prepare(get_dataset("two-moons"), "symmetric:rate=0.2")
+    method = Method(get_loss("peer:loss=(phuber:tau=1e5),generator=0"))
+    settings = Settings(epochs=2, batch_size=256, model="mlp:hidden=[4]")
+    cpu = {"fabric": Fabric(accelerator="cpu", devices=1)}
+
+    def weights(result: Result) -> list[Tensor]:
+        return [value for model in result.models for value in model.state_dict().values()]
+
+    whole = weights(train(task, method, settings, **cpu))
+    with pytest.raises(Interrupted):
+        train(task, method, settings, out=tmp_path, max_steps=3, **cpu)
+    resumed = weights(train(task, method, settings, out=tmp_path, resume=True, **cpu))
+    watched = weights(train(task, method, settings, samples=True, **cpu))
+    for one, other, third in zip(whole, resumed, watched, strict=True):
+        assert torch.equal(one, other) and torch.equal(one, third)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "bitempered",
+        "bitempered:smoothing=0.1",
+        "remargin:loss=nce,shift=3",
+        "tau-shift:loss=nce,num_classes=7",
+        "ce + 2*bitempered",
+    ],
+)
+def test_peer_and_cr_average_over_labels(spec: str) -> None:
+    """Also where a loss has another meaning, or none, for real-valued targets: as over labels one by one."""
+    logits, y = random_batch(B=8)
+    inner = get_loss(spec, reduction="none")
+    z = logits.clone().requires_grad_()
+    every = torch.stack([inner(z, torch.full_like(y, k)) for k in range(7)], 1)  # L(z_n, k)
+    taken = every @ F.one_hot(y, 7).double().mean(0)
+    own = every.gather(1, y[:, None]).squeeze(1)
+    prior = torch.arange(1.0, 8).double() / 28
+    for loss, want in (
+        (get_loss("peer", loss=spec, reduction="none"), own - taken.mean()),
+        (get_loss("cr", beta=0.5, loss=spec, reduction="none"), own - 0.5 * taken),
+        (get_loss("cr", beta=0.5, prior=prior, loss=spec, reduction="none"), own - 0.5 * (every @ prior)),
+    ):
+        found = loss(z, y)
+        torch.testing.assert_close(found, want)
+        toll = torch.linspace(1, 2, 8).double()
+        slopes = [torch.autograd.grad(value, z, toll, retain_graph=True)[0] for value in (found, want)]
+        torch.testing.assert_close(*slopes)
+    drawn = get_loss("peer", loss=spec, generator=0)
+    draws = torch.stack([drawn(logits, y) for _ in range(500)])
+    exact = float((own - taken).detach().mean())
+    assert abs(float(draws.mean()) - exact) < 4 * float(draws.std()) / math.sqrt(500)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("spec", ["nce", "nfl", "nfl:gamma=0", "nfl:detach=true", "ls"])
+@pytest.mark.parametrize(("K", "scale"), [(10_000, 1), (1000, 20)])
+def test_sums_over_many_classes_in_16_bits(spec: str, dtype: torch.dtype, K: int, scale: float) -> None:
+    """Σ_k −log p_k is 10⁵ here, more than float16 can hold; the loss and its gradient are not."""
+    logits = scale * torch.randn(4, K, generator=torch.Generator().manual_seed(0))
+    y, found = torch.tensor([0, 1, 2, 3]), []
+    for z in (logits.to(dtype), logits.to(dtype).double()):
+        z.requires_grad_()
+        value = get_loss(spec, reduction="none")(z, y)
+        found.append([value.double(), torch.autograd.grad(value, z, torch.full_like(value, K))[0].double()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2 * torch.finfo(dtype).eps, atol=1e-4)
+    assert (found[1][0] > 1e-5).all() and (found[1][1].abs().amax(1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("mapped", [False, True])  # the second takes the way of compiled code and of GPUs
+@pytest.mark.parametrize("spec", ["nce", "nfl:gamma=0", "nfl", "nfl:gamma=2", "nfl:detach=true"])
+def test_normalised_losses_of_a_class_that_cannot_be(spec: str, mapped: bool) -> None:
+    """Σ_k −log p_k is infinite: the label's share of it is zero, or one where the label itself is masked."""
+    loss = get_loss(spec, reduction="none")
+    rows = torch.func.vmap(lambda z, y: loss(z[None], y[None])[0]) if mapped else loss
+    masked = torch.tensor([[1.0, -math.inf, 0.0, 2.0], [1.0, 3.0, 0.0, 2.0]])
+    plain = float(loss(masked[1:], torch.tensor([0])))
+    for label, want in ((0, 0.0), (1, 1.0)):
+        z = masked.clone().requires_grad_()
+        value = rows(z, torch.tensor([label, 0]))
+        torch.testing.assert_close(value, torch.tensor([want, plain]))
+        (slope,) = torch.autograd.grad(value.sum(), z)
+        assert slope.isfinite().all() and slope[0].abs().max() < 1e-30 and slope[1].abs().min() > 0.001
+
+
+def test_focal_of_a_label_that_cannot_be() -> None:
+    z = torch.tensor([[1.0, -math.inf, 0.0]], requires_grad=True)
+    slopes = [torch.autograd.grad(get_loss(spec)(z, torch.tensor([1])), z)[0] for spec in ("focal", "ce")]
+    torch.testing.assert_close(*slopes)  # (1 − p)^γ is one there
 
 
 RELEASED_SPECS = {

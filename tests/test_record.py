@@ -304,6 +304,23 @@ def test_samples_are_what_the_models_said_of_them(tmp_path: Path) -> None:
         assert np.array_equal(found["weight"].double().numpy(), np.where(np.arange(70) % 2, 0.5, 1.0))
 
 
+def test_samples_of_mixtures_are_what_the_trained_models_say_after_the_epoch(tmp_path: Path) -> None:
+    """Not the averaged ones, which predict."""
+    data = task()
+    result, _ = run(data, Mixes(), MomentumModel(0.9), out=tmp_path, samples=True)
+    given = data.train.given.numpy()
+    z = logits_of(result.run.plain_models, data.train.x)[0]
+    assert not np.allclose(z, logits_of(result.models, data.train.x)[0], atol=1e-2)
+    found = load_file(tmp_path / "samples" / f"epoch-{SETTINGS.epochs:04d}.safetensors")
+    others = z.copy()
+    np.put_along_axis(others, given[:, None], -np.inf, 1)
+    margin = z[np.arange(70), given] - np.log(np.exp(others).sum(1))
+    np.testing.assert_allclose(found["margin"].double().numpy(), margin, rtol=2**-10, atol=1e-3)
+    np.testing.assert_allclose(found["pull"].numpy(), 1 / (1 + np.exp(margin)), rtol=1e-4)
+    assert np.array_equal(found["prediction"].numpy(), z.argmax(1)) and bool(found["weight"].isnan().all())
+    assert result.last["train_loss"] == pytest.approx(nll(z, given).mean(), rel=1e-5)
+
+
 def test_of_two_models_the_first_speaks(tmp_path: Path) -> None:
     _, spy = run(task(), Two(), out=tmp_path, samples=True)
     found = load_file(tmp_path / "samples" / "epoch-0003.safetensors")

@@ -18,10 +18,11 @@ import torch
 from killed_run import SETTINGS, STEPS, cpu, folder, make_task
 from torch import Tensor
 
+from noiseproof.core.registry import Registry
 from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
 from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method
 from noiseproof.train import train as train_anywhere
-from noiseproof.train.checkpoint import checkpoints, latest, load
+from noiseproof.train.checkpoint import BadCheckpoint, checkpoints, latest, load
 
 HERE = Path(__file__).parent
 LC = "sln-mo-lc:alpha=0.9,start=1"  # labels are corrected from step 6 on, the second time from what the first made
@@ -179,6 +180,23 @@ def test_what_an_optimiser_remembers_lies_as_its_weights_do(
         assert all(value.stride() == weight.stride() for value in kept.values() if value.shape == weight.shape)
     whole = train(task(), "ce", settings)
     same(result.models[0].state_dict(), whole.models[0].state_dict())
+
+
+def test_changed_code_of_ones_own_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of another's module, and one of noiseproof's, which knows nothing of that."""
+    monkeypatch.setattr(Registry, "foreign", {"mae": {"loss": "mine"}})
+    for code in ("before", "after"):
+        monkeypatch.setattr(Registry, "code", {"mine": code})
+        result = train(task(), "gce", SETTINGS, out=tmp_path / "gce", resume=True)
+        assert (result.new_steps > 0) == (code == "before")
+        if code == "before":
+            with pytest.raises(Interrupted):
+                train(task(), "mae", SETTINGS, out=tmp_path / "mae", max_steps=2)
+    with pytest.raises(BadCheckpoint, match=r"Expected code={'mine': 'before'} to .*, got {'mine': 'after'}. .* code"):
+        train(task(), "mae", SETTINGS, out=tmp_path / "mae", resume=True)
+    monkeypatch.setattr(Registry, "code", {"mine": "before"})
+    result = train(task(), "mae", SETTINGS, out=tmp_path / "mae", resume=True)
+    assert result.new_steps == result.run.step - 2
 
 
 def test_a_forgotten_state_would_be_noticed(tmp_path: Path) -> None:

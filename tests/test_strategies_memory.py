@@ -17,10 +17,11 @@ from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import STRATEGIES, Batch, Run
+from noiseproof.strategies.averages import TrainingAverages
 from noiseproof.strategies.memory import EstimatedTargets, ExchangedMemory, TargetMemory
 from noiseproof.strategies.mixing import Mixup, draw_mix
 from noiseproof.strategies.momentum import MomentumModel
-from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
+from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train
 
 K = 10
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
@@ -258,3 +259,15 @@ def test_memories_resist_what_cross_entropy_memorises(task: Task) -> None:
     table = selc.strategies[0].state_dict()["table"][:, 0]
     corrected = (table.argmax(1) == task.train.clean).double().mean()
     assert corrected > 0.9  # 0.6 of the labels were right before
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["estimated-targets:start=2", "target-memory", "label-correction:start=2", "label-correction:start=2,soft=true"],
+)
+def test_a_class_that_no_label_has_is_refused_before_it_can_be_remembered(task: Task, strategy: str) -> None:
+    with pytest.raises(ValueError, match=f"for each class for {strategy.split(':')[0]}, .*Use predict=classes"):
+        train(task, f"ln:predict=released & {strategy}", SETTINGS)
+    with pytest.raises(ValueError, match="averages of predictions"):
+        method = get_method("ln:predict=released", task, SETTINGS)
+        train(task, Method(method.loss, method.head, (TrainingAverages(),)), SETTINGS)

@@ -20,6 +20,7 @@ from noiseproof.data.augment import Compose, PadCrop, Transform
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import STRATEGIES, Batch, Run
+from noiseproof.strategies.averages import TrainingAverages
 from noiseproof.strategies.mixing import DivideMix, Mixup, Undivided, clean_posterior, draw_mix, sharpen
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
 
@@ -436,3 +437,48 @@ def test_dividemix_divides_and_learns(task: Task) -> None:
         labelled = trust > 0.5
         assert right[labelled].double().mean() > 0.95  # 0.6 before
         assert labelled[right].double().mean() > 0.8
+
+
+# Company
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ce & sln:sigma=5", "ce & sln:until=2", "ce & label-correction:start=0", "ce & small-loss:forget=0.4",
+        "ce & noise-f", "ce & mixup", "ce & target-memory", "ce & gp",
+    ],
+)  # fmt: skip
+def test_dividemix_refuses_what_its_steps_would_pass_by(task: Task, line: str) -> None:
+    name = line.split("& ")[1].split(":")[0]
+    with pytest.raises(ValueError, match=f"beside `(dividemix|gp)` that .* got `({name}|dividemix):.*Leave it out"):
+        train(task, f"{line} & dividemix:warmup=1", SETTINGS)
+
+
+@pytest.mark.parametrize("loss", ["mae", "ls", "2*ce", "gce & sln:until=1"])
+def test_dividemix_refuses_a_loss_that_it_would_forget(task: Task, loss: str) -> None:
+    with pytest.raises(ValueError, match="Expected the loss `ce` for dividemix, .* got `"):
+        train(task, f"{loss} & dividemix:warmup=1", SETTINGS)
+
+
+def test_a_warmup_may_have_noise_of_its_own_unless_it_is_penalised(task: Task) -> None:
+    results = [train(task, f"ce & sln:sigma={s},until=1 & dividemix:warmup=1", SETTINGS) for s in (0, 5)]
+    assert results[0].last["train_loss"] != results[1].last["train_loss"]
+    with pytest.raises(ValueError, match="from epoch 0 on"):
+        train(task, "ce & sln:until=1 & dividemix:warmup=1,penalty=true", SETTINGS)
+
+
+@pytest.mark.parametrize("steps", [3, 5, 8, 14])  # 5 is the end of the warm-up's only epoch
+def test_what_models_say_is_averaged_after_the_warmup_too(task: Task, steps: int, tmp_path: Path) -> None:
+    def watched(**options: Any) -> TrainingAverages:
+        method = Method(get_loss("ce"), strategies=(DivideMix(warmup=1), TrainingAverages()))
+        found = train(task, method, SETTINGS, **options).strategies[-1]
+        assert isinstance(found, TrainingAverages)
+        return found
+
+    whole = watched()
+    assert bool((whole.sums[:, 0] == SETTINGS.epochs).all())
+    with pytest.raises(Interrupted):
+        watched(out=tmp_path, max_steps=steps)
+    again = watched(out=tmp_path, resume=True)
+    assert torch.equal(again.sums, whole.sums) and torch.equal(again.probs, whole.probs)

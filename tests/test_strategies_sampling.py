@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.data import get_dataset
+from noiseproof.data.sampling import ClassBalanced
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Batch, Run, Strategy, get_strategy
 from noiseproof.train import Method, Settings, prepare, train
@@ -50,3 +51,23 @@ def test_one_of_the_two_must_be_said() -> None:
     task = prepare(get_dataset("digits"))
     with pytest.raises(ValueError, match="either `per_class` or `total`"):
         train(task, Method(get_loss("ce"), strategies=(get_strategy("class-balanced"),)), Settings(epochs=1))
+
+
+def test_divided_rows_are_not_drawn_anew() -> None:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    settings = Settings(epochs=3, batch_size=50, model="mlp:hidden=[8]")
+    with pytest.raises(ValueError, match="Expected class-balanced before `dividemix:.*Name it first"):
+        train(task, "dividemix & class-balanced:per_class=20", settings)
+    seen: list[tuple[int, Tensor]] = []
+
+    class Rows(Strategy):
+        def rows(self, rows: Tensor, run: Run) -> Tensor:
+            seen.append((run.epoch, rows.unique()))
+            return rows
+
+    parts = get_strategy("class-balanced:per_class=20"), get_strategy("dividemix:warmup=1"), Rows()
+    result = train(task, Method(get_loss("ce"), strategies=parts), settings)
+    drawn = ClassBalanced(task.train.given, per_class=20, seed=result.run.seed_for("class-balanced"))
+    for epoch, rows in seen:  # labelled and unlabelled, of those that were drawn
+        assert set(rows.tolist()) <= set(drawn.draw(epoch).tolist()) and len(rows) > 50
+    assert [epoch for epoch, _ in seen] == [0, 1, 2]

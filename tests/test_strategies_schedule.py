@@ -51,8 +51,9 @@ def same(first: Result, second: Result) -> None:
 class Stub:
     """A run that only notes why it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *strategies: Strategy) -> None:
         self.stopped: str | None = None
+        self.strategies, self.epoch = strategies, 0
 
     def stop(self, reason: str) -> None:
         self.stopped = reason
@@ -80,6 +81,18 @@ def test_patience(accuracies: list[float], patience: int, ends: int | None) -> N
     assert stopped == [ends is not None and epoch >= ends for epoch in range(len(accuracies))]
     if ends is not None:
         assert f"{max(accuracies[: ends + 1]):.4f} in {patience} epochs" in str(run.stopped)
+
+
+def test_patience_begins_anew_where_the_training_does() -> None:
+    """The best accuracy before a restart is one of weights that are no more."""
+    accuracies = [0.9, 0.8, 0.1, 0.2, 0.3, 0.3, 0.3]
+    for restart, ends in ((True, 6), (False, 2)):
+        run, strategy = Stub(EstimateTransition(2, restart=restart)), EarlyStopping(2)
+        stopped = []
+        for run.epoch, accuracy in enumerate(accuracies):
+            strategy.end_epoch({"validation_accuracy": accuracy}, run)  # type: ignore[arg-type]
+            stopped.append(run.stopped is not None)
+        assert stopped.index(True) == ends
 
 
 def test_a_run_stops_early_and_resumes_to_the_same_end(task: Task, tmp_path: Path) -> None:
@@ -211,12 +224,31 @@ def test_text_makes_the_same_strategy() -> None:
 def test_wrong_company_is_refused(task: Task) -> None:
     with pytest.raises(ValueError, match="`forward` or `backward` to estimate T for, got `ce`"):
         fit(task, "ce", EstimateTransition(1))
-    with pytest.raises(ValueError, match="`warmup` below the 4 epochs of the run, got 4"):
+    with pytest.raises(ValueError, match=r"`warmup` below the 4 epochs of the run \(.*\), got 4. Lower `warmup`"):
         fit(task, "forward", EstimateTransition(4))
     with pytest.raises(ValueError, match="`warmup` to be an integer of at least 1"):
         EstimateTransition(0)
     with pytest.raises(ValueError, match="`percentile`"):
         EstimateTransition(1, percentile=101)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sln-mo-lc:start=4", "ce & label-correction:start=4", "nal@003:dataset=cifar10", "selc:start=9", "tgce:start=4",
+        "co-teaching:forget=0.2 & small-loss:forget=0.2,start=4", "sln-sigua:start=5", "backward & sigua-bc:warmup=4",
+        "dividemix:warmup=10",
+    ],
+)  # fmt: skip
+def test_what_would_never_begin_is_refused(task: Task, line: str) -> None:
+    with pytest.raises(ValueError, match=r"`(start|warmup)` below the 4 epochs of the run .* or train longer"):
+        train(task, line, SETTINGS)
+
+
+@pytest.mark.parametrize("line", ["gp & momentum", "ce & momentum & gp", "sln-mo & momentum:alpha=0.5"])
+def test_one_model_predicts(task: Task, line: str) -> None:
+    with pytest.raises(ValueError, match=r"one model to predict, got those of .*momentum.*Leave one out"):
+        train(task, line, SETTINGS)
 
 
 # --- What the losses do with it --------------------------------------------------------------------------------------

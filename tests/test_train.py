@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
-from noiseproof.data import NoisyData, Split, get_dataset
+from noiseproof.data import Dataset, NoisyData, Split, get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.margin import CE
 from noiseproof.models import MODELS, Backbone
@@ -29,7 +29,10 @@ from noiseproof.strategies.perturb import StochasticLabelNoise
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, Task, prepare
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import checkpoints, load
+from noiseproof.train.fleet import Job, fit_many
+from noiseproof.train.loop import _parts
 from noiseproof.train.schedule import SCHEDULES
+from noiseproof.train.task import not_finite
 
 D, K = 6, 4
 
@@ -50,6 +53,7 @@ class Halving(Backbone):
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS._factories, "test-dropout", Halving)
+    monkeypatch.setitem(MODELS._factories, "test-norm", Normed)
 
 
 @pytest.fixture(scope="module")
@@ -442,6 +446,101 @@ def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], message
         Settings(**options)
 
 
+@pytest.mark.parametrize("mark", [0.5, 2])
+def test_one_mark_of_a_schedule_needs_no_brackets(mark: float) -> None:
+    rate = Settings(schedule=f"step:at={mark}").make_schedule()
+    assert [rate(epoch, 4) for epoch in range(4)] == [1.0, 1.0, 0.1, 0.1]
+
+
+def test_a_seed_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="`seed` to be an integer of at least 0, got -1"):
+        train(toy(), "ce", Settings(epochs=1), seed=-1)
+
+
+# Inputs that cannot be trained on
+
+
+@pytest.mark.parametrize("shape, place", [((20, 3), "row 13, column 2"), ((20, 1, 4, 4), "row 13, place 0, 3, 1")])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_inputs_that_are_not_finite_are_named(shape: tuple[int, ...], place: str, value: float) -> None:
+    x, y = torch.rand(shape, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    good = Dataset("arrays", ("a", "b"), Split(x.clone(), y))
+    x[13].view(-1)[2 if x.dim() == 2 else 13] = value
+    bad = Split(x, y)
+    for part, data in (("training", Dataset("arrays", ("a", "b"), bad)), ("test", replace(good, test=bad))):
+        with pytest.raises(ValueError, match=f"finite {part} inputs, got NaN or infinity in {place}. Drop"):
+            prepare(data, validation=0.2)
+    made = prepare(good)  # and then spoiled
+    said = blow_up(replace(made, train=replace(made.train, x=x * math.nan)), with_(), Settings(epochs=1), None)
+    assert "not finite at step 1 (epoch 1). Nor are the inputs, in row 0, " in said and "rate" not in said
+
+
+def test_large_numbers_are_finite() -> None:
+    assert not_finite(torch.full((4, 3), 3e38)) is None and not_finite(torch.zeros(3, 2, dtype=torch.uint8)) is None
+
+
+def test_no_rows_are_refused() -> None:
+    nothing = Split(torch.rand(0, 3), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(ValueError, match="Expected rows of arrays to train on, got none"):
+        prepare(Dataset("arrays", ("a", "b"), nothing))
+
+
+# A last row by itself
+
+
+class Normed(Backbone):
+    """One hidden layer with batch normalisation, which has no deviation of one row."""
+
+    num_features = 8
+
+    def __init__(self, *, in_features: int = D, init: str = "pytorch") -> None:
+        super().__init__(init)
+        self.layers = nn.Sequential(nn.Linear(in_features, self.num_features), nn.BatchNorm1d(self.num_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.layers(x.flatten(1))
+        return hidden.relu()
+
+
+def sizes(task: Task, model: str, batch_size: int) -> list[int]:
+    spy = train(task, with_(Spy()), Settings(model=model, epochs=1, batch_size=batch_size), fabric=double()).strategies[
+        0
+    ]
+    assert isinstance(spy, Spy)
+    assert torch.cat([rows for _, rows in spy.steps]).sort().values.tolist() == list(range(len(task.train)))
+    return [len(rows) for _, rows in spy.steps]
+
+
+def test_a_last_row_by_itself_joins_the_first_batch_where_batches_are_normalised() -> None:
+    assert sizes(toy(13), "test-norm", 4) == [5, 4, 4]
+    assert sizes(toy(5), "test-norm", 4) == [5]
+    assert sizes(toy(14), "test-norm", 4) == [4, 4, 4, 2]
+    assert sizes(toy(13), "mlp:hidden=[8]", 4) == [4, 4, 4, 1]
+    for task, rows in ((toy(13), 1), (toy(1), 4)):
+        with pytest.raises(ValueError, match="at least 2 rows a step, .*Raise the batch size"):
+            train(task, "ce", Settings(model="test-norm", epochs=1, batch_size=rows), fabric=double())
+
+
+def test_every_process_gets_two_rows_to_normalise() -> None:
+    run = train(toy(13), "ce", Settings(model="test-norm", epochs=1, batch_size=4), fabric=double()).run
+    run.world_size = 2
+    assert [len(part) for part in _parts(torch.arange(10), 4, False, run)] == [6, 4]
+    assert [len(part) for part in _parts(torch.arange(11), 4, False, run)] == [4, 4, 3]
+    assert [len(part) for part in _parts(torch.arange(10), 4, True, run)] == [4, 4]
+
+
+def test_a_larger_first_batch_resumes_and_convoys_alike(tmp_path: Path) -> None:
+    settings = Settings(model="test-norm", epochs=3, batch_size=4, checkpoint_steps=1)
+    whole = train(toy(13), "sln", settings, fabric=double())
+    with pytest.raises(Interrupted):
+        train(toy(13), "sln", settings, fabric=double(), out=tmp_path, max_steps=5)
+    assert same(train(toy(13), "sln", settings, fabric=double(), out=tmp_path, resume=True), whole)
+    outcomes = fit_many([Job(toy(13), "sln", settings, seed=s) for s in (0, 1)], fabric=double(), stack=True, at_once=2)
+    assert isinstance(outcomes[0], Result)
+    for a, b in zip(weights(whole), weights(outcomes[0]), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 # Divergence
 
 
@@ -453,9 +552,9 @@ def finite(path: Path) -> bool:
         return all(bool(torch.isfinite(file.get_tensor(name)).all()) for name in file.keys())  # noqa: SIM118
 
 
-def blow_up(task: Task, method: Method, settings: Settings, out: Path | None) -> str:
+def blow_up(task: Task, method: Method, settings: Settings, out: Path | None, **options: Any) -> str:
     with pytest.raises(Diverged) as stopped:
-        train(task, method, settings, out=out)
+        train(task, method, settings, out=out, **options)
     return str(stopped.value)
 
 
@@ -531,6 +630,18 @@ def test_a_resumed_run_names_the_step_of_the_whole_run(tmp_path: Path) -> None:
         Diverged, match=r"step 7 \(epoch 2\).*The last good checkpoint is .*step-000000006.safetensors."
     ):
         train(toy(), with_(Break()), settings, out=tmp_path, resume=True)
+
+
+def test_an_exploded_covariance_is_a_divergence_like_others(tmp_path: Path) -> None:
+    class Explode(Strategy):
+        def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+            far = 1e200 if run.step == 5 else 1.0
+            return [out._replace(root=None if out.root is None else out.root * far) for out in outs]
+
+    settings = Settings(model="mlp:hidden=[8]", epochs=3, batch_size=16, checkpoint_steps=1)
+    said = blow_up(toy(), Method(get_loss("ln"), "gaussian-root", (Explode(),)), settings, tmp_path, fabric=double())
+    assert "not finite at step 6 (epoch 2). Expected a finite covariance, got `root` up to " in said
+    assert said.endswith("step-000000005.safetensors.")
 
 
 def test_clipping_does_what_the_message_suggests() -> None:

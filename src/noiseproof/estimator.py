@@ -20,16 +20,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
 from torch import Tensor
 
+from noiseproof.core.checks import check_count
 from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
-from noiseproof.data.tables import Columns, fit_columns, moments
+from noiseproof.data.tables import Columns, fit_columns, shifted_columns
+from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
-from noiseproof.losses.gaussian import Het
 from noiseproof.models.classifier import Classifier, build_classifier
 from noiseproof.models.timm import without_weights
 from noiseproof.strategies import Strategy
 from noiseproof.strategies.mixing import Mixup
+from noiseproof.strategies.run import check_scores
 from noiseproof.strategies.weighting import SampleWeights
 from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
 from noiseproof.train.auto import choose_method, estimate_noise
@@ -59,8 +61,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         validation: the share of rows held out, so that ``history_`` tells how well labels as given are met, and
             ``& early-stopping`` has something to look at.
         device: auto, cpu, cuda, cuda:1, …
-        random_state: of weights, batches and whatever the method draws: a seed, a ``RandomState`` to draw one from, or
-            None for another one each time.
+        random_state: of weights, batches and whatever the method draws: a seed, a ``RandomState`` or ``Generator`` to
+            draw one from, or None for another one each time.
 
     Attributes:
         classes_: the labels, sorted.
@@ -95,7 +97,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         schedule: str = "cosine",
         validation: float = 0.0,
         device: str = "auto",
-        random_state: int | np.random.RandomState | None = 0,
+        random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     ) -> None:
         self.method = method
         self.model = model
@@ -152,6 +154,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         import pandas as pd
 
         p = self.predict_proba(X)
+        if taken := {"predicted_label", "confidence"} & set(map(str, self.classes_)):
+            raise ValueError(f"Expected classes with other names than {taken.pop()!r}, a column. Use predict_proba.")
         frame = pd.DataFrame(p, index=getattr(X, "index", None), columns=[str(c) for c in self.classes_])
         frame.insert(0, "predicted_label", self.classes_[p.argmax(1)])
         frame.insert(1, "confidence", p.max(1))
@@ -186,12 +190,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         with np.errstate(over="ignore"):  # which is refused in the next line
             numbers = np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
         assert_all_finite(numbers, input_name="X")
-        if reset and array.dtype == np.float64:  # what comes as float32 tells no more
-            parts = [moments(array[:, i : i + 64]) for i in range(0, array.shape[1], 64)]  # copies of few at a time
-            mean, std = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
-            names = tuple(map(str, getattr(self, "feature_names_in_", range(len(mean)))))
-            columns = Columns(names, mean.clone(), {}, "refuse", mean, std)
-            self.columns_ = columns if bool(columns.shift.any()) else None
+        if reset:
+            self.columns_ = shifted_columns(array, getattr(self, "feature_names_in_", None))
         if self.columns_ is not None:
             numbers = (array - self.columns_.shift.numpy()).astype(np.float32)
         return torch.from_numpy(numbers)
@@ -220,6 +220,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError("NoisyLabelClassifier requires y to be passed, but the target y is None.")
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
+        if y.dtype == object:
+            _check_words(y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
@@ -247,6 +249,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             self.noise_rate_ = estimate_noise(task, seed=seed)
             self.method_ = choose_method(task.train.num_classes, len(task.train), self.noise_rate_)
         method = get_method(self.method_, task, settings)
+        check_scores(method.loss, "NoisyLabelClassifier")
         if weights is None:
             return method
         for strategy in method.strategies:
@@ -261,9 +264,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _seed(self) -> int:
         if isinstance(self.random_state, np.random.RandomState):
             return int(self.random_state.randint(2**31 - 1))
+        if isinstance(self.random_state, np.random.Generator):
+            return int(self.random_state.integers(2**31 - 1))
         if self.random_state is None:
             return int(np.random.SeedSequence().generate_state(1)[0])  # the system's own randomness
-        return int(self.random_state)
+        return check_count("random_state", self.random_state, 0, "It is a seed.")
 
     def _fabric(self) -> Fabric:
         if self.device == "auto":
@@ -305,7 +310,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         write_tensors(folder / _WEIGHTS, tensors)
         loss = predictor.loss
         parameters = {name: v.item() if isinstance(v, np.generic) else v for name, v in self.get_params().items()}
-        if isinstance(self.random_state, np.random.RandomState):
+        if isinstance(self.random_state, (np.random.RandomState, np.random.Generator)):
             parameters["random_state"] = None
         description = {
             "format": FORMAT,
@@ -316,7 +321,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             "feature_names_in": list(getattr(self, "feature_names_in_", [])),
             "columns": columns and {"numeric": columns.numeric, "categories": columns.categories},
             "model": self._model,
-            "head": self._head if isinstance(loss, Het) else "linear",
+            "head": "linear" if type(predictor.models[0].head) is Linear else self._head,
             "loss": None if loss is None else str(loss),
             "models": len(predictor.models),
             "normalise": vars(normalise) if isinstance(normalise, Normalise) else None,
@@ -403,6 +408,18 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:
     if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in values):
         raise ValueError(f"Expected words or numbers for classes, to save them as JSON, got classes of dtype {dtype}.")
+
+
+def _check_words(y: NDArray[Any]) -> None:
+    """Refuse gaps and mixtures among labels, of which NumPy would only say that they have no order."""
+    import pandas as pd
+
+    if (gaps := pd.isna(y)).any():
+        raise ValueError(f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows.")
+    words = [isinstance(label, str) for label in y]
+    if any(words) and not all(words):
+        other = y[words.index(False)]
+        raise ValueError(f"Expected labels of one kind in y, got words and {other!r}. Make all of them words.")
 
 
 def _has_words(X: Any) -> bool:

@@ -44,11 +44,20 @@ def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
+def more_than_logits(loss: Loss, num_classes: int) -> str | None:
+    """In what a loss looks at more than one row's logits, or takes another number of them; None where it does not."""
+    if loss.needs != {"logits"}:
+        return f"needs {', '.join(sorted(loss.needs))}"
+    if not loss.independent_rows:
+        return "looks at the other rows of a batch"
+    outputs = loss.num_outputs(num_classes)
+    return None if outputs == num_classes else f"takes {outputs} logits"
+
+
 def check_of_logits(loss: Loss, num_classes: int) -> None:
     """Refuse a loss that looks at more than one row's logits, or takes another number of them."""
-    if loss.needs != {"logits"} or not loss.independent_rows or loss.num_outputs(num_classes) != num_classes:
-        needs = "" if loss.needs == {"logits"} else f", which needs {', '.join(sorted(loss.needs))}"
-        raise ValueError(f"Expected a loss of one row's {num_classes} logits alone, got `{loss}`{needs}.")
+    if (why := more_than_logits(loss, num_classes)) is not None:
+        raise ValueError(f"Expected a loss of one row's {num_classes} logits alone, got `{loss}`, which {why}.")
 
 
 # Weights over the margins of an untrained network

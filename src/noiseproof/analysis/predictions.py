@@ -60,11 +60,25 @@ def _check(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
         raise ValueError(
             f"Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got {y.shape} and {p.shape}."
         )
-    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= p.shape[1]:
-        raise ValueError(f"Expected labels in 0 … {p.shape[1] - 1}, got {y.dtype} from {y.min()} to {y.max()}.")
+    _check_classes("labels", y, p.shape[1])
     if not (np.all(p >= 0) and np.allclose(p.sum(1), 1, atol=1e-3)):
         raise ValueError("Expected rows of pred_probs to be probabilities that sum to one. Apply a softmax to logits.")
     return y, p
+
+
+def _check_classes(name: str, y: Array, num_classes: int, lowest: int = 0) -> None:
+    if y.dtype.kind not in "iu" or y.min() < lowest or y.max() >= num_classes:
+        raise ValueError(f"Expected {name} in {lowest} … {num_classes - 1}, got {y.dtype} from {y.min()} to {y.max()}.")
+
+
+def _of_the_same_rows(**columns: ArrayLike) -> list[Array]:
+    """The columns as arrays, refused unless they have one number a row."""
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    shapes = [array.shape for array in arrays.values()]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
+        got = " and ".join(map(str, shapes))
+        raise ValueError(f"Expected {' and '.join(arrays)} (N,) of the same rows, at least one, got {got}.")
+    return list(arrays.values())
 
 
 def label_losses(labels: ArrayLike, pred_probs: ArrayLike) -> Array:
@@ -97,7 +111,7 @@ def dissection(
     """
     import pandas as pd
 
-    y, prediction, truth, loss = (np.asarray(column) for column in (labels, predicted, clean, losses))
+    y, prediction, loss, truth = _of_the_same_rows(labels=labels, predicted=predicted, losses=losses, clean=clean)
     size = check_count("size", size, 1) if size is not None else max(1, -(-len(y) // INTERVALS))
     order = np.argsort(loss, kind="stable")
     right_label, right_prediction = (y == truth)[order], (prediction == truth)[order]
@@ -158,7 +172,8 @@ def label_probability(
     edges = np.linspace(0, 1, check_count("bins", bins, 1) + 1)
     groups = {"all": np.ones(len(y), bool)}
     if clean is not None:
-        groups = {"right": y == np.asarray(clean), "wrong": y != np.asarray(clean)}
+        y, truth = _of_the_same_rows(labels=y, clean=clean)
+        groups = {"right": y == truth, "wrong": y != truth}
     rows = []
     for name, member in groups.items():
         samples = np.histogram(p_y[member], edges)[0]
@@ -194,7 +209,9 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
     """
     import pandas as pd
 
-    y, truth, K = np.asarray(labels), np.asarray(clean), len(classes)
+    (y, truth), K = _of_the_same_rows(labels=labels, clean=clean), len(classes)
+    _check_classes("labels", y, K)
+    _check_classes("clean labels", truth, K, lowest=-1)
     known = truth >= 0
     counts = np.bincount(truth[known] * K + y[known], minlength=K * K).reshape(K, K)
     share = counts / np.maximum(1, counts.sum(1, keepdims=True))
@@ -556,7 +573,7 @@ def prediction_figures(
     test = {name: predict(run, "test", **options) for name, run in found.items() if run.task.test is not None}
     votes = {name: said for name, run in found.items() if (said := _annotations(run)) is not None}
     nll = {name: annotator_nll(said[train[name].rows], train[name].pred_probs) for name, said in votes.items()}
-    needs = why.strip() or "a dataset with test rows"
+    needs = f"a run whose data and weights can be read.{why}" if why else "a dataset with test rows"
     unsure = Missing("label-probability", "How sure the model is of the given labels", "001 Fig. 3", needs, STAGE)
     unread = Missing("reliability", "Reliability diagram", "000 App. G.2", needs, STAGE)
     figures: list[Figure | Missing] = [
@@ -569,7 +586,7 @@ def prediction_figures(
     if found:
         figures = [replace(f, reading=f.reading + why) if isinstance(f, Figure) else f for f in figures]
     else:
-        figures = [replace(f, needs=needs) if isinstance(f, Missing) else f for f in figures]
+        figures = [replace(f, needs=needs) if isinstance(f, Missing) else f for f in figures[:-1]] + figures[-1:]
     if records := {name: run.rows for name, run in runs.items() if "test_accuracy" in run.rows}:
         figures.append(cost_figure(costs(records)))
         parameters = varied([runs[name].name for name in records])

@@ -281,6 +281,8 @@ class Probe:
 class _Watch(Strategy):
     """Notes what each of the first ``steps`` does; an epoch ends where they are used up."""
 
+    watches = True
+
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.seen: list[Tensor] = []  # margin, accuracy, weight of each step

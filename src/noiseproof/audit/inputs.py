@@ -372,7 +372,8 @@ def _trusted_table(
             f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
             f"The columns are {some(list(frame.columns), 20)}."
         )
-    extra = read_table(trusted, *words).reset_index(drop=True)
+    as_words = [str(c) for c in frame.columns if frame[c].dtype.kind == "O"]  # where it happens to hold numerals, too
+    extra = read_table(trusted, *words, categories=as_words).reset_index(drop=True)
     free = (roles.get("id"), roles.get("group"))
     if absent := [c for c in frame.columns if c not in extra.columns and c not in free]:
         raise ValueError(f"Expected the columns of the audited table in {trusted}, {some(absent)} are not there.")

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from noiseproof.bench.experiment import Experiment, check, folder_digest, modules_of
+from noiseproof.bench.experiment import Experiment, check, folder_digest
 from noiseproof.bench.results import (
     Json,
     Lock,
@@ -40,7 +40,7 @@ from noiseproof.bench.results import (
     write_result,
 )
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.registry import Registry, import_module
+from noiseproof.core.registry import Registry, foreign_names, import_module, module_file
 from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Task
@@ -125,12 +125,9 @@ def run_all(
     >>> [results[experiment.key]["status"] for experiment in grid]
     ['done', 'done']
     """
-    if engine not in ENGINES:
-        raise ValueError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r}.")
+    check_engine(engine, workers, address, gpus)
     check_count("threads", threads, 1)
-    workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else check_count("workers", workers, 1)
-    if gpus is not None:
-        check_number("gpus", gpus, "[0, inf)", 0)
+    workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else workers
     if engine != "ray":  # whose machines may be others than this
         make_fabric(accelerator=accelerator, devices=1)
     folder_digest.cache_clear()
@@ -166,14 +163,35 @@ def run_all(
     return {key: result for key in every if (result := read_result(folder, key)) is not None}
 
 
+def check_engine(
+    engine: str, workers: int | None = None, address: str | None = None, gpus: float | None = None
+) -> None:
+    """Refuse an engine that is none, and options that it would ignore."""
+    if engine not in ENGINES:
+        raise ValueError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r}.")
+    takers = {"workers": (workers, ENGINES[1:]), "address": (address, ("ray",)), "gpus": (gpus, ("ray",))}
+    for option, (value, engines) in takers.items():
+        if value is not None and engine not in engines:
+            raise ValueError(
+                f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which has no use for it. "
+                f"Choose another engine, or leave `{option}` out."
+            )
+    if workers is not None:
+        check_count("workers", workers, 1)
+    if gpus is not None:
+        check_number("gpus", gpus, "[0, inf)", 0)
+
+
 def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """What workers have to import for names that are not noiseproof's."""
-    found = {module: file for experiment in experiments for module, file in modules_of(experiment).items()}
-    if "__main__" in found:
-        mine = ", ".join(repr(name) for name, module in Registry.foreign.items() if module == "__main__")
+    """What workers have to import for names that are not noiseproof's: all their modules, which may need each other."""
+    named = {name for experiment in experiments for name in foreign_names(repr(experiment))}
+    every = {module for kinds in Registry.foreign.values() for module in kinds.values()} if named else set()
+    found = {module: file for module in sorted(every) if module != "__main__" and (file := module_file(module))}
+    if mine := sorted(name for name in named if not found.keys() >= {*Registry.foreign[name].values()}):
         raise ValueError(
-            f"Expected names that workers can import, got names of the script itself ({mine}). Register them in a "
-            "module of its own and import that, or use the local engine."
+            "Expected names that workers can import, got names of the script itself "
+            f"({', '.join(map(repr, mine))}). Register them in a module of its own and import that, or use the local "
+            "engine."
         )
     return found
 

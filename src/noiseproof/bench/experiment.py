@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import json
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.registry import Registry, load_plugins, parse_call, whole
+from noiseproof.core.registry import Registry, file_digest, foreign_code, load_plugins, parse_call, whole
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
 from noiseproof.data.sources import PathLike, data_root
@@ -36,6 +35,9 @@ from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted")  # parameters of datasets and noise that name a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
+REVISED = dict.fromkeys(  # or here, where it is one method's
+    ("nfl+mae@002", "nce+mae@002", "nfl+mae**@002", "gce+", "het", "het-tau", "het-tau-full"), 2
+)
 
 
 class BadExperiment(ValueError):
@@ -90,11 +92,13 @@ class Experiment:
     def key(self) -> str:
         """16 hexadecimal digits that differ where the result may: not with how it is written, computed or saved.
 
-        Files that it names are read anew where they have changed, code of names that are not noiseproof's too.
+        Files that it names are read anew where they have changed; code of names that are not noiseproof's counts as
+        it was imported.
         """
         load_plugins()  # a key must not depend on who has asked for a name before
         said: str | None = self.__dict__.get("_key")
-        return said or _digest(self, (*_contents(self), *_code(self)))
+        code = foreign_code(repr(self)).values() if Registry.foreign else ()  # a sweep asks often
+        return said or _digest(self, (*_contents(self), *code))
 
     @cached_property
     def plain(self) -> Experiment:
@@ -152,7 +156,7 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
         **plain.as_dict(),
         "settings": plain.settings.as_dict(),
         "noise_seed": plain.seed_of_noise,
-        "version": RESULT_VERSION,
+        "version": _version(plain.method),
     }
     if plain.precision == "32":  # as it was before there was any other
         del what["precision"]
@@ -160,6 +164,11 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
         what["contents"] = contents
     text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _version(method: str) -> int:
+    name = method.partition(":")[0]
+    return REVISED.get(name) or REVISED.get(name.partition("@")[0], RESULT_VERSION)
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:
@@ -171,45 +180,28 @@ def _plainly(plain: Callable[[str], str], spec: str) -> str:
 
 def _contents(experiment: Experiment) -> Iterator[str]:
     """A digest of each file or folder that it names; what lies in the data folder is official, and stays so."""
-    for path in (path for spec in (experiment.dataset, experiment.noise, experiment.foreign) for path in _paths(spec)):
-        with suppress(OSError):  # it will be refused
+    specs = ((DATASETS, experiment.dataset), (NOISES, experiment.noise), (DATASETS, experiment.foreign))
+    for path in (path for registry, spec in specs for path in _paths(registry, spec or "none")):
+        with suppress(OSError, ValueError):  # it will be refused, or is a word of somebody's own dataset
             if not path.resolve().is_relative_to(data_root().resolve()):
-                yield folder_digest(str(path)) if path.is_dir() else _file_digest(path)
+                yield folder_digest(str(path)) if path.is_dir() else file_digest(path)
 
 
-@lru_cache(maxsize=4096)
-def _paths(spec: str | None) -> tuple[Path, ...]:
+def _paths(registry: Registry[Any], spec: str) -> list[Path]:
+    """What may be files: of noiseproof's own names the parameters ``PATHS``, of others every word, said or default."""
     try:
-        params = parse_call(spec or "none")[1]
+        name, params = _parsed(spec)
     except ValueError:  # it will be refused
-        return ()
-    return tuple(Path(str(params.get("folder", "")), str(params[name])) for name in PATHS if name in params)
+        return []
+    found = [Path(str(params.get("folder", "")), str(params[key])) for key in PATHS if key in params]
+    if registry.kind in Registry.foreign.get(name, {}):
+        values = {**registry.parameters(name), **params}.values()
+        words = (word for value in values for word in (value if isinstance(value, (list, tuple)) else [value]))
+        found += [Path(word) for word in words if isinstance(word, (str, Path)) and word != ""]
+    return found
 
 
-def modules_of(experiment: Experiment) -> dict[str, str]:
-    """The modules, with their files, of the names that are not noiseproof's."""
-    if not Registry.foreign:
-        return {}
-    words = set(re.findall(r"[\w.-]+\**", repr(experiment)))  # what a name can be, and not the factor before it
-    found = sorted({module for name, module in Registry.foreign.items() if name in words})
-    return {module: getattr(sys.modules.get(module), "__file__", None) or "" for module in found}
-
-
-def _code(experiment: Experiment) -> Iterator[str]:
-    for file in map(Path, filter(None, modules_of(experiment).values())):
-        with suppress(OSError):  # a notebook's
-            yield _file_digest(file)
-
-
-def _file_digest(path: Path) -> str:
-    now = path.stat()
-    return _read_digest(path.absolute(), now.st_mtime_ns, now.st_size)
-
-
-@lru_cache(maxsize=1024)
-def _read_digest(path: Path, time: int, size: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+_parsed = lru_cache(maxsize=4096)(parse_call)
 
 
 @lru_cache(maxsize=64)

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from noiseproof.bench.engines import torch_threads
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import Json
+from noiseproof.bench.results import Json, once
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.sources import PathLike
 from noiseproof.train import Diverged
@@ -25,7 +25,7 @@ def forecast(
     accelerator: str = "auto",
     threads: int = 1,
 ) -> dict[Experiment, float | None]:
-    """Seconds that each run will take by itself on this machine.
+    """Seconds that each run, as it was first written, will take by itself on this machine.
 
     Runs that differ in seeds and noise alone are taken to last alike: as long as those of ``results`` that this machine
     has made with as many threads, else by the measure of a few real steps. None where these steps diverge.
@@ -44,7 +44,7 @@ def forecast(
     found: dict[Experiment, float | None] = {alike: fmean(seconds) for alike, seconds in measured.items()}
     expected: dict[Experiment, float | None] = {}
     data: tuple[str, Dataset] | None = None
-    for experiment in sorted(experiments, key=lambda experiment: experiment.dataset):  # each loaded once
+    for experiment in sorted(once(experiments), key=lambda experiment: experiment.dataset):  # each loaded once
         alike = _alike(experiment)
         if alike not in found:
             if data is None or data[0] != experiment.dataset:
@@ -56,7 +56,7 @@ def forecast(
 
 
 def _alike(experiment: Experiment) -> Experiment:
-    return replace(experiment, seed=0, noise_seed=0, noise="none", foreign=None)
+    return replace(experiment.plain, seed=0, noise_seed=0, noise="none", foreign=None)
 
 
 def _estimated(experiment: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> float | None:

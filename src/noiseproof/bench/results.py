@@ -153,9 +153,12 @@ def provenance(engine: str, threads: int, command: str | None = None, accelerato
 
 
 def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experiment, str]:
-    """``done``, ``failed``, ``running``, ``interrupted`` (it goes on where it stopped) or ``to do``."""
+    """``done``, ``failed``, ``running``, ``interrupted`` (it goes on where it stopped) or ``to do``.
+
+    Each run once, as it was first written.
+    """
     folder, found = Path(folder), {}
-    for experiment in experiments:
+    for experiment in once(experiments):
         result = read_result(folder, experiment.key)
         if result is not None:
             found[experiment] = str(result["status"])
@@ -165,6 +168,14 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
             begun = (folder / "runs" / experiment.key / "checkpoints").is_dir()
             found[experiment] = "interrupted" if begun else "to do"
     return found
+
+
+def once(experiments: Iterable[Experiment]) -> list[Experiment]:
+    """Each run once, as it was first written."""
+    found: dict[str, Experiment] = {}
+    for experiment in experiments:
+        found.setdefault(experiment.key, experiment)
+    return list(found.values())
 
 
 def _plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ from noiseproof.bench.results import Json, holder, read_result
 from noiseproof.bench.tables import Table
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import format_value, parse_value
+from noiseproof.data import get_dataset
 from noiseproof.data.base import own_seed
 from noiseproof.train import Interrupted
 from noiseproof.train.fleet import Job, Outcome, fit_many
@@ -56,10 +57,11 @@ class Found:
     method: str
     validation: dict[str, float | None]  # noisy validation accuracy of every point of the grid; None where it failed
     errors: dict[str, str]  # why, of those that did
-    accuracies: list[float]  # on test rows, one a seed that did not fail
+    accuracies: list[float]  # one a seed that did not fail
     failed: int
     results: list[Json]  # of the chosen method, by seed
     pruned: tuple[str, ...] = ()  # points that began badly and were given up
+    measured_on: str = "test"  # the rows of ``accuracies``: noisy validation where the dataset has no test part
 
     @property
     def mean(self) -> float:
@@ -167,12 +169,20 @@ def search_all(
     worse than half of the others were by then. What was tried is kept in ``results_dir/search.journal``: a search that
     was stopped or killed goes on and tries the same points, and several processes that make one call share the work.
 
+    A dataset without a test part has the accuracy on the held-out noisy rows reported, of which ``full`` leaves none.
+
     Raises:
         BadExperiment: before anything trains, if any point of a grid cannot.
     """
     check_count("seeds", seeds, 1)
     if not all(grid.validation for grid in grids):
         raise ValueError("Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1.")
+    for dataset in dict.fromkeys(grid.dataset for grid in grids) if full else ():
+        if get_dataset(dataset, engine.get("data_dir")).test is None:
+            raise ValueError(
+                f"Expected a dataset with a test part beside `full`, which holds no rows out, got {dataset!r}. "
+                "Leave `full` out, or give it test rows."
+            )
     folder = Path(results_dir).absolute()
     tried: list[tuple[dict[str, float | None], tuple[str, ...]]]
     if trials is None:
@@ -203,10 +213,12 @@ def _found(
     results: list[Json], method: str, validation: dict[str, float | None], errors: dict[str, str],
     pruned: tuple[str, ...],
 ) -> Found:  # fmt: skip
-    measured = [(result["last"] or {}).get("test_accuracy") for result in results]
+    done = [result["last"] for result in results if result["last"] is not None]
+    tested = all("test_accuracy" in last for last in done)
+    measured = [last["test_accuracy" if tested else "validation_accuracy"] for last in done]
     accuracies = [accuracy for accuracy in measured if accuracy is not None]
-    failed = sum(result["last"] is None for result in results)
-    return Found(method, validation, errors, accuracies, failed, results, pruned)
+    on = "test" if tested else "noisy validation"
+    return Found(method, validation, errors, accuracies, len(results) - len(done), results, pruned, on)
 
 
 def _error(point: Experiment, folder: Path) -> str:

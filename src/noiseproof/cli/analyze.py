@@ -27,7 +27,7 @@ app.add_typer(analyze_app, name="analyze")
 Classes = Annotated[int | None, typer.Option(min=2, help="The number of classes; that of --data by default.")]
 Data = Annotated[str | None, typer.Option(help="A dataset of `noiseproof data list`, or your own: its labels count.")]
 Model = Annotated[str | None, typer.Option(help="A backbone, untrained, whose margins on --data count.")]
-Sigma = Annotated[float, typer.Option(help="Standard deviation of simulated logits.")]
+Sigma = Annotated[float | None, typer.Option(help="Standard deviation of simulated logits, by default 1.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batches.")]
 
 
@@ -38,7 +38,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batch
         "analyze loss --losses 'nce + mae,agce:a=0.6,q=0.6' --data cifar100 --model resnet34 --out losses.pdf",
         "analyze loss --losses mae,ce --classes 10 --noise pairflip:rate=0.4 --json",
         "analyze loss --losses agce:a=0.6,q=0.6 --classes 1000 --over a,q --out agce.html",
-        "analyze loss --losses mae,ce --classes 100 --sigma 0.5",
+        "analyze loss --losses mae,ce --classes 100 --sigma 0.5 --out losses.png",
         "analyze loss --losses mae,ce --data cifar10 --data-dir /srv/data --model resnet32 --seed 1",
     ),
 )
@@ -53,7 +53,7 @@ def analyze_loss(
     over: Annotated[
         str | None, typer.Option(help="Two parameters (a,q) of a single loss to map its average error over.")
     ] = None,
-    sigma: Sigma = 1.0,
+    sigma: Sigma = None,
     seed: Seed = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -63,7 +63,14 @@ def analyze_loss(
     Weights over the margins of an untrained network, the average error of the labelled logit, and the logit bias;
     with --data, of a model and labels of your own.
     """
-    from noiseproof.analysis.initialization import error_map_figure, initial_logits, loss_figures, robustness
+    from noiseproof.analysis.initialization import (
+        check_of_logits,
+        error_map_figure,
+        initial_logits,
+        loss_figures,
+        more_than_logits,
+        robustness,
+    )
     from noiseproof.analysis.plots import save
     from noiseproof.core.registry import split_specs
     from noiseproof.losses import get_loss
@@ -71,15 +78,20 @@ def analyze_loss(
 
     if over is not None and out is None:
         raise ValueError("Expected --out, a file to draw the map of --over to, got none.")
+    if sigma is not None and out is None:
+        raise ValueError(f"Expected --out, a file to draw to, since --sigma {sigma:g} changes figures alone, got none.")
+    sigma = 1.0 if sigma is None else sigma
     task, settings, K = _own(data, model, "none", classes, seed, data_dir)
     specs = split_specs(losses)
     logits, labels = (None, None) if task is None else initial_logits(task, "ce", settings, seed=seed)
     transition = None if noise == "none" else get_noise(noise).transition(K)
-    found = {}
-    for spec in specs:
-        loss = get_loss(spec)
-        if loss.needs == {"logits"} and loss.independent_rows and loss.num_outputs(K) == K:
-            found[spec] = robustness(loss, K, transition)
+    made = {spec: get_loss(spec) for spec in specs}
+    left_out = {spec: why for spec, loss in made.items() if (why := more_than_logits(loss, K))}
+    if len(left_out) == len(made) and out is None:  # there is nothing to show
+        check_of_logits(made[specs[0]], K)
+    for spec, why in left_out.items():
+        say(f"not in the table, whose conditions are of one row's {K} logits alone: {spec}, which {why}")
+    found = {spec: robustness(loss, K, transition) for spec, loss in made.items() if spec not in left_out}
     if out is not None:
         title = f"Before training, {K} classes"
         figures = loss_figures(specs, K, logits=logits, labels=labels, sigma=sigma)
@@ -92,6 +104,8 @@ def analyze_loss(
             say(f"wrote {path}")
     if as_json:
         return show_json({spec: dataclasses.asdict(one) for spec, one in found.items()})
+    if not found:
+        return None
     rows = [
         (
             spec,
@@ -127,24 +141,30 @@ def analyze_fit(
     probe: Annotated[bool, typer.Option("--probe", help="Also train for --steps on --data, beside ce.")] = False,
     steps: Annotated[int, typer.Option(min=2, help="Steps of --probe.")] = 200,
     noise: Annotated[str, typer.Option(help="Noise to put on the labels of --data.")] = "none",
-    sigma: Sigma = 1.0,
+    sigma: Sigma = None,
     seed: Seed = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Say before training whether a loss learns, partly learns or underfits, and which loss to use instead."""
-    from noiseproof.analysis.initialization import initial_logits
+    from noiseproof.analysis.initialization import initial_logits, terms_of
     from noiseproof.analysis.verdict import probe as run_probe
     from noiseproof.analysis.verdict import verdict
     from noiseproof.core.margin import margin
+    from noiseproof.losses import get_loss
 
+    if sigma is not None and data is not None and all(term.kind == "margin" for _, term in terms_of(get_loss(loss))):
+        raise ValueError(
+            f"Expected no --sigma beside --data for {loss}, which looks at margins alone: those of the model on {data} "
+            f"count, none are simulated. Leave out --sigma {sigma:g}, or give --classes instead of --data."
+        )
     task, settings, K = _own(data, model, noise, classes, seed, data_dir)
     margins: Tensor | None = None
     if task is not None:
         margins = margin(*initial_logits(task, "ce", settings, seed=seed))
     elif probe:
         raise ValueError("Expected --data to probe on, got none.")
-    found = verdict(loss, K, margins=margins, sigma=sigma)
+    found = verdict(loss, K, margins=margins, sigma=1.0 if sigma is None else sigma)
     tried = run_probe(task, loss, settings, steps=steps, seed=seed) if probe and task is not None else None
     if as_json:
         extra = {} if tried is None else {"probe": dataclasses.asdict(tried) | {"pace": tried.pace}}

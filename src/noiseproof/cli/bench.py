@@ -87,7 +87,9 @@ def bench_run(
     """Run what has no result yet of a file or a table; what was interrupted goes on where it stopped."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else runs side by side share eight queues
     from noiseproof.bench import run_all
+    from noiseproof.bench.engines import check_engine
 
+    check_engine(engine, workers, address, gpus)  # also of a dry run
     experiments = _experiments(spec, only, seeds, data_dir, precision)
     if dry_run:
         return _show_forecast(experiments, results, data_dir, accelerator, threads, retry_failed, as_json)
@@ -433,4 +435,6 @@ def bench_search(
         spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
         why = next((result["error"] for result in found.results if result["error"]), "")
         failed = f", {found.failed} runs failed ({why})" * (found.failed > 0)
-        typer.echo(f"{found.method}: test {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}")
+        typer.echo(
+            f"{found.method}: {found.measured_on} {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}"
+        )

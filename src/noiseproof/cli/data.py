@@ -134,6 +134,7 @@ def data_show(
     from noiseproof.data.sources import data_root
     from noiseproof.noise import NoisyLabels, get_noise
 
+    check_foreign(foreign, noise or "none")
     data = get_dataset(spec, data_dir)
     model = get_noise(noise or "none", data_root(data_dir))
     given = corrupt(data, model, generator=seed, foreign=foreign_images(foreign, data_dir))
@@ -177,6 +178,18 @@ def data_show(
             ("", *data.classes), [(c, *(f"{t:.3f}" for t in row)) for c, row in zip(data.classes, matrix, strict=True)]
         )
     return None
+
+
+def check_foreign(foreign: str | None, noise: str) -> None:
+    """Refuse a dataset whose images no noise puts in."""
+    from noiseproof.noise import get_noise
+    from noiseproof.noise.openset import OpenSet
+
+    if foreign is not None and not isinstance(get_noise(noise), OpenSet):
+        raise ValueError(
+            f"Expected --noise open-set:rate=… beside --foreign {foreign}, whose images it puts in, got {noise}. "
+            "Leave --foreign out, or take that noise."
+        )
 
 
 def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> list[dict[str, Any]]:

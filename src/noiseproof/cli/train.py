@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import math
 import re
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from noiseproof.cli.data import check_foreign
 from noiseproof.cli.main import app
 from noiseproof.cli.show import (
     AsJson,
@@ -42,6 +44,7 @@ SHOWN = (
     "epoch", "test_accuracy", "test_accuracy_ensemble", "test_top5", "validation_accuracy", "train_accuracy",
     "train_accuracy_clean", "false_label_accuracy",
 )  # fmt: skip
+LONGEST = 200  # bytes of a folder's name; disks take 255
 
 
 @app.command(
@@ -114,6 +117,7 @@ def train(
     logging.getLogger("noiseproof").setLevel(logging.INFO)  # what stays eager on a GPU, and why
     if threads:
         torch.set_num_threads(threads)
+    check_foreign(foreign, noise)
     data = get_dataset(dataset, data_dir)
     given: dict[str, Any] = {
         "model": model, "epochs": epochs, "optimizer": optimizer, "schedule": schedule, "clip": clip,
@@ -153,6 +157,8 @@ def train(
         raise typer.Exit(3) from None
     if not fabric.is_global_zero:
         return None
+    if not result.new_steps:
+        say(f"finished earlier: nothing was trained, this is the record in {folder}. Another --out trains anew.")
     found = {"last": result.last, "best by noisy validation": result.best, "oracle": result.oracle}
     if as_json:
         return show_json({
@@ -212,7 +218,11 @@ def _show_estimate(task: Task, method: str, settings: Settings, fabric: Fabric, 
 
 
 def _file_name(*parts: str) -> str:
-    return "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
+    """A name made of ``parts``; of one that is too long for a disk, the beginning and a hash of all of it."""
+    name = "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
+    if len(name.encode()) <= LONGEST:
+        return name
+    return name.encode()[: LONGEST - 17].decode(errors="ignore") + "_" + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 @app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --epochs 30 --json"))

@@ -7,6 +7,7 @@ plain words, or another call in parentheses. A *sum* is calls joined by ``+``, e
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -16,7 +17,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -191,6 +193,39 @@ def _is_own(module: str) -> bool:
     return module.partition(".")[0] == "noiseproof"
 
 
+def module_file(module: str) -> str:
+    """The file of an imported module, "" where it has none, as in a notebook."""
+    return getattr(sys.modules.get(module), "__file__", None) or ""
+
+
+def file_digest(path: Path) -> str:
+    """Of what the file holds, which is read again where its time or size has changed."""
+    now = path.stat()
+    return _read_digest(path.absolute(), now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _read_digest(path: Path, time: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def foreign_names(text: str) -> set[str]:
+    """The names in ``text`` that are not noiseproof's, rather one too many: what they are names of is not asked.
+
+    What stands before ``=`` is a parameter.
+    """
+    return {name for name in Registry.foreign if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.*=-])", text)}
+
+
+def foreign_code(text: str) -> dict[str, str]:
+    """Digests of all modules with names of their own, by module, where ``text`` has any such name.
+
+    Of all, since a method of one may take a loss of another: what is redone in vain does no harm.
+    """
+    return dict(sorted(Registry.code.items())) if foreign_names(text) else {}
+
+
 def _is(said: Any, default: Any) -> bool:
     default = list(default) if isinstance(default, tuple) else default
     return isinstance(said, bool) == isinstance(default, bool) and bool(said == default)
@@ -204,7 +239,8 @@ def whole(value: Any) -> Any:
 class Registry(Generic[T]):
     """Names to factories, with errors that say what exists."""
 
-    foreign: ClassVar[dict[str, str]] = {}  # names of any kind that are not noiseproof's own, to their modules
+    foreign: ClassVar[dict[str, dict[str, str]]] = {}  # names that are not noiseproof's own: their modules by kind
+    code: ClassVar[dict[str, str]] = {}  # digests of these modules' files as they were imported: it is that which runs
 
     def __init__(self, kind: str, shared: tuple[str, ...] = ()) -> None:
         self.kind = kind
@@ -220,7 +256,9 @@ class Registry(Generic[T]):
             self._factories[name] = factory
             module = factory.__module__ if _is_own(caller) and isinstance(factory, type) else caller
             if not _is_own(module):
-                Registry.foreign[name] = module
+                Registry.foreign.setdefault(name, {})[self.kind] = module
+                with suppress(OSError):  # a notebook's
+                    Registry.code[module] = file_digest(Path(module_file(module)))[:16]
             return factory
 
         caller = sys._getframe(1).f_globals.get("__name__", "")

@@ -14,7 +14,7 @@ from torch import Tensor
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.images import Fit, decode, to_pixels
 from noiseproof.data.labels import describe_labels, encode_labels, some
-from noiseproof.data.tables import from_table
+from noiseproof.data.tables import Columns, from_table, shifted_columns
 from noiseproof.data.text import from_text
 
 Pair = tuple[Any, Any]
@@ -94,7 +94,8 @@ def from_arrays(
     """A dataset of arrays or tensors: inputs (N, …) and one label a row, in words or numbers.
 
     Whole numbers beside ``classes`` are positions in it. Inputs that need no conversion are shared, not copied.
-    ``test`` and ``trusted`` are further pairs (x, y); ``trusted`` holds a few labels known to be right.
+    ``test`` and ``trusted`` are further pairs (x, y); ``trusted`` holds a few labels known to be right. Where float32
+    would blur numbers (N, D), their mean is taken off before, and ``dataset.encoder`` does so to new rows.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
@@ -102,6 +103,7 @@ def from_arrays(
     """
     splits: dict[str, Split] = {}
     notes: list[str] = []
+    columns: Columns | None = None
     positions = classes is not None
     for part, pair in (("train", (x, y)), ("test", test), ("trusted", trusted)):
         if pair is None:
@@ -115,13 +117,29 @@ def from_arrays(
             raise ValueError(f"Expected as many labels as rows, got {len(inputs)} rows of x{of}, {len(labels)} labels.")
         if part == "train":
             more, classes, first = [*more, *describe_labels(labels, names)], names, inputs
+            columns = shifted_columns(_plain(pair[0])) if inputs.dim() == 2 else None
+            if columns is not None:
+                which = columns.shift.nonzero().flatten().tolist()
+                more.append(
+                    f"The numbers in column {some(which)} of `x` hardly differ: their mean was taken off, before "
+                    "float32 blurs them; `encoder.encode` does the same to new rows."
+                )
         elif (inputs.shape[1:], inputs.dtype) != (first.shape[1:], first.dtype):
             raise ValueError(
                 f"Expected rows of shape {tuple(first.shape[1:])} and {first.dtype} in x{of}, as in training, "
                 f"got {tuple(inputs.shape[1:])} and {inputs.dtype}."
             )
+        if columns is not None:
+            inputs = columns.encode(_plain(pair[0]))
         splits[part], notes = Split(inputs, labels), notes + more
-    return Dataset(name, names, **splits, encoder=None, notes=tuple(notes), spec="")
+    return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes), spec="")
+
+
+def _plain(x: Any) -> NDArray[Any]:
+    """Inputs that ``check_features`` let pass, as they came."""
+    if isinstance(x, Tensor):
+        x = (x.float() if x.dtype is torch.bfloat16 else x).detach().cpu().numpy()  # NumPy has no bfloat16
+    return _array(x, "x")
 
 
 class DatasetRows:
@@ -205,21 +223,39 @@ def _pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool) -> Pair:
     if count is None and lazy:
         raise TypeError("Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False.")
     rows = DatasetRows(dataset, 0, torch.arange(count or 0), size, fit)
-    if lazy and (targets := getattr(dataset, "targets", None)) is not None and len(targets) == count:
+    if lazy and count and (targets := _targets(dataset, count)) is not None:
         return rows, targets
     inputs, labels = [], []
     for item in iter(dataset) if count is None else (read_item(dataset, i) for i in range(count)):
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
-            raise TypeError(
-                f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it return pairs."
-            )
+        x, label = _pair(item)
         if not lazy:
-            inputs.append(item[0])
-        labels.append(item[1].tolist() if isinstance(item[1], Tensor) else item[1])
+            inputs.append(x)
+        labels.append(label)
     if not labels:
         raise ValueError("Expected at least one item in the dataset, got none.")
     return rows if lazy else _stack(inputs, size, fit), labels
+
+
+def _pair(item: Any) -> Pair:
+    """Input and label of an item (x, y)."""
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+        raise TypeError(
+            f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it return pairs."
+        )
+    return item[0], item[1].tolist() if isinstance(item[1], Tensor) else item[1]
+
+
+def _targets(dataset: Any, count: int) -> Any:
+    """The attribute ``targets`` where it holds the labels of the items, so that they need not be read; else None."""
+    targets = getattr(dataset, "targets", None)
+    transforms = getattr(dataset, "transforms", None)  # torchvision's: of input and label together, or of each alone
+    changed = (getattr(dataset, "target_transform", None), getattr(transforms, "target_transform", transforms))
+    if targets is None or len(targets) != count or any(change is not None for change in changed):
+        return None
+    looked_at = sorted({0, count // 2, count - 1})
+    same = (np.array_equal(_pair(read_item(dataset, i))[1], np.asarray(targets[i])) for i in looked_at)
+    return targets if all(same) else None
 
 
 def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y") -> Dataset:

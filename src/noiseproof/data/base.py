@@ -169,14 +169,21 @@ class NoisyData:
         )
 
     def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
-        """Training part and noisy validation part, at random (paper 000 validates on 10 % of the noisy labels)."""
-        held = round(len(self) * check_number("validation", validation, "(0, 1)", 0, 1))
-        if not 0 < held < len(self):
-            raise ValueError(f"Expected rows in both parts, got {held} of {len(self)} to validate on.")
+        """Training part and noisy validation part, at random (paper 000 validates on 10 % of the noisy labels).
+
+        Rows of one ``index``, the labels that several annotators gave to a sample, go to the same part.
+        """
+        _, first, inverse = np.unique(self.index.cpu().numpy(), return_index=True, return_inverse=True)
+        samples, row = np.unique(first[inverse], return_inverse=True)  # in their order here: row i is often sample i
+        held = round(len(samples) * check_number("validation", validation, "(0, 1)", 0, 1))
+        if not 0 < held < len(samples):
+            raise ValueError(f"Expected rows in both parts, got {held} of {len(samples)} samples to validate on.")
         # The numbers that flipped the labels must not choose the rows: one seed for both would hold out flips only.
         key = int(torch.randint(2**62, (), generator=as_generator(generator)))
-        order = shuffled(len(self), own_generator(key))
-        return self.subset(order[held:].sort().values), self.subset(order[:held].sort().values)
+        is_held = torch.zeros(len(samples), dtype=torch.bool)
+        is_held[shuffled(len(samples), own_generator(key))[:held]] = True
+        is_held = is_held[torch.from_numpy(row)]
+        return self.subset((~is_held).nonzero().flatten()), self.subset(is_held.nonzero().flatten())
 
 
 def corrupt(
@@ -205,8 +212,16 @@ def corrupt(
         clean = torch.where(clean == split.y[rows], split.clean[rows], clean)
     x = split.x
     if isinstance(noisy, OpenSetLabels):
-        if not isinstance(x, Tensor) or foreign is None:
-            raise ValueError("Expected images in memory and `foreign` ones to replace some of them by.")
+        if foreign is None:
+            raise ValueError(
+                f"Expected `foreign` images, by which {model} replaces some of those of {data.name}, got none. "
+                "Give those of another dataset: --foreign DATASET on the command line."
+            )
+        if not isinstance(x, Tensor):
+            raise ValueError(
+                f"Expected images in memory, of which {model} replaces some by `foreign` ones, got files in "
+                f"{data.name}. Use a dataset such as cifar10."
+            )
         x = noisy.apply(x, foreign)
     given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
     return replace(given if noisy.index is None else given.subset(rows), given=noisy.given, clean=clean)

@@ -197,7 +197,12 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
     parts = {"train": root}
     notes: list[str] = []
     if (root / "train").is_dir() and _subfolders(root / "train"):  # else it is a class of railway pictures
-        parts = {PARTS[name]: root / name for name in _subfolders(root) if name in PARTS}
+        found = [name for name in _subfolders(root) if name in PARTS]
+        if len(same := [name for name in found if PARTS[name] == "validation"]) > 1:
+            raise ValueError(
+                f"Expected one folder to validate on in {root}, got {' and '.join(same)}. Move all but one elsewhere."
+            )
+        parts = {PARTS[name]: root / name for name in found}
         notes += [f"The folder {name} beside train was left out." for name in _subfolders(root) if name not in PARTS]
     classes = _in_order(_subfolders(parts["train"]))
     splits: dict[str, Split] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,11 @@ def some(items: Sequence[Any], most: int = 5) -> str:
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
     """One label a row, int64 or str objects, dates in ISO 8601; refuses what is missing or names no class."""
+    return _numbered(_as_written(values, name), name)
+
+
+def _as_written(values: Any, name: str) -> NDArray[Any]:
+    """Labels as ``read_labels`` gives them, but for numerals in words, which stay words."""
     try:
         labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except ValueError:  # rows of different lengths
@@ -35,12 +40,14 @@ def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
     if labels.ndim != 1:
         hint = " For one-hot rows use argmax(axis=1)." if labels.ndim == 2 else ""
         raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}.{hint}")
+    if isinstance(values, np.ma.MaskedArray):  # whose mask NumPy drops
+        _refuse_rows(np.ma.getmaskarray(values).ravel(), name)
     if labels.dtype.kind == "f":
         return _whole_numbers(labels, name)
     if np.can_cast(labels.dtype, np.int64) and labels.dtype.kind in "iu":
         return labels.astype(np.int64)
     if labels.dtype.kind == "M":  # of which `tolist` would make nanoseconds since 1970
-        _refuse_missing(np.isnat(labels), name)
+        _refuse_rows(np.isnat(labels), name)
         return np.datetime_as_string(labels, unit="auto").astype(object)  # 2020-01-01 in whatever unit
     odd = str(labels.dtype) if labels.dtype.kind in "cmV" else _first_odd(labels)
     if odd is not None:
@@ -48,13 +55,17 @@ def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
             f"Expected words, whole numbers or dates as labels in `{name}`, got {odd}. Write each class as one word."
         )
     words = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
-    _refuse_missing(np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool), name)
-    words = [str(value) for value in words]
-    if all(map(NUMBER.fullmatch, words)):  # as a CSV file has them: 2 before 10, and 1.0 is 1
-        if any("." in word for word in words):
-            return _whole_numbers(np.array(words, dtype=np.float64), name)
-        return np.array(words, dtype=np.int64)
-    return np.array(words, dtype=object)
+    _refuse_rows(np.array([not str(value).strip() or _is_missing(value) for value in words], dtype=bool), name)
+    return np.array([str(value) for value in words], dtype=object)
+
+
+def _numbered(labels: NDArray[Any], name: str) -> NDArray[Any]:
+    """int64 of words that are all numerals, as a CSV file has them: 2 before 10, and 1.0 is 1; else the words."""
+    if labels.dtype != object or not all(map(NUMBER.fullmatch, labels)):
+        return labels
+    if any("." in word for word in labels):
+        return _whole_numbers(labels.astype(np.float64), name)
+    return labels.astype(np.int64)
 
 
 def _first_odd(labels: NDArray[Any]) -> str | None:
@@ -72,7 +83,8 @@ def _is_missing(value: Any) -> bool:
 
 
 def _whole_numbers(labels: NDArray[Any], name: str) -> NDArray[np.int64]:
-    _refuse_missing(~np.isfinite(labels), name)
+    _refuse_rows(np.isnan(labels), name)
+    _refuse_rows(np.isinf(labels), name, "infinite numbers")
     odd = labels[(labels != np.rint(labels)) | (np.abs(labels) > 2**53)]
     if len(odd):
         raise ValueError(
@@ -81,10 +93,10 @@ def _whole_numbers(labels: NDArray[Any], name: str) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
-def _refuse_missing(missing: NDArray[np.bool_], name: str) -> None:
-    if len(rows := np.flatnonzero(missing)):
+def _refuse_rows(odd: NDArray[np.bool_], name: str, what: str = "none") -> None:
+    if len(rows := np.flatnonzero(odd)):
         raise ValueError(
-            f"Expected a label in every row of `{name}`, got none in {len(rows)} of {len(missing)} rows, "
+            f"Expected a label in every row of `{name}`, got {what} in {len(rows)} of {len(odd)} rows, "
             f"the first of them {some(rows.tolist())}. Drop those rows or label them."
         )
 
@@ -100,25 +112,52 @@ def encode_labels(
     >>> encode_labels(["dog", "cat", "dog"])
     (tensor([1, 0, 1]), ('cat', 'dog'))
     """
-    labels = read_labels(values, name).tolist()
-    found = sorted(set(labels))
-    names = [str(value) for value in found]
-    classes = tuple(names if classes is None else map(str, classes))
+    labels = _as_written(values, name)
+    known = None if classes is None else tuple(map(str, classes))
+    in_words = isinstance(next(iter(values), None), (str, bytes))
+    # What some rows bear must not decide, since other parts bear others: "2" is the class "2", wherever it stands, and
+    # numerals may be words where the classes were found.
+    if known is None or (positions and not (in_words and any(map(NUMBER.fullmatch, known)))):
+        labels = _numbered(labels, name)
+    found = sorted(set(labels.tolist()))
+    classes = tuple(map(str, found)) if known is None else known
     if len(set(classes)) < len(classes):
         raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {some(list(classes))}.")
-    by_number = positions and isinstance(next(iter(found), None), int)
-    if by_number and isinstance(next(iter(values)), (str, bytes)):
-        # "2" is the class "2", wherever it stands. What some rows bear must not decide: other parts bear others.
-        by_number = not any(map(NUMBER.fullmatch, classes))
-    known = {str(k) if by_number else c: k for k, c in enumerate(classes)}
-    if unknown := [value for value in names if value not in known]:
-        among = f"the positions 0 … {len(classes) - 1} in `classes`" if by_number else some(list(known))
+    by_number = positions and labels.dtype != object
+    number = find_words(map(str, found), [str(k) for k in range(len(classes))] if by_number else classes)
+    if unknown := [word for word, k in number.items() if k is None]:
+        among = f"the positions 0 … {len(classes) - 1} in `classes`" if by_number else some(classes)
         raise ValueError(
             f"Expected labels of `{name}` among {among}, got {some(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
-    number = {value: known[word] for value, word in zip(found, names, strict=True)}
-    return torch.tensor([number[label] for label in labels], dtype=torch.int64), classes
+    return torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64), classes
+
+
+def find_words(words: Iterable[str], known: Sequence[str]) -> dict[str, int | None]:
+    """Where each word stands among ``known``: as it is written, else as the only one of its value; None: nowhere.
+
+    What reads a file makes the number 2 of 02 and 2.0, and True of TRUE, unless other words stand in the column.
+
+    >>> find_words(["1", "True", "02", "other"], known=["01", "TRUE", "2", "02"])
+    {'1': 0, 'True': 1, '02': 3, 'other': None}
+    """
+    places = {word: k for k, word in enumerate(known)}
+    values: dict[float | str | None, int | None] = {None: None}
+    for k, word in enumerate(known):
+        value = _value(word)
+        values[value] = None if value in values else k
+    return {word: places.get(word, values.get(_value(word))) for word in words}
+
+
+def _value(word: str) -> float | str | None:
+    """The number or the truth value that a word may be read as; None of another word."""
+    if word.lower() in ("true", "false"):
+        return word.lower()
+    try:
+        return float(word) if "_" not in word else None
+    except ValueError:
+        return None
 
 
 def _alike(classes: Sequence[str], plain: Callable[[str], str]) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS
 
 TEST = 2**31  # what the seed of the test points differs by: they repeat no training set's
+
+
+def _seed(seed: int, below: int) -> int:
+    return check_count("seed", check_number("seed", seed, f"[0, {below})", 0, below))
 
 
 def _split(x: Any, y: Any, dtype: torch.dtype = torch.float32) -> Split:
@@ -25,6 +30,7 @@ def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int 
     from sklearn.datasets import make_moons
 
     check_number("spread", spread, "[0, inf)", 0)
+    seed = _seed(seed, TEST)
     train = make_moons(check_count("n", n, 2), noise=spread, random_state=seed)
     test = make_moons(check_count("n_test", n_test, 2), noise=spread, random_state=seed + TEST)
     return Dataset("two-moons", ("upper", "lower"), _split(*train), _split(*test))
@@ -39,6 +45,7 @@ def circles(n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: floa
         "noise": check_number("spread", spread, "[0, inf)", 0),
         "factor": check_number("factor", factor, "[0, 1)", 0, 1),
     }
+    seed = _seed(seed, TEST)
     train = make_circles(check_count("n", n, 2), random_state=seed, **options)
     test = make_circles(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
     return Dataset("circles", ("outer", "inner"), _split(*train), _split(*test))
@@ -52,7 +59,9 @@ def digits(test: float = 0.2, seed: int = 0) -> Dataset:
 
     check_number("test", test, "(0, 1)", 0, 1)
     x, y = load_digits(return_X_y=True)
+    if not 10 <= (held := math.ceil(test * len(y))) <= len(y) - 10:
+        raise ValueError(f"Expected `test` to leave 10 digits or more in both parts, got {test!r}: {held} of {len(y)}.")
     images = np.rint(x * (255 / 16)).reshape(-1, 1, 8, 8)  # 17 grey levels onto 0 … 255
-    x, x_test, y, y_test = train_test_split(images, y, test_size=test, random_state=seed, stratify=y)
+    x, x_test, y, y_test = train_test_split(images, y, test_size=test, random_state=_seed(seed, 2**32), stratify=y)
     names = tuple(str(digit) for digit in range(10))
     return Dataset("digits", names, _split(x, y, torch.uint8), _split(x_test, y_test, torch.uint8))

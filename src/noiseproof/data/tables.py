@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.labels import describe_labels, encode_labels, some
+from noiseproof.data.labels import describe_labels, encode_labels, find_words, some
 from noiseproof.data.sources import DATASETS, PathLike
 
 if TYPE_CHECKING:  # half a second to import: left to those who use a table
@@ -30,6 +30,7 @@ MOST_CODES = 20  # numerals of no more kinds may be codes: each counts as a cate
 MOST_GAPS = 0.2  # of the cells of a column of numbers, in which words such as "?" stand
 FEW_ROWS, MANY_ROWS = 20, 100  # in no more rows, what looks like an identifier, or a copy of the label, may be chance
 SEPARATE = "Separate columns with commas, or tabs in a .tsv file"
+UNKNOWN, EMPTY = -1, -2  # where a cell stands among the categories of its column
 FAR = 1e4  # deviations: float32 keeps three digits of what differs in numbers with such a mean
 Doubt: TypeAlias = tuple[str, str, bool]  # what is odd about a column, advice, whether there is no doubt
 _NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -43,10 +44,13 @@ _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
 
-def read_table(table: Table, label: str, text: str | None = None, *words: str | None) -> pd.DataFrame:
+def read_table(
+    table: Table, label: str, text: str | None = None, *words: str | None, categories: Iterable[str] = ()
+) -> pd.DataFrame:
     """The rows of a DataFrame, a .csv, a .tsv or a .parquet file, none of them empty, with the columns named.
 
-    Of a .csv or .tsv file, the label, the text and the columns ``words`` are read as they are written.
+    Of a .csv or .tsv file, the label, the text and the columns ``words`` are read as they are written. So are
+    ``categories``, columns that hold words in another table, but for what pandas takes for a gap.
     """
     import pandas as pd
 
@@ -59,7 +63,7 @@ def read_table(table: Table, label: str, text: str | None = None, *words: str | 
             raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
         try:
             if kind in ("csv", "tsv"):
-                frame = _read_csv(path, "\t" if kind == "tsv" else ",", [label, text, *words])
+                frame = _read_csv(path, "\t" if kind == "tsv" else ",", [label, text, *words], categories)
             elif kind in ("parquet", "pq"):
                 frame = pd.read_parquet(path)
             else:
@@ -91,7 +95,7 @@ def _other_mark(header: Sequence[Any]) -> bool:
     return len(header) == 1 and any(mark in str(header[0]) for mark in ";\t|")
 
 
-def _read_csv(path: Path, comma: str, words: Sequence[str | None]) -> pd.DataFrame:
+def _read_csv(path: Path, comma: str, words: Sequence[str | None], categories: Iterable[str] = ()) -> pd.DataFrame:
     import pandas as pd
 
     header = pd.read_csv(path, sep=comma, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
@@ -102,7 +106,9 @@ def _read_csv(path: Path, comma: str, words: Sequence[str | None]) -> pd.DataFra
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            frame = pd.read_csv(path, sep=comma, index_col=False, low_memory=False)
+            # pandas looks at one file at a time: without other words in it, 02 would be the number 2
+            kinds: Any = dict.fromkeys(categories, str)
+            frame = pd.read_csv(path, sep=comma, index_col=False, low_memory=False, dtype=kinds)
         except pd.errors.ParserWarning:  # whose first field would become an index, and every column shift by one
             raise ValueError("rows with more fields than the header") from None
         if present := [c for c in frame.columns if c in words]:
@@ -153,8 +159,8 @@ class Columns:
             values = _numbers(rows, c, self.missing == "impute")
             empty[c] = int(np.isnan(values).sum())
             x[:, i] = np.where(np.isnan(values), fill, values) - shift
-        words = {c: _words(rows, c) for c in self.categories}
-        empty |= {c: int((column == "").sum()) for c, column in words.items()}
+        places = self._places(rows)
+        empty |= {c: int((column == EMPTY).sum()) for c, column in places.items()}
         if self.missing == "refuse" and any(empty.values()):
             gaps = [f"{count} in {c!r}" for c, count in empty.items() if count]
             raise ValueError(
@@ -162,9 +168,34 @@ class Columns:
                 "leave the columns out with `features`, or use missing='impute'."
             )
         one_hot = [
-            torch.from_numpy(words[c] == word)[:, None].float() for c, ws in self.categories.items() for word in ws
+            (torch.from_numpy(column)[:, None] == torch.arange(len(self.categories[c]))).float()
+            for c, column in places.items()
         ]
         return torch.cat([torch.from_numpy(x), *one_hot], 1)
+
+    def describe(self, rows: pd.DataFrame, part: str) -> list[str]:
+        """What of other rows than those of training could not be taken as it is, a sentence for each column."""
+        notes = []
+        for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
+            if empty := int(np.isnan(_numbers(rows, c, gaps=True)).sum()):
+                of = f"in column {c!r} of the {part} set"
+                notes.append(f"{empty} missing numbers {of} were filled with its median {fill:g}.")
+        for c, places in self._places(rows).items():
+            if strange := sorted(set(_words(rows, c)[places < 0])):
+                count = int((places < 0).sum())
+                of = f"in column {c!r} of the {part} set"
+                notes.append(f"{count} cells {of} are none of its categories: {some(strange)}.")
+        return notes
+
+    def _places(self, rows: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
+        """Of each column of words, where its cells, (N,), stand among its categories."""
+        places = {}
+        for c, known in self.categories.items():
+            words = _words(rows, c)
+            place = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
+            place[""] = EMPTY
+            places[c] = np.array([place[word] for word in words], dtype=np.int64)
+        return places
 
     def standardise(self, x: Tensor) -> Tensor:
         """(x − mean)/std of the training rows, for x as ``encode`` gives it."""
@@ -210,6 +241,17 @@ def moments(values: NDArray[Any]) -> tuple[Any, Any]:
     apart = np.subtract(values, values[0], dtype=np.float64)  # 0, and not nearly so, in what is constant
     mean, std = values[0] + apart.mean(0), apart.std(0)
     return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
+
+
+def shifted_columns(rows: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
+    """How numbers (N, D) that float32 would not tell apart become inputs: less their mean; None of any others."""
+    if rows.dtype.kind not in "iuf" or np.can_cast(rows.dtype, np.float32):  # which hold no more than float32
+        return None
+    parts = [moments(rows[:, i : i + 64]) for i in range(0, rows.shape[1], 64)]  # copies of few columns at a time
+    mean, std = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
+    named = tuple(map(str, range(len(mean)) if names is None else names))
+    columns = Columns(named, mean.clone(), {}, "refuse", mean, std)
+    return columns if bool(columns.shift.any()) else None
 
 
 def _words(frame: pd.DataFrame, column: str) -> Any:
@@ -420,8 +462,9 @@ def from_table(
     splits = {"train": Split(columns.encode(frame), y)}
     for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
         if other is not None:
-            rows = read_table(other, label)
+            rows = read_table(other, label, categories=columns.categories)
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
             splits[part] = Split(columns.encode(rows), labels)
+            notes += columns.describe(rows, part)
     name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "table"
     return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes), spec="")

@@ -20,19 +20,30 @@ from noiseproof.data.tables import Table, read_table
 if TYPE_CHECKING:
     import pandas as pd
 
+# Scripts that put no spaces between words: ideographs, kana, Thai, Lao, Myanmar, Khmer.
+_SPACELESS = (
+    "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+    "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u109f\u1780-\u17d3"
+)
+# A word of two letters or more, as scikit-learn has it, or one character of those scripts with the marks on it.
+TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # the axes are found on this many texts; a million are only projected onto them
 BLOCK = 10_000
 
 
 class TextFeatures:
-    """Words and word pairs, hashed, TF-IDF weighted and projected onto their main axes: (N, dim) rows of length one."""
+    """Words and word pairs, hashed, TF-IDF weighted and projected onto their main axes: (N, dim) rows of length one.
+
+    In scripts that put no spaces between words, every character counts as a word.
+    """
 
     def __init__(self, texts: Sequence[str], dim: int = 256, seed: int = 0) -> None:
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
         self.hash = HashingVectorizer(
-            ngram_range=(1, 2), n_features=2**17, alternate_sign=False, norm=None, dtype=np.float32
+            ngram_range=(1, 2), n_features=2**17, alternate_sign=False, norm=None, dtype=np.float32, token_pattern=TOKEN
         )
         self.weigh = TfidfTransformer(sublinear_tf=True)
         rows = np.random.default_rng(seed).permutation(len(texts))[:FIT_ROWS]
@@ -96,6 +107,9 @@ def from_text(
             rows = read_table(other, label, text)
             words = _texts(rows, text)
             labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
-            splits[part] = Split(features.encode(words), labels, raw=words)
+            x = features.encode(words)
+            splits[part] = Split(x, labels, raw=words)
+            if empty := int((x == 0).all(1).sum()):
+                notes.append(f"{empty} of {len(words)} texts of the {part} set hold no word of the training texts.")
     name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "text"
     return Dataset(name, names, **splits, encoder=features, notes=tuple(notes), spec="")

@@ -42,6 +42,7 @@ class NoiseAttention(Loss):
     formula: ClassVar[str] = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
     source: ClassVar[str] = "003 Eq. 1, Theorem 1"
     kind: Kind = "other"
+    linear = False
 
     def __init__(self, lam: float = 0.5, beta: float = 0.0, floor: float = 0.0, **options: Any) -> None:
         super().__init__(**options)

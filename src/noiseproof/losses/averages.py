@@ -96,7 +96,7 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
     if loss.needs != frozenset({"logits"}):
         raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
     if loss.kind != "margin":
-        return _sampled(_rows(loss, num_classes), z, num_classes, sigma)
+        return _sampled(_of_rows(loss, num_classes), z, num_classes, sigma)
     value = math.nan
     for times in (1, 8, 64, 512):  # the second settles it, except where the weight has a bend or a jump
         others = log_sum(num_classes - 1, sigma, times)
@@ -106,19 +106,15 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
     return value
 
 
-Rows = Callable[[Output, Tensor], Tensor]  # a loss of single rows
-
-
-def _rows(loss: Loss, num_classes: int) -> Rows:
-    """``loss.per_sample``, in a batch where every class is the label equally often if the loss looks at that."""
+def _of_rows(loss: Loss, num_classes: int) -> Loss:
+    """``loss`` of single rows, in a batch where every class is the label equally often if it looks at that."""
     if isinstance(loss, Peer):  # the mean over the batch of what it takes away
-        inner = _rows(loss.loss, num_classes)
-        return lambda out, label: inner(out, label) - inner(out, torch.full_like(out.logits, 1 / num_classes))
+        loss = CR(loss=_of_rows(loss.loss, num_classes))
     if isinstance(loss, CR) and loss.prior is None:
         loss = loss.with_hyperparameters(prior=torch.full((num_classes,), 1 / num_classes, dtype=torch.float64))
     if not loss.independent_rows:
         raise ValueError(f"Expected a loss that doesn't depend on the batch, got `{loss}`. Give its cr a `prior`.")
-    return loss.per_sample
+    return loss
 
 
 def _controls(rest: Tensor, z: float) -> Tensor:
@@ -127,7 +123,7 @@ def _controls(rest: Tensor, z: float) -> Tensor:
     return torch.stack([rest, rest.square(), p, p.square()], 1)
 
 
-def _sampled(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
+def _sampled(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
     """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are known exactly."""
     K, generator = num_classes, torch.Generator().manual_seed(0)
     others = log_sum(K - 1, sigma)
@@ -141,7 +137,7 @@ def _sampled(rows: Rows, z: float, num_classes: int, sigma: float) -> float:
         for noise in (draws, -draws):  # (B, K)
             with torch.enable_grad():
                 at = torch.full((size, 1), z, dtype=torch.float64, requires_grad=True)
-                losses = rows(Output(noise.scatter(1, label, at)), label[:, 0])
+                losses = loss.per_sample(Output(noise.scatter(1, label, at)), label[:, 0])
                 (error,) = torch.autograd.grad(losses.sum(), at)
             rest = noise.scatter(1, label, -torch.inf).logsumexp(1)
             squares = noise.scatter(1, label, 0.0).square().sum(1, keepdim=True)

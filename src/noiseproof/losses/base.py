@@ -63,6 +63,8 @@ class Loss(nn.Module):
     source: ClassVar[str] = ""
     name: ClassVar[str] = ""
     class_indices_only: bool = False
+    linear: bool = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
+    weighs_classes: bool = False  # ``per_sample`` knows what class weights mean, of class indices too
     implied: int = 0  # classes whose logit is zero by definition, so that a head gives no column for them
     independent_rows: bool = True  # a row's loss does not depend on the other rows
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
@@ -123,7 +125,9 @@ class Loss(nn.Module):
         """The loss of each row, (B,), before class weights, sample weights and reduction."""
         logits = out.logits
         hard = target.dim() == 1
-        log_p = F.log_softmax(logits, 1) if self.kind == "coupled" or not hard else None  # (B, K)
+        # In float32 at least where they are summed: over thousands of classes that exceeds what float16 can hold.
+        wide = torch.promote_types(logits.dtype, torch.float32) if self.kind == "coupled" else None
+        log_p = F.log_softmax(logits, 1, dtype=wide) if wide is not None or not hard else None  # (B, K)
         if self.exact:
             y = LabelProb.from_margin(
                 margin(logits, countable(target, self.ignore_index)) if hard else margins(logits), log_p
@@ -136,7 +140,18 @@ class Loss(nn.Module):
         else:
             y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
         value = self.evaluate(y)
+        if value.dtype != logits.dtype:  # back to that of cross entropy, which under autocast is float32
+            none = torch.empty(0, dtype=torch.int64, device=logits.device)
+            value = value.to(F.cross_entropy(logits[:0], none, reduction="none").dtype)
         return value if hard else self._over_classes(value, target)
+
+    def expected(self, out: Output, shares: Tensor) -> Tensor:
+        """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
+        if self.linear and not self.class_indices_only:
+            return self.per_sample(out, shares.expand(len(out.logits), -1))
+        label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
+        each = [self.per_sample(out, label + k) for k in range(len(shares))]
+        return (torch.stack(each, 1) * shares).sum(1)
 
     def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
@@ -209,7 +224,7 @@ class Loss(nn.Module):
             class_weight = self.weight[countable(target, self.ignore_index)]
             if counted is not None:
                 class_weight = class_weight * counted
-            losses = losses * class_weight
+            losses = losses if self.weighs_classes else losses * class_weight
         if sample_weight is not None:
             if sample_weight.shape != losses.shape:
                 raise ValueError(
@@ -328,6 +343,8 @@ class WeightedSum(Loss):
         self.vanishes = all(loss.vanishes for _, loss in flat)
         self.independent_rows = all(loss.independent_rows for _, loss in flat)
         self.class_indices_only = any(loss.class_indices_only for _, loss in flat)
+        self.linear = all(loss.linear for _, loss in flat)
+        self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
         self.needs = frozenset().union(*(loss.needs for _, loss in flat))
         self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
 
@@ -340,9 +357,19 @@ class WeightedSum(Loss):
         return _weighted(self.scales, [loss.evaluate(y) for loss in self.losses])  # type: ignore[operator]
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        if self.kind != "other":
+        weight = self.weight if self.weighs_classes else None
+        if self.kind != "other" and weight is None:
             return super().per_sample(out, target)
-        return _weighted(self.scales, [loss.per_sample(out, target) for loss in self.losses])  # type: ignore[operator]
+        values = [loss.per_sample(out, target) for _, loss in self.terms]
+        if weight is not None and target.dim() == 1:  # of the terms that leave it to ``_reduce``
+            own = weight[countable(target, self.ignore_index)]
+            values = [v if loss.weighs_classes else v * own for v, (_, loss) in zip(values, self.terms, strict=True)]
+        return _weighted(self.scales, values)
+
+    def expected(self, out: Output, shares: Tensor) -> Tensor:
+        if self.linear and not self.class_indices_only:
+            return super().expected(out, shares)
+        return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         weight = _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])

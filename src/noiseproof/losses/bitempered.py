@@ -125,6 +125,7 @@ class BiTempered(Loss):
     formula: ClassVar[str] = "Σ_k y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1), p = exp_t2(z − λ)"
     source: ClassVar[str] = "002 Table 1; Amid et al. 2019"
     kind: Kind = "other"
+    linear = False
 
     def __init__(
         self, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int | None = None, **options: Any
@@ -153,3 +154,11 @@ class BiTempered(Loss):
         if hard or self.weight is None:
             return value
         return value * self._weighed(target).sum(1)
+
+    def expected(self, out: Output, shares: Tensor) -> Tensor:
+        # Beside terms of the target alone, which any logits show, the loss is linear in it: no pass for each class.
+        K = len(shares)
+        anywhere = Output(shares.new_zeros(K, K))
+        alone = (self.per_sample(anywhere, torch.arange(K, device=shares.device)) * shares).sum()
+        together = self.per_sample(anywhere, shares.expand(K, K))[0]
+        return self.per_sample(out, shares.expand_as(out.logits)) + (alone - together)

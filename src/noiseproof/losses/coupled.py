@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -9,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
-from noiseproof.core.margin import LabelProb
+from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, adopt, register
-from noiseproof.losses.engine import pointwise, readable
+from noiseproof.losses.base import Kind, Loss, adopt, countable, register
+from noiseproof.losses.engine import pointwise, readable, seed_of
 from noiseproof.losses.margin import Focal
 from noiseproof.losses.spec import as_loss
 
@@ -38,7 +39,7 @@ class NCE(CoupledLoss):
     source: ClassVar[str] = "004 Table 1, Eq. 2; 002 Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
-        return y.nll / -y.total(y.log_p)
+        return _share(y.nll, -y.total(y.log_p))
 
 
 @register("nfl")
@@ -65,14 +66,21 @@ class NFL(CoupledLoss):
     def value(self, y: LabelProb) -> Tensor:
         if self.detach:
             constant = (-torch.expm1(y.log_p.detach())) ** self.gamma
-            return y.miss.detach() ** self.gamma * y.nll / -y.total(constant * y.log_p)
+            return _share(y.miss.detach() ** self.gamma * y.nll, -y.total(constant * y.log_p))
         if self.gamma == 0:
-            return y.nll / -y.total(y.log_p)
+            return _share(y.nll, -y.total(y.log_p))
         own = pointwise(y.nll, self._focal)
         if readable(y.log_p):
             total: Tensor = _FocalTotal.apply(y.log_p, self._focal)  # type: ignore[no-untyped-call]
-            return own / (total if own.dim() == 1 else total[:, None])
-        return own / y.total(pointwise(-y.log_p, self._focal))
+            return _share(own, total if own.dim() == 1 else total[:, None])
+        return _share(own, y.total(pointwise(-y.log_p, self._focal)))
+
+
+def _share(own: Tensor, total: Tensor) -> Tensor:
+    """The label's share of the sum over classes; a logit of −∞ makes that ∞, and the share one of its own label."""
+    wide = torch.promote_types(own.dtype, total.dtype)
+    most = torch.finfo(wide).max
+    return own.to(wide).clamp_max(most) / total.to(wide).clamp_max(most)
 
 
 class _FocalTotal(torch.autograd.Function):
@@ -94,6 +102,7 @@ class _FocalTotal(torch.autograd.Function):
         log_p, p, miss, power = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
             return -grad[:, None] * ctx.focal.slope(LabelProb(-log_p)), None
+        log_p = log_p.clamp_min(torch.finfo(p.dtype).min)  # of a logit of −∞, p·log p is 0·∞ else
         gamma = ctx.focal.gamma  # the slope is (1 − p)^γ (γ p log p/(1 − p) − 1)
         return (p * log_p).div_(miss).sub_(1 / gamma).mul_(power).mul_(grad[:, None] * gamma), None
 
@@ -137,11 +146,38 @@ class Brier(CoupledLoss):
         return y.miss.square() + (y.total(squares) - (-2 * y.nll).exp())
 
 
+class Smoothed(CoupledLoss):
+    """Cross entropy against the label with a share of itself spread over all classes.
+
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k; with class weights w each nll_k is multiplied by its own w_k.
+    """
+
+    weighs_classes = True
+
+    @property
+    def spread(self) -> float:
+        """r."""
+        raise NotImplementedError
+
+    def value(self, y: LabelProb) -> Tensor:
+        return torch.sub(y.nll * (1 - self.spread), y.total(y.log_p), alpha=self.spread / y.log_p.shape[1])
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        if self.weight is None:
+            return super().per_sample(out, target)
+        if target.dim() == 1:
+            target = torch.zeros_like(out.logits).scatter(1, countable(target, self.ignore_index)[:, None], 1)
+        whole = target.sum(1, keepdim=True)
+        smooth = torch.add(target * (1 - self.spread), whole, alpha=self.spread / out.logits.shape[1])
+        nll = -F.logsigmoid(margins(out.logits)) if self.exact else -F.log_softmax(out.logits, 1)
+        return self._over_classes(nll, smooth)
+
+
 @register("gls")
-class GLS(CoupledLoss):
+class GLS(Smoothed):
     """Generalised label smoothing (Wei et al. 2021); r < 0 is negative smoothing.
 
-    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (paper 004, A.5, Eq. 7).
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (paper 004, A.5, Eq. 7). Class weights mean what they mean for ``ls``.
 
     >>> GLS(r=-0.4)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.2731)
@@ -154,15 +190,16 @@ class GLS(CoupledLoss):
         super().__init__(**options)
         self.r = check_number("r", r, "(-inf, 1]", high=1)
 
-    def value(self, y: LabelProb) -> Tensor:
-        return _smoothed(y, self.r)
+    @property
+    def spread(self) -> float:
+        return self.r
 
 
 @register("ls")
-class LabelSmoothing(CoupledLoss):
-    """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(label_smoothing=alpha)``.
+class LabelSmoothing(Smoothed):
+    """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(weight, label_smoothing=alpha)``.
 
-    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (paper 004, A.5).
+    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (paper 004, A.5); with class weights w each nll_k is multiplied by its own w_k.
 
     >>> LabelSmoothing(alpha=0.1)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.2269)
@@ -175,12 +212,9 @@ class LabelSmoothing(CoupledLoss):
         super().__init__(**options)
         self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
 
-    def value(self, y: LabelProb) -> Tensor:
-        return _smoothed(y, self.alpha)
-
-
-def _smoothed(y: LabelProb, r: float) -> Tensor:
-    return torch.sub(y.nll * (1 - r), y.total(y.log_p), alpha=r / y.log_p.shape[1])
+    @property
+    def spread(self) -> float:
+        return self.alpha
 
 
 def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
@@ -212,6 +246,7 @@ class CR(CoupledLoss):
     def __init__(self, beta: float = 1.0, prior: Tensor | None = None, loss: Loss | str = "ce", **options: Any) -> None:
         super().__init__(**options)
         self.loss = adopt(as_loss(loss), self.ignore_index)
+        self.linear, self.class_indices_only = self.loss.linear, self.loss.class_indices_only
         self.independent_rows = prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         if prior is not None:
@@ -232,7 +267,7 @@ class CR(CoupledLoss):
         if self.loss.name != "ce":
             own = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
-            return own - self.beta * share * self.loss.per_sample(out, prior.expand_as(log_p))
+            return own - self.beta * share * self.loss.expected(out, prior)
         regulariser = self.beta * (log_p @ prior)  # (B,)
         if target.dim() == 1:
             return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
@@ -245,7 +280,11 @@ class Peer(Loss):
 
     L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch (paper 004, A.5). ``generator`` is a
     ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs (n, m), which has the
-    same expectation, no variance, and can be compiled.
+    same expectation, no variance, and can be compiled. A ``loss`` that takes class indices only, as ``remargin`` does,
+    costs that mean a pass for each class.
+
+    Every call draws anew, until ``set_step`` is called, as the training loop does before every step: from then on the
+    pairs depend on the generator's seed and on the step, and in evaluation mode they depend on that seed alone.
 
     >>> Peer("ce")(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     tensor(-1.)
@@ -261,7 +300,20 @@ class Peer(Loss):
         self.loss = adopt(as_loss(loss), self.ignore_index)
         if generator is not None and not isinstance(generator, torch.Generator):
             generator = torch.Generator().manual_seed(check_count("generator", generator, 0, "It is a seed."))
+        self.linear, self.class_indices_only = self.loss.linear, self.loss.class_indices_only
         self.generator = generator
+        self._step: int | None = None
+
+    def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
+        super().set_step(seed, generator)
+        self._step = seed
+
+    def _source(self, given: torch.Generator) -> torch.Generator:
+        """What the next pairs are drawn from."""
+        if self.training and self._step is None:
+            return given
+        step = self._step if self.training else None
+        return torch.Generator(given.device).manual_seed(seed_of(given.initial_seed(), step))
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits, hard = out.logits, target.dim() == 1
@@ -269,16 +321,12 @@ class Peer(Loss):
         if self.generator is None:
             shares = _label_shares(target, logits.shape[1], self.ignore_index, logits.dtype)
             # The mean over rows m comes from the shares, the mean over rows n is taken here.
-            each = self.loss.per_sample(out, shares.expand_as(logits))
+            each = self.loss.expected(out, shares)
             peer = torch.where(counted, each, 0).sum() / counted.sum()
         else:
-            rows, device = counted.nonzero().squeeze(1), self.generator.device
-            n, m = (
-                rows[
-                    torch.randint(len(rows), target.shape[:1], generator=self.generator, device=device).to(rows.device)
-                ]
-                for _ in range(2)
-            )
+            rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
+            draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
+            n, m = (rows[draw().to(rows.device)] for _ in range(2))
             peer = self.loss.per_sample(Output(logits[n]), target[m])
         if hard:
             return self.loss.per_sample(out, target) - peer

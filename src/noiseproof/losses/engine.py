@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -127,6 +128,12 @@ def pointwise(nll: Tensor, curve: Curve, mean: bool = False) -> Tensor:
         apply = _PointwiseForwardMode.apply if _in_torch_func() else _apply_directly
     value: Tensor = apply(nll, curve, mean)  # type: ignore[no-untyped-call]
     return value
+
+
+def seed_of(seed: int, step: int | None) -> int:
+    """The seed of what a loss with a ``seed`` of its own draws in a step; ``None`` is evaluation."""
+    state = np.random.SeedSequence([seed, 0 if step is None else step + 1]).generate_state(1, np.uint64)[0]
+    return int(state >> np.uint64(1))
 
 
 def eager() -> bool:

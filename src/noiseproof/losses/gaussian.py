@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 from weakref import ref
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +17,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.gpu import has_kernels
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
-from noiseproof.losses.engine import eager, readable
+from noiseproof.losses.engine import eager, readable, seed_of
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
@@ -75,6 +74,10 @@ class _RankOne(torch.autograd.Function):
         return of_mean.to(mean.dtype), of_root.to(root.dtype), None, None
 
 
+class Exploded(ValueError):
+    """A predicted covariance is no longer finite."""
+
+
 @register("ln")
 class LN(Loss):
     """Logistic-Normal likelihood: a label is a point of logit space, seen through noise whose spread the head predicts.
@@ -110,6 +113,7 @@ class LN(Loss):
     formula: ClassVar[str] = "½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ|, Σ^½ = ccᵀ + λI"
     source: ClassVar[str] = "000 Eqs. 4-11"
     kind: Kind = "other"
+    linear = False
 
     def __init__(
         self,
@@ -195,7 +199,7 @@ class LN(Loss):
             for name in self.needs - {"logits"} if len(rows) else ():
                 row = int(rows[0])
                 largest = float(getattr(out, name)[row].abs().max())
-                raise ValueError(
+                raise Exploded(
                     f"Expected a finite covariance, got `{name}` up to {largest:.3g} in row {row}. "
                     "Lower the learning rate, clip the norm of the gradient, or raise `lam`."
                 )
@@ -233,9 +237,7 @@ def draw_noise(
     From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory: as kernels read it.
     """
     generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
-    # Eight times as many on a GPU, which would wait for the host between smaller ones.
-    at_once = max(1, min(CHUNK, CHUNK * (8 if like.is_cuda else 1) // max(1, like.numel())))
-    rows = 1 if shared else len(like)
+    rows, at_once = 1 if shared else len(like), _at_once(like)
     for start in range(0, samples, at_once):
         s = min(at_once, samples - start)
         shapes = [(width, s, rows) if classes_first else (s, rows, width) for width in (like.shape[1], rank)]
@@ -245,6 +247,20 @@ def draw_noise(
         if classes_first:
             each, across = each.permute(1, 2, 0), across.permute(1, 2, 0)
         yield each, across if rank else None
+
+
+def _at_once(like: Tensor) -> int:
+    """How many samples of noisy logits (B, K) are in memory together."""
+    # Eight times as many on a GPU, which would wait for the host between smaller ones.
+    return max(1, min(CHUNK, CHUNK * (8 if like.is_cuda else 1) // max(1, like.numel())))
+
+
+def _noise_of_any_row(like: Tensor, rank: int, **how: Any) -> Iterator[Chunk]:
+    """The noise of a single row for all rows of ``like`` (B, K), however many there are."""
+    for each, across in draw_noise(like[:1], rank, shared=True, **how):  # what is drawn must not depend on B
+        for start in range(0, len(each), _at_once(like)):
+            part = slice(start, start + _at_once(like))
+            yield each[part], None if across is None else across[part]
 
 
 def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, chunk: Chunk) -> Tensor:
@@ -336,14 +352,15 @@ class Het(Loss):
 
     The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until
     ``set_step`` is called again: the training loop does so before every step, your own loop has to. In evaluation mode
-    it depends on ``seed`` alone. With a generator, as the loop gives on one GPU, a CUDA graph can hold the step: then
-    all of a step's noise is drawn from it at once, and stays in memory until the next.
+    it depends on ``seed`` alone and is the same for all rows, so that a row's prediction depends on nothing but the
+    row. With a generator, as the loop gives on one GPU, a CUDA graph can hold the step: then all of a step's noise is
+    drawn from it at once, and stays in memory until the next.
 
     Args:
         tau: the temperature τ.
         samples: how many samples to average, in training and in prediction.
         covariance: ``diagonal``, or ``full`` for factors too.
-        shared: give all rows of a batch the same noise, as the WRN of uncertainty-baselines does.
+        shared: give all rows of a batch the same noise in training, too, as the WRN of uncertainty-baselines does.
         seed: of the noise.
 
     >>> out = Output(torch.tensor([[2.0, 0.0]]), scale=torch.tensor([[1.0, 1.0]]))
@@ -355,7 +372,7 @@ class Het(Loss):
     formula: ClassVar[str] = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
     source: ClassVar[str] = "000 Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
     kind: Kind = "other"
-    independent_rows = False  # a row's noise depends on its place in the batch
+    independent_rows = False  # in training a row's noise depends on its place in the batch
 
     def __init__(
         self,
@@ -408,7 +425,8 @@ class Het(Loss):
         mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(wide)  # else large logits swallow noise
         rank = 0 if factors is None else factors.shape[2]
         first = _kernels_for(mean, factors) is not None
-        draw = partial(draw_noise, mean.detach(), rank, samples=self.samples, shared=self.shared, classes_first=first)
+        draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row
+        draw = partial(draw, mean.detach(), rank, samples=self.samples, classes_first=first)
         noise: Callable[[], Iterable[Chunk]]
         if self.training and self._generator is not None:
             each, across = self._drawn[0] if self._drawn else (None, None)
@@ -417,8 +435,7 @@ class Het(Loss):
                 self._drawn = list(draw(source=self._generator))
             noise = partial(iter, self._drawn)
         else:
-            seeds = np.random.SeedSequence([self.seed, self.step + 1 if self.training else 0])
-            noise = partial(draw, source=int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+            noise = partial(draw, source=seed_of(self.seed, self.step if self.training else None))
         factors = None if factors is None else factors.to(wide)
         average: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
         average = average.to(out.logits.dtype)

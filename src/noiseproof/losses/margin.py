@@ -68,7 +68,8 @@ class Focal(MarginLoss):
         return y.miss**self.gamma * y.nll
 
     def slope(self, y: LabelProb) -> Tensor:
-        nll = y.nll.clamp_min(torch.finfo(y.nll.dtype).tiny)  # nll/expm1(nll) → 1 as nll → 0
+        kind = torch.finfo(y.nll.dtype)
+        nll = y.nll.clamp(kind.tiny, kind.max)  # nll/expm1(nll) → 1 as nll → 0, and 0 as nll → ∞
         power = y.miss**self.gamma
         return torch.addcmul(power, power, nll / torch.expm1(nll), value=self.gamma)
 

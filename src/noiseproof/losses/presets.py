@@ -43,26 +43,28 @@ def _rows() -> list[Row]:
         add("gce", "000", f"gce:q={q}", dataset=dataset, noise=noise)
         add("ls", "000", f"ls:alpha={alpha}", dataset=dataset, noise=noise)
 
-    # Paper 001, appendix B.1.
+    # Paper 001, appendix B.1: all of 40 %.
     for dataset in ("cifar10", "cifar100"):
         for noise in ("symmetric", "asymmetric", "instance", "openset")[: 4 if dataset == "cifar10" else 3]:
+            said = {"dataset": dataset, "noise": noise, "rate": 0.4}
             easy = dataset == "cifar10" and noise == "asymmetric"
             tau = 30 if dataset == "cifar100" else 10 if noise == "asymmetric" else 2
-            add("gce", "001", "gce:q=0.7", dataset=dataset, noise=noise)
-            add("phuber", "001", f"phuber:tau={tau}", dataset=dataset, noise=noise)
-            add("ls", "001", f"ls:alpha={0.5 if easy else 0.8}", dataset=dataset, noise=noise)
+            add("gce", "001", "gce:q=0.7", **said)
+            add("phuber", "001", f"phuber:tau={tau}", **said)
+            add("ls", "001", f"ls:alpha={0.5 if easy else 0.8}", **said)
 
-    # Paper 002, appendix Table 1; its MAE is 2(1 − p), also inside the sums.
+    # Paper 002, appendix Table 1. Its MAE is Σ_n |y_n − p_n| = 2(1 − p); inside the sums it is read as the mean over
+    # classes, without which its β of 20 does not learn at the rates that its own Table 2 reports (docs/results.md).
     for dataset in ("fashion-mnist", "cifar10", "cifar100", "webvision"):
-        small = _CLASSES[dataset] == 10
+        small, mean = _CLASSES[dataset] == 10, 2 / _CLASSES[dataset]
         agce = "agce:a=0.6,q=0.6" if small else "agce:a=1e-5,q=0.5"
         beta = 20 if small else 0.2
         add("bitempered", "002", "bitempered:t1=0.8,t2=1.2", dataset=dataset)
         add("gce", "002", "gce:q=0.7", dataset=dataset)
         add("mae", "002", "mae:scale=2", dataset=dataset)
         add("agce", "002", agce, dataset=dataset)
-        add("nfl+mae", "002", f"nfl:gamma=0.5 + {beta}*mae:scale=2", dataset=dataset)
-        add("nce+mae", "002", "nce + 20*mae:scale=2", dataset=dataset)
+        add("nfl+mae", "002", f"nfl:gamma=0.5 + {beta}*mae:scale={mean}", dataset=dataset)
+        add("nce+mae", "002", f"nce + 20*mae:scale={mean}", dataset=dataset)
         add("nce+agce", "002", "nce + 4*agce:a=6,q=1.5" if small else "10*nce + 0.1*agce:a=1.8,q=3", dataset=dataset)
 
     # Paper 004, Tables 8 (tuned on clean CIFAR-100, used for sections 5.1 and C.1) and 12 (CIFAR-10, section 5.2),

@@ -154,6 +154,7 @@ class Unit(Loss):
         self.loss = adopt(as_loss(loss), self.ignore_index)
         self.factor = 1 / self.loss.max_weight
         self.vanishes = self.loss.vanishes
+        self.class_indices_only = self.loss.class_indices_only
         self.exact = self.exact or self.loss.exact
 
     def evaluate(self, y: LabelProb) -> Tensor:

@@ -147,8 +147,13 @@ class NoiseModel(ABC):
                     f"Expected `features` of shape ({len(clean)}, …), one row a label, got {tuple(features.shape)}."
                 )
         elif self.needs is not None:
+            made = (
+                f"`noiseproof train --noise {self}` makes them first, in Python "
+                "noiseproof.train.instance.averaged_predictions does."
+            )
             raise ValueError(
-                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none."
+                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none. "
+                + (made if self.needs == "predictions" else "Pass a tensor of them; inputs read from files have none.")
             )
         if num_classes is None:
             predicted = features.shape[1] if self.needs == "predictions" else None

@@ -15,7 +15,7 @@ from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
 from noiseproof.strategies.base import Batch, Strategy
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, check_scores
 
 COLUMNS = ("times", "margin", "missed", "doubt")
 
@@ -27,6 +27,7 @@ class _Averages(Strategy):
     sums: Tensor
 
     def _begin(self, num_rows: int, run: Run) -> None:
+        check_scores(run.loss, "averages of predictions")
         self.probs = torch.zeros(num_rows, run.num_classes, device=run.device, dtype=torch.float32)
         self.sums = torch.zeros(num_rows, len(COLUMNS), device=run.device, dtype=torch.float32)
 
@@ -80,20 +81,32 @@ class TrainingAverages(_Averages):
     """
 
     capturable = True
+    watches = True
 
     def setup(self, run: Run) -> None:
         self._begin(run.num_rows, run)
-        self.seen = 0
+        self.before = 0.0  # how often rows were seen before this epoch, all together: a CUDA graph counts nothing else
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         self._add(batch.all_rows, run.gather(self._said(outs, batch.given, run), batch))
-        self.seen += 1
         return outs
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        if not self.seen:
-            said = [(rows, counts, self._said(outs, run.data.given[rows], run)) for rows, counts, outs in run.sweep()]
+        if self._times() == self.before:
+            swept = run.sweep(models=run.trained)
+            said = [(rows, counts, self._said(outs, run.data.given[rows], run)) for rows, counts, outs in swept]
             self._add(torch.arange(run.num_rows, device=run.device), run.merge(said))
+        self.before = self._times()
+
+    def _times(self) -> float:
+        return float(self.sums[:, 0].double().sum())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "before": self.before}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.before = state["before"]
 
 
 class Towards(Strategy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, TypeVar
 
@@ -50,6 +51,7 @@ class Strategy:
     adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
     validates: ClassVar[bool] = False  # whether it looks at the accuracy on held-out rows
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
+    watches: ClassVar[bool] = False  # whether it changes nothing of the training, so that a step may pass it by
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
@@ -101,10 +103,26 @@ class Strategy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave."""
 
+    @property
+    def ends(self) -> float:
+        """The epoch from which its hooks up to ``weights`` change nothing."""
+        return math.inf
+
     @classmethod
     def writes(cls, *hooks: str) -> bool:
         """Whether it has a version of its own of one of these hooks."""
         return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
+
+    def check_alone(self, epoch: int, run: Run) -> None:
+        """Refuse strategies that its own ``step``, from ``epoch`` on, would pass by."""
+        for other in run.strategies:
+            unheard = other.writes("targets", "outputs", "revise", "weights", "step") and not other.watches
+            if other is not self and unheard and other.ends > epoch:
+                raise ValueError(
+                    f"Expected nothing beside `{self.name}` that changes targets, outputs or weights of losses from "
+                    f"epoch {epoch} on (counted from 0), where it makes steps of its own, got `{other}`. Leave it out"
+                    + (f", or end it there (until={epoch})." if epoch and "until" in other.parameters else ".")
+                )
 
     def __str__(self) -> str:
         return format_call(self.name or type(self).__name__, self.parameters)

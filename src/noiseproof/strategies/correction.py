@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag
 from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, check_scores
 
 Against = Literal["current", "original"]
 
@@ -41,6 +41,10 @@ class LabelCorrection(Strategy):
         self.against: Against = against
         self.kept: Tensor | None = None  # (N,): the share of the given label in the target
         self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: what the rest goes to
+
+    def setup(self, run: Run) -> None:
+        run.check_reached("start", self.start)
+        check_scores(run.loss, self.name)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

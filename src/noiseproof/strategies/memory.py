@@ -12,7 +12,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run, evaluating
+from noiseproof.strategies.run import Run, check_scores, evaluating
 
 
 class _Memory(Strategy):
@@ -54,6 +54,8 @@ class EstimatedTargets(_Memory):
         self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
 
     def setup(self, run: Run) -> None:
+        run.check_reached("start", self.start)
+        check_scores(run.loss, self.name)
         given = F.one_hot(run.data.given, run.num_classes).to(run.device, run.dtype)
         self.table = given[:, None].repeat(1, len(run.models), 1)
 
@@ -97,6 +99,7 @@ class TargetMemory(_Memory):
         self.clip = check_number("clip", clip, "[0, 0.5)", 0, 0.5)
 
     def setup(self, run: Run) -> None:
+        check_scores(run.loss, self.name)
         self.table = torch.zeros(run.num_rows, len(run.models), run.num_classes, device=run.device, dtype=run.dtype)
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:

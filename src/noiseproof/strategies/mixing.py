@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import shuffled
+from noiseproof.losses.margin import CE
 from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.run import Run, evaluating
 
@@ -133,6 +134,9 @@ class DivideMix(Strategy):
     The batch size counts labelled and unlabelled rows: 128. CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % or asymmetric
     noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. Paper 001: λ_u = 0.
 
+    Another loss than ``ce``, and strategies that change targets, outputs or weights where its steps are its own, are
+    refused: it would forget them.
+
     Where a mixture leaves no labelled row, or all losses are the same, the network's last division stands, with a
     warning; after the warm-up, when there is none yet, that is an error, ``Undivided``. Where it leaves no unlabelled
     row, the labelled ones fill the steps and their loss stands alone.
@@ -140,7 +144,7 @@ class DivideMix(Strategy):
     Args:
         temperature: of the sharpening.
         penalty: add −entropy of each prediction to the loss of the warm-up (asymmetric noise, which is learnt with too
-            much confidence). Those steps then know no other strategy's targets or weights.
+            much confidence). Those steps are its own, too.
         average: fit the mixture to the mean scaled loss of that many epochs; 5 for 90 % noise in the released code.
     """
 
@@ -169,6 +173,15 @@ class DivideMix(Strategy):
         self.history: list[list[Tensor]] = [[], []]  # of each network: its scaled losses (N,) of the last epochs
         self.first_step = 0  # of this epoch
         self._num_steps = [0, 0]  # of each network in this epoch, which ``rows`` decides
+
+    def setup(self, run: Run) -> None:
+        run.check_reached("warmup", self.warmup)
+        if type(run.loss) is not CE or run.loss.weight is not None:
+            raise ValueError(
+                f"Expected the loss `ce` for dividemix, whose own loss is made of it, got `{run.loss}`. Use ce without "
+                "class weights, or another method."
+            )
+        self.check_alone(0 if self.penalty else self.warmup, run)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_number
 from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.process import GaussianProcess
 from noiseproof.strategies.run import Run
 
 
@@ -29,6 +30,9 @@ class MomentumModel(Strategy):
     def setup(self, run: Run) -> None:
         if run.is_sharded:
             raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
+        for other in run.strategies:
+            if other is not self and isinstance(other, (MomentumModel, GaussianProcess)):
+                raise ValueError(f"Expected one model to predict, got those of `{self}` and `{other}`. Leave one out.")
         self.averages = [copy.deepcopy(model).requires_grad_(False) for model in run.plain_models]
         run.evaluated = list(self.averages)
         self._averages = [v for average in self.averages for v in _floating(average)]

@@ -27,8 +27,12 @@ class StochasticLabelNoise(Strategy):
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
         self.until = None if until is None else check_count("until", until, 0)
 
+    @property
+    def ends(self) -> float:
+        return 0 if self.sigma == 0 else math.inf if self.until is None else self.until
+
     def phase(self, run: Run) -> bool:
-        return self.sigma == 0 or (self.until is not None and run.epoch >= self.until)
+        return run.epoch >= self.ends
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         if self.phase(run):

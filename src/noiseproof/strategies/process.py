@@ -46,6 +46,7 @@ class GaussianProcess(Strategy):
         GaussianProcessClassifier(**self.parameters)  # refuses what it cannot take
 
     def setup(self, run: Run) -> None:
+        self.check_alone(0, run)
         if run.num_rows > self.max_samples:
             raise ValueError(
                 f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Take a part of them, or raise "
@@ -54,7 +55,7 @@ class GaussianProcess(Strategy):
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
         self._y, self._num_classes = run.data.given, run.num_classes
         self.model = _Solved()
-        run.evaluated = [self.model]
+        run.trained = run.evaluated = [self.model]
 
     def start_epoch(self, run: Run) -> None:
         self._solve({})

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
@@ -20,7 +20,11 @@ from noiseproof.data.augment import Transform
 from noiseproof.data.base import own_generator, own_seed, own_seeds
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
+from noiseproof.losses.gaussian import LN
 from noiseproof.strategies.batch import Batch
+
+if TYPE_CHECKING:
+    from noiseproof.strategies.base import Strategy
 
 SWEEP = 1024  # rows of a forward pass without gradients; more on a GPU, as `sweep_rows` says
 
@@ -47,6 +51,15 @@ def _transformed(x: Tensor, transform: Transform | None, params: Tensor, dtype: 
 @cache
 def _compiled() -> Callable[..., Tensor]:
     return torch.compile(_transformed, dynamic=False)
+
+
+def check_scores(loss: Loss, who: str) -> None:
+    """Refuse a loss that predicts a class which no label has, for ``who`` wants a score for each class and no more."""
+    if any(isinstance(part, LN) and part.predict == "released" and part.dummy for part in loss.modules()):
+        raise ValueError(
+            f"Expected a score for each class for {who}, got one more of the dummy class (predict=released). "
+            "Use predict=classes."
+        )
 
 
 @contextmanager
@@ -90,7 +103,9 @@ class Run:
         self.loss_draws = any(type(part).set_step is not Loss.set_step for part in parts)  # and wants a seed a step
         self.plain_models: list[nn.Module] = []  # what the optimisers change, without DDP around it
         self.models: list[nn.Module] = []  # the same, to train: ``forward(model, x)``
+        self.trained: list[nn.Module] = []  # the same, to ask
         self.evaluated: list[nn.Module] = []  # what predicts; a momentum model takes the place of the trained one
+        self.strategies: Sequence[Strategy] = ()  # of the method, all of them
         self.optimizers: list[torch.optim.Optimizer] = []
         self.epochs = epochs
         self.seed = seed
@@ -144,7 +159,8 @@ class Run:
                 group["lr"] = torch.tensor(group["lr"], device=self.device)
         self.plain_models.append(model)
         self.models.append(torch.compile(wrapped, dynamic=False) if self.compiled else wrapped)  # type: ignore[arg-type]
-        self.evaluated.append(wrapped if self.is_sharded else model)  # sharded weights only the wrapper can run
+        self.trained.append(wrapped if self.is_sharded else model)  # sharded weights only the wrapper can run
+        self.evaluated.append(self.trained[-1])
         self.optimizers.append(self.fabric.setup_optimizers(optimizer))  # type: ignore[arg-type]
 
     def _laid_out(self, model: nn.Module) -> nn.Module:
@@ -208,6 +224,14 @@ class Run:
             yield
             if on_gpu:  # where all this takes longer than a small model's step: spare it where nothing was drawn
                 self._layers_draw = torch.cuda.default_generators[self.device.index or 0].get_offset() > 0
+
+    def check_reached(self, name: str, epoch: int) -> None:
+        """Refuse the parameter ``name`` of a strategy where it begins in an ``epoch`` that never comes."""
+        if epoch >= self.epochs:
+            raise ValueError(
+                f"Expected `{name}` below the {self.epochs} epochs of the run (counted from 0), got {epoch}. "
+                f"Lower `{name}`, or train longer."
+            )
 
     def stop(self, reason: str) -> None:
         """End the training after this epoch."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from torch import Tensor
 
 from noiseproof.data.sampling import ClassBalanced
@@ -21,6 +23,9 @@ class ClassBalancedEpochs(Strategy):
         self.per_class, self.total = per_class, total
 
     def setup(self, run: Run) -> None:
+        for other in takewhile(lambda other: other is not self, run.strategies):
+            if other.writes("rows"):
+                raise ValueError(f"Expected class-balanced before `{other}`, whose rows it draws anew. Name it first.")
         seed = run.seed_for("class-balanced")
         self._sampler = ClassBalanced(run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed)
 

@@ -18,7 +18,10 @@ CONDITION = 100.0  # of T, beyond which its inverse multiplies errors of the est
 
 @register("early-stopping")
 class EarlyStopping(Strategy):
-    """End the run after ``patience`` epochs without a better accuracy on the held-out noisy labels."""
+    """End the run after ``patience`` epochs without a better accuracy on the held-out noisy labels.
+
+    Where the training starts anew (``estimate-transition:restart=true``), so does the count.
+    """
 
     validates = True
 
@@ -29,6 +32,8 @@ class EarlyStopping(Strategy):
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         accuracy = metrics["validation_accuracy"]
+        if any(isinstance(s, EstimateTransition) and s.restart and s.warmup == run.epoch for s in run.strategies):
+            self.best = -math.inf  # of weights that are no more
         self.waited = 0 if accuracy > self.best else self.waited + 1
         self.best = max(self.best, accuracy)
         if self.waited >= self.patience:
@@ -70,8 +75,7 @@ class EstimateTransition(Strategy):
         self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
         if not self._losses:
             raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{run.loss}`.")
-        if self.warmup >= run.epochs:
-            raise ValueError(f"Expected `warmup` below the {run.epochs} epochs of the run, got {self.warmup}.")
+        run.check_reached("warmup", self.warmup)
         self._set(torch.eye(run.num_classes, dtype=torch.float64))
         if self.restart:
             if run.is_sharded:

@@ -38,6 +38,9 @@ class Selection(Strategy):
         self.ramp = check_count("ramp", ramp, 0, "It is the number of epochs until `forget` is reached.")
         self.start = check_count("start", start, 0)
 
+    def setup(self, run: Run) -> None:
+        run.check_reached("start", self.start)
+
     def forgotten(self, T: int) -> float:
         """forget(T), the share of rows that are left out T epochs after the start."""
         return self.forget * (T / self.ramp) if T < self.ramp else self.forget
@@ -127,6 +130,7 @@ class CoTeaching(Selection):
         self.beta1 = check_number("beta1", beta1, "[0, 1)", 0, 1)
 
     def setup(self, run: Run) -> None:
+        super().setup(run)
         for optimizer in run.optimizers if self.beta1_from is not None else []:
             if "betas" not in optimizer.param_groups[0]:
                 raise ValueError("Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out.")
@@ -191,6 +195,7 @@ class SiguaBackward(Strategy):
         self.warmup = check_count("warmup", warmup, 0)
 
     def setup(self, run: Run) -> None:
+        run.check_reached("warmup", self.warmup)
         if not any(isinstance(part, Backward) for part in run.loss.modules()):
             raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
 
@@ -220,6 +225,9 @@ class Prune(Strategy):
         self.every = check_count("every", every, 1)
         self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
         self.keep: Tensor | None = None  # (N, M)
+
+    def setup(self, run: Run) -> None:
+        run.check_reached("start", self.start)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start or (run.epoch - self.start) % self.every:

@@ -25,7 +25,7 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
     | --- | --- | --- |
     | the noise is not known, or below 3 % | ``ce`` | nothing is to be gained, and robustness costs a little |
     | else, up to 2·10⁸ rows × classes | ``elr`` | the most even under symmetric and asymmetric noise |
-    | more | ``gce`` or, beyond 31 classes, ``gce+`` | they remember nothing of rows |
+    | more | ``gce`` or, beyond 100 classes, ``gce+`` | they remember nothing of rows |
 
     >>> choose_method(10, 5000, 0.01), choose_method(10, 5000, 0.2), choose_method(1000, 10**6, 0.2)
     ('ce', 'elr', 'gce+')
@@ -34,7 +34,7 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
         return "ce"
     if rows * num_classes <= MEMORY:
         return "elr"
-    return "gce+" if num_classes**2 > 1000 else "gce"
+    return "gce+" if num_classes > 100 else "gce"
 
 
 def estimate_noise(task: Task, *, seed: int = 0) -> float | None:

@@ -19,10 +19,14 @@ from torch import Tensor, nn
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.heads import get_head
+from noiseproof.heads.attention import Attention
+from noiseproof.heads.gaussian import GaussianFactors, GaussianRoot, GaussianScale
 from noiseproof.losses import Loss
 from noiseproof.losses.gaussian import Het
 from noiseproof.models.classifier import Classifier
 from noiseproof.train.loop import Result
+
+BESIDE_LOGITS = Attention, GaussianRoot, GaussianScale, GaussianFactors  # a linear layer, and more that only trains
 
 
 class Predictor(nn.Module):
@@ -64,10 +68,10 @@ class Predictor(nn.Module):
 
 
 def _without_spread(model: nn.Module) -> nn.Module:
-    """The same backbone under a head that gives logits alone."""
-    if not isinstance(model, Classifier):  # a Gaussian process, which has neither
+    """The same backbone under a head that gives logits alone; a head of the user's own stays."""
+    if not isinstance(model, Classifier) or type(model.head) not in BESIDE_LOGITS:  # or a Gaussian process
         return model
-    layer: nn.Linear = model.head.logits  # type: ignore[assignment]  # every head has one
+    layer: nn.Linear = model.head.logits  # type: ignore[assignment]
     head = get_head("linear", layer.in_features, layer.out_features)
     head.logits = layer
     return Classifier(model.backbone, head)

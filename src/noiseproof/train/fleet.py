@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -78,8 +78,8 @@ def fit_many(
     fabric = fabric or Fabric(accelerator="auto", devices=1)
     fabric.launch()
     on_gpu = fabric.device.type == "cuda"
-    exact = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
     if stack is None:
+        exact = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
         stack = on_gpu and fabric._precision.precision == "bf16-mixed" and not exact
     seating = Seating() if stack else None
     shared: Shared = {}
@@ -90,7 +90,7 @@ def fit_many(
     flying = deque[tuple[int, Flight]]()
     limit, more = at_once or 1, True  # as far as we know
     here = torch.cuda.current_stream(fabric.device) if on_gpu else None  # put back at the end: runs set their own
-    with asked_to_stop() as asked, torch.cuda.stream(here), _measured_convolutions(on_gpu and not exact):
+    with asked_to_stop() as asked, torch.cuda.stream(here):
         if on_gpu and at_once is None and (first := next(source, None)) is not None:
             limit = _how_many(replace(first[1], task=_on(first[1].task, fabric.device, shared)), fabric)
             source = chain([first], source)
@@ -132,17 +132,6 @@ def fit_many(
         of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
         raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to go on.")
     return outcomes
-
-
-@contextmanager
-def _measured_convolutions(on: bool) -> Iterator[None]:
-    """For a while, cuDNN tries its algorithms for a shape before it takes one: thousands of steps have the same."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = on or before
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 class _SharedClock:

@@ -23,9 +23,13 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from noiseproof.core.checks import check_count
+from noiseproof.core.registry import foreign_code
 from noiseproof.data.base import Inputs, shuffled
 from noiseproof.data.images import read_batches
+from noiseproof.losses.gaussian import Exploded
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.train import checkpoint
@@ -34,7 +38,7 @@ from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import VISIBLE, Record, Row, best_row
 from noiseproof.train.settings import Settings
 from noiseproof.train.step import Stepper
-from noiseproof.train.task import Task
+from noiseproof.train.task import Task, not_finite
 
 log = logging.getLogger("noiseproof")
 
@@ -72,6 +76,7 @@ class Result:
     run: Run
     strategies: tuple[Strategy, ...] = ()  # of the method, with what they remember
     stopped: str | None = None  # why it ended before its last epoch, if it did
+    new_steps: int = 0  # of this call: none where the run in its folder was finished
 
     @property
     def last(self) -> Row:
@@ -171,10 +176,17 @@ def training(
         )
     rate, full = settings.make_schedule(), settings.batch_rows(run.num_rows)
     run.batch_size = full
+    if full <= run.world_size and _needs_two_rows(run):
+        raise ValueError(
+            f"Expected at least {run.world_size + 1} rows a step, since the model's batch normalisation cannot learn "
+            f"from one alone, got {full} of {run.num_rows}. Raise the batch size, or choose a model without it."
+        )
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
               "inputs": _checksum(task.train.x) if folder else None,
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
+    if code := foreign_code(f"{job.method} {[*config.values()]}"):
+        config["code"] = code  # new formulas must not go on with what old ones began
     keeper = _Keeper(folder, config, run, record, method, settings)
     done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind
     first_step = run.step
@@ -208,14 +220,15 @@ def training(
             rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
             for strategy in method.strategies:
                 rows = strategy.rows(rows, run)
-            parts = torch.split(rows, full)
-            if settings.drop_last and len(parts) > 1 and len(parts[-1]) < full:
-                parts = parts[:-1]
+            parts = _parts(rows, full, settings.drop_last, run)
 
             for position in steps.epoch(parts, done) if steps else _eager_steps(parts, done, run, stepper):
                 if position is None:
                     yield
-                    continue
+                    if not (asked and done and steps is not None and steps.wants):
+                        continue
+                    position = done  # its step is not made: it stops where its stack's others do, to be stacked again
+                done = position
                 keeper.look()
                 if progress is not None:
                     progress(run.epoch, position, len(parts), None)
@@ -246,18 +259,21 @@ def training(
             if run.world_size > 1 and run.epoch < settings.epochs and run.any_process(bool(asked)):
                 keeper.save(0)  # several processes can only stop together
                 raise Interrupted(f"Stopped after epoch {run.epoch} of {settings.epochs}. Resume to go on.")
+    except Exploded as error:
+        raise keeper.diverged(run.step, str(error)) from error
     finally:
         if steps is not None:
             steps.convoy.leave(steps)
     if fabric.device.type == "cuda":
         torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
-    return Result(record.rows, run, method.strategies, run.stopped)
+    return Result(record.rows, run, method.strategies, run.stopped, run.step - first_step)
 
 
 def _start(
     task: Task, method: Method, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, samples: bool
 ) -> tuple[Run, Record]:
     """Models, optimisers and the state that strategies keep."""
+    check_count("seed", seed, 0)
     num_classes = task.train.num_classes
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
@@ -284,6 +300,7 @@ def _start(
         if missing := loss.needs - plain.head.gives - method.adds:
             raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
         run.add(plain, build)
+    run.strategies = method.strategies
     for strategy in method.strategies:
         if strategy.validates and task.validation is None:
             raise ValueError(
@@ -291,6 +308,33 @@ def _start(
             )
         strategy.setup(run)
     return run, Record(task, run, samples=samples, folder=folder)
+
+
+def _parts(rows: Tensor, full: int, drop_last: bool, run: Run) -> tuple[Tensor, ...]:
+    """The rows of each step of an epoch, ``full`` of them, fewer in the last one."""
+    parts = torch.split(rows, full)
+    last = len(parts[-1])
+    if drop_last and len(parts) > 1 and last < full:
+        return parts[:-1]
+    if len(parts) > 1 and last <= run.world_size and _needs_two_rows(run):
+        # In the first step, which is then the largest: a captured one makes room for no more rows later.
+        return torch.split(rows, [full + last, *[full] * (len(parts) - 2)])
+    return parts
+
+
+def _needs_two_rows(run: Run) -> bool:
+    """Whether models refuse to learn from one row, as batch normalisation does where each channel is one number."""
+    norms = any(isinstance(layer, _BatchNorm) for layer in run.plain_models[0].modules())
+    if run.is_sharded or not norms:
+        return False
+    model = copy.deepcopy(run.plain_models[0]).train()
+    x = run.fetch(run.data.x, torch.zeros(1, dtype=torch.int64), run.normalise)
+    try:
+        with torch.no_grad(), torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
+            run.forward(model, x)
+    except ValueError:  # PyTorch's "Expected more than 1 value per channel"
+        return True
+    return False
 
 
 def _eager_steps(parts: Sequence[Tensor], done: int, run: Run, step: Callable[[Batch], None]) -> Iterator[int]:
@@ -351,10 +395,16 @@ class _Keeper:
         lr = float(self.run.optimizers[0].param_groups[0]["lr"])
         sigmas = [str(s) for s in self.method.strategies if "sigma" in s.parameters]
         causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
+        why = f"Likely: {' or '.join(causes)}. Lower it, or clip gradients."
+        if where := not_finite(self.run.data.x):
+            why = f"Nor are the inputs, in {where}. Drop the row, or fill it in."
+        raise self.diverged(good, why)
+
+    def diverged(self, good: int, why: str) -> Diverged:
+        """The error of a run whose first ``good`` steps went well."""
         last = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
-        raise Diverged(
-            f"Loss or weights are not finite at step {good + 1} (epoch {self.run.epoch + 1}). "
-            f"Likely: {' or '.join(causes)}. Lower it, or clip gradients. "
+        return Diverged(
+            f"Loss or weights are not finite at step {good + 1} (epoch {self.run.epoch + 1}). {why} "
             + (f"The last good checkpoint is {last}." if last else "No checkpoint was saved.")
         )
 
@@ -428,7 +478,7 @@ class _Keeper:
             if self.config.get(key) != then.get(key):
                 raise checkpoint.BadCheckpoint(
                     f"Expected {key}={then.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
-                    "Resume with the same settings, or choose another folder."
+                    "Resume with the same settings and code, or choose another folder."
                 )
         for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})

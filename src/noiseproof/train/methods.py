@@ -113,8 +113,11 @@ class Setting:
 
     @property
     def forget(self) -> float:
-        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; else a fifth."""
-        return self.rate or 0.2
+        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; else a fifth.
+
+        Of labels to which no noise was added nobody has said that they are right.
+        """
+        return 0.2 if self.rate is None or self.noise == "none" else self.rate
 
 
 METHODS: Registry[Method] = Registry("method")
@@ -189,6 +192,8 @@ def _from_paper(spec: str, setting: Setting) -> str:
     said = said_of_data(params)
     if "dataset" in said or "num_classes" in said:  # other data, known by what is said
         data = {key: value for key, value in data.items() if key not in ("dataset", "num_classes")}
+    if said.get("noise", data.get("noise")) != data.get("noise"):  # other noise, whose rate is not the one here
+        data.pop("rate", None)
     found = preset(name.strip(), paper, {**data, **said})
     if not params:
         return found
@@ -270,10 +275,9 @@ def _cycled(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
 
 
 def _calibrated(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
-    try:
-        return calibrate(loss, setting.num_classes, said["like"]).loss or loss
-    except NoSolution:  # of few classes even MAE learns faster than that
-        return get_loss("gce", q=1.0)
+    if setting.num_classes <= said["like"]:  # a larger q would be nearer to MAE, and learn more slowly
+        return loss
+    return calibrate(loss, setting.num_classes, said["like"]).loss or loss
 
 
 def _calibrated_sum(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
@@ -338,7 +342,7 @@ define("gce**", "GCE with the logit bias of mae**.",
 define("nfl+mae**", "nfl+mae with the logit bias of mae**.",
        "{alpha}*nfl:gamma={gamma} + {beta}*mae", finish=_cycled,
        **_NFL_MAE, every=lambda s: s.every(1 / 18), C=0.15)
-define("gce+", "GCE whose q gives the first error that ``q`` gives ``like`` classes (002 §3.3); 1 at most.",
+define("gce+", "GCE whose q gives more than ``like`` classes the first error that ``q`` gives these (002 §3.3).",
        "gce:q={q}", finish=_calibrated,
        q=0.7, like=100)
 define("nce+agce+", "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (002 §3.3).",

@@ -150,15 +150,18 @@ class Record:
 
     def _sweep_training_set(self, run: Run) -> None:
         """For steps that mix samples, whose outputs belong to none: what the models say of each at the epoch's end."""
+        names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
         found = []
-        for rows, counts, outs in run.sweep():
-            scores = torch.stack([run.loss.scores(out) for out in outs], 1)  # (b, M, K)
-            label = run.data.given[rows, None].expand(-1, len(outs))
-            nll = F.cross_entropy(scores.transpose(1, 2), label, reduction="none")
-            found.append((rows, counts, torch.stack([nll.double(), scores.argmax(2).double()], 1)))  # (b, 2, M)
-        loss, predicted = run.merge(found).permute(1, 2, 0)
-        self.seen["loss"].copy_(loss)
-        self.seen["prediction"].copy_(predicted)
+        for rows, counts, outs in run.sweep(models=run.trained):
+            given, said = run.data.given[rows], []
+            for out in outs:
+                scores = run.loss.scores(out)
+                values = [F.cross_entropy(scores, given, reduction="none"), scores.argmax(1)]
+                values += [margin(scores, given), pull(run.loss, out, given)] if self.samples else []
+                said.append(torch.stack([value.double() for value in values], 1))
+            found.append((rows, counts, torch.stack(said, 2)))  # (b, names, M)
+        for name, values in zip(names, run.merge(found).permute(1, 2, 0), strict=True):
+            self.seen[name].copy_(values)
 
     def _write(self, epoch: int) -> None:
         assert self.folder is not None

@@ -63,13 +63,15 @@ def constant() -> Factor:
 
 
 @SCHEDULES.register("step")
-def step(at: Sequence[float] = (0.5, 0.75), factor: float = 0.1) -> Factor:
+def step(at: Sequence[float] | float = (0.5, 0.75), factor: float = 0.1) -> Factor:
     """Times ``factor`` from each epoch of ``at`` on (counted from 0); numbers below 1 are shares of the training.
 
     >>> [step(at=[66, 132])(epoch, 198) for epoch in (65, 66, 132)] == [1.0, 0.1, 0.1**2]
     True
+    >>> step(at=0.5)(50, 100)  # one needs no list
+    0.1
     """
-    marks = [check_number("at", mark, "[0, inf)", 0) for mark in at]
+    marks = [check_number("at", mark, "[0, inf)", 0) for mark in (at if isinstance(at, Sequence) else [at])]
     check_number("factor", factor, "(0, inf)", 0)
 
     def rate(epoch: int, epochs: int) -> float:

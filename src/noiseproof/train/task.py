@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from dataclasses import dataclass, field
@@ -85,6 +86,13 @@ def make_task(
     data_dir: str | None = None,
 ) -> Task:
     """The task of labels that are given: rows of ``data`` to train and to validate on; ``prepare`` says the rest."""
+    if not len(train):
+        raise ValueError(f"Expected rows of {data.name} to train on, got none. Look at what was read, or left out.")
+    for part, split in (("training", data.train), ("test", data.test)):
+        if split is not None and (where := not_finite(split.x)):
+            raise ValueError(
+                f"Expected finite {part} inputs, got NaN or infinity in {where}. Drop the row, or fill it in."
+            )
     known = _known_augmentation(data.name, paper)
     normalise = known[1] if known else _normalisation(train.x)
     labels = zlib.crc32(data.train.y[train.index.cpu()].numpy().tobytes())  # before any noise
@@ -108,6 +116,23 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
         if paper is not None and _known_augmentation(dataset, None):  # else vectors, which no paper augments
             raise
         return None
+
+
+def not_finite(x: Inputs) -> str | None:
+    """Where the first number of ``x`` (N, …) lies that is NaN or infinite, if it is in memory; None: nowhere.
+
+    >>> not_finite(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])), not_finite(torch.ones(2, 2))
+    ('row 1, column 1', None)
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return None
+    size = max(1, BLOCK // max(1, x[:1].numel()))
+    for start in range(0, len(x), size):
+        part = x[start : start + size]
+        if not math.isfinite(float(part.sum())) and len(found := (~part.isfinite()).nonzero()):  # a sum may overflow
+            row, *place = found[0].tolist()
+            return f"row {start + row}, {'column' if len(place) == 1 else 'place'} {', '.join(map(str, place))}"
+    return None
 
 
 def _normalisation(x: Inputs) -> Transform:
