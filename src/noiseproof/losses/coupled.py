@@ -39,7 +39,7 @@ class NCE(CoupledLoss):
     source: ClassVar[str] = "004 Table 1, Eq. 2; 002 Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
-        return _share(y.nll, -y.total(y.log_p))
+        return y.nll / -y.total(y.log_p)
 
 
 @register("nfl")
@@ -66,21 +66,14 @@ class NFL(CoupledLoss):
     def value(self, y: LabelProb) -> Tensor:
         if self.detach:
             constant = (-torch.expm1(y.log_p.detach())) ** self.gamma
-            return _share(y.miss.detach() ** self.gamma * y.nll, -y.total(constant * y.log_p))
+            return y.miss.detach() ** self.gamma * y.nll / -y.total(constant * y.log_p)
         if self.gamma == 0:
-            return _share(y.nll, -y.total(y.log_p))
+            return y.nll / -y.total(y.log_p)
         own = pointwise(y.nll, self._focal)
         if readable(y.log_p):
             total: Tensor = _FocalTotal.apply(y.log_p, self._focal)  # type: ignore[no-untyped-call]
-            return _share(own, total if own.dim() == 1 else total[:, None])
-        return _share(own, y.total(pointwise(-y.log_p, self._focal)))
-
-
-def _share(own: Tensor, total: Tensor) -> Tensor:
-    """The label's share of the sum over classes; a logit of −∞ makes that ∞, and the share one of its own label."""
-    wide = torch.promote_types(own.dtype, total.dtype)
-    most = torch.finfo(wide).max
-    return own.to(wide).clamp_max(most) / total.to(wide).clamp_max(most)
+            return own / (total if own.dim() == 1 else total[:, None])
+        return own / y.total(pointwise(-y.log_p, self._focal))
 
 
 class _FocalTotal(torch.autograd.Function):
@@ -93,8 +86,8 @@ class _FocalTotal(torch.autograd.Function):
         miss = (1 - p).clamp_min_(torch.finfo(p.dtype).eps / 2)
         power = miss**focal.gamma
         ctx.save_for_backward(log_p, p, miss, power)
-        ctx.focal = focal
         total: Tensor = -torch.linalg.vecdot(power, log_p)
+        ctx.focal, ctx.masked = focal, not total.is_cpu or bool(total.isinf().any())  # a GPU is not waited for
         return total
 
     @staticmethod
@@ -102,7 +95,8 @@ class _FocalTotal(torch.autograd.Function):
         log_p, p, miss, power = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
             return -grad[:, None] * ctx.focal.slope(LabelProb(-log_p)), None
-        log_p = log_p.clamp_min(torch.finfo(p.dtype).min)  # of a logit of −∞, p·log p is 0·∞ else
+        if ctx.masked:
+            log_p = log_p.clamp_min(torch.finfo(p.dtype).min)  # of a logit of −∞, p·log p is 0·∞ else
         gamma = ctx.focal.gamma  # the slope is (1 − p)^γ (γ p log p/(1 − p) − 1)
         return (p * log_p).div_(miss).sub_(1 / gamma).mul_(power).mul_(grad[:, None] * gamma), None
 
