@@ -113,6 +113,12 @@ class Experiment:
         )
 
     @property
+    def version(self) -> int:
+        """Of its results: others are not of this experiment."""
+        name = self.method.partition(":")[0].strip()
+        return REVISED.get(name) or REVISED.get(name.partition("@")[0], RESULT_VERSION)
+
+    @property
     def seed_of_noise(self) -> int:
         return self.seed if self.noise_seed is None else self.noise_seed
 
@@ -156,7 +162,7 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
         **plain.as_dict(),
         "settings": plain.settings.as_dict(),
         "noise_seed": plain.seed_of_noise,
-        "version": _version(plain.method),
+        "version": plain.version,
     }
     if plain.precision == "32":  # as it was before there was any other
         del what["precision"]
@@ -164,11 +170,6 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
         what["contents"] = contents
     text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _version(method: str) -> int:
-    name = method.partition(":")[0]
-    return REVISED.get(name) or REVISED.get(name.partition("@")[0], RESULT_VERSION)
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:

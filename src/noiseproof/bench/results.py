@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from noiseproof.bench.experiment import RESULT_VERSION, Experiment
+from noiseproof.bench.experiment import Experiment
 from noiseproof.losses.gaussian import Het
 from noiseproof.train import Result
 from noiseproof.train.checkpoint import write_text
@@ -121,7 +121,7 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
     sittings, and of runs side by side each one's share. ``peak_memory`` is the largest that its process, or the GPU
     with all that went on beside it, ever had until then.
     """
-    found: Json = {"key": experiment.key, "version": RESULT_VERSION, "status": "done", "error": None}
+    found: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}
     found |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
     if isinstance(outcome, Result):
         found |= {"samples": next((p.samples for p in outcome.run.loss.modules() if isinstance(p, Het)), None)}
