@@ -48,7 +48,7 @@ MORE = [
 RUNS = [
     *((PLAIN, BUSY.get(name, name)) for name in METHODS if name not in DRAW_FOR_THEMSELVES),
     *((PLAIN, spec) for spec in MORE),
-    *((NORMALISED, spec) for spec in ("ce", BUSY["sln-mo-lc"])),
+    *((NORMALISED, spec) for spec in ("ce", BUSY["sln-mo-lc"], BUSY["elr+"])),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,15 @@ def test_training_averages_see_each_row_once_an_epoch_before_it_is_learned() -> 
     twice = untrained.strategies[-1]
     assert isinstance(twice, TrainingAverages) and bool((twice.sums[:, 0] == 2).all())
     assert float((twice.probs - sums.probs).min()) >= 0
+
+
+def test_where_inputs_are_mixed_each_row_is_asked_by_itself_after_the_epoch() -> None:
+    x, _, given = planted(64)
+    task = task_of(x, given)
+    mixed = train(task, with_parts(task, "ce & mixup", TrainingAverages()), replace(SHORT, epochs=1), seed=2)
+    sums = mixed.strategies[-1]
+    assert isinstance(sums, TrainingAverages) and bool((sums.sums[:, 0] == 1).all())
+    torch.testing.assert_close(sums.mean("probs"), mixed.run.predict().exp())
 
 
 def test_watching_does_not_change_the_training() -> None:

@@ -128,7 +128,7 @@ def test_failed_runs_have_no_part_and_their_method_comes_after_the_others() -> N
 
 def test_one_seed_has_a_mean_and_nothing_else() -> None:
     best, other = rank({"a": [0.8], "b": [0.9]})
-    assert best == Place("b", 0.9, seeds=1) and other == Place("a", 0.8, seeds=1)
+    assert best == Place("b", 0.9, seeds=1) and other == Place("a", 0.8, seeds=1, shared=1)
 
 
 @pytest.mark.parametrize("accuracies", [{}, {"a": []}, {"a": [0.1], "b": [0.1, 0.2]}])
@@ -438,3 +438,28 @@ def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
     at = data.encoder.names.index("pixel 20")
     assert data.test is not None and data.test.x[0, at] == data.encoder.fill[at].float()
     assert any("1 words in it ('?') count as missing" in note for note in notes)
+
+
+def test_a_method_in_two_spellings_is_compared_once(tmp_path: Path) -> None:
+    found = compare("digits", ["ce", "gce", "gce:q=0.7", "ce"], results_dir=tmp_path, seeds=2, settings=SHORT)
+    assert sorted(place.method for place in found.places) == ["ce", "gce"]
+
+
+def test_a_test_is_over_the_seeds_that_both_have() -> None:
+    places = rank({"a": [0.9, nan, 0.9, 0.91], "b": [nan, 0.5, 0.51, 0.5]})
+    assert (places[0].seeds, places[1].seeds, places[1].shared) == (3, 3, 2)
+    assert "over 2 seeds" in recommend(places)
+
+
+def test_a_column_of_codes_stays_one_where_its_only_word_would_be_held_out(tmp_path: Path) -> None:
+    """Whichever row it is in: numerals alone would be read as numbers."""
+    draw = np.random.default_rng(0)
+    grade = draw.choice([1, 2, 3, 4], 60).astype(object)
+    frame = pd.DataFrame({"a": draw.normal(size=60), "y": ["u", "v"] * 30})
+    for row in range(0, 60, 7):
+        codes = grade.copy()
+        codes[row] = "B"
+        path = tmp_path / "graded.csv"
+        frame.assign(grade=codes).to_csv(path, index=False)
+        data = get_dataset(own_table(path, "y", tmp_path)[0])
+        assert data.encoder is not None and data.encoder.categories == {"grade": ("1", "2", "3", "4", "B")}  # type: ignore[attr-defined]

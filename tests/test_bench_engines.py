@@ -119,6 +119,85 @@ def test_a_forecast_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) ->
     assert forecast([wild], {}) == {wild: None}
 
 
+def test_a_forecast_is_of_files_as_they_are_and_of_this_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noiseproof.bench.forecast.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
+    own = replace(ONE, dataset=f"table:table={own_csv(tmp_path, 40)},label=y")
+    results = run_all([own], tmp_path / "results")
+    other = replace(own, seed=4)
+    assert forecast([other], results) == {other: results[own.key]["seconds"]}
+    on_gpu = {key: {**result, "provenance": {**result["provenance"], "gpu": "H200"}} for key, result in results.items()}
+    assert forecast([other], on_gpu) == {other: 1.5}
+    own_csv(tmp_path, 60)
+    assert forecast([other], results) == {other: 1.5}
+
+
+def own_csv(folder: Path, rows: int) -> Path:
+    numbers = np.random.default_rng(rows).normal(size=(rows, 2))
+    lines = [f"{a:.3f},{b:.3f},{i % 2}" for i, (a, b) in enumerate(numbers)]
+    path = folder / "own.csv"
+    path.write_text("\n".join(["a,b,y", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_table_that_is_edited_in_a_sweep_spoils_no_result(engine: str, tmp_path: Path) -> None:
+    """What was trained on its old rows is filed as theirs; the rest is left out, and said to be."""
+    table, folder = own_csv(tmp_path, 40), tmp_path / "results"
+    text, runs = table.read_text(), []
+    for seed in range(3):
+        settings = replace(SHORT, epochs=1 if seed == 0 else 40, checkpoint_steps=None)
+        runs.append(replace(ONE, dataset=f"table:table={table},label=y", seed=seed, settings=settings))
+    keys = [run.key for run in runs]
+
+    def edit(*told: Any) -> None:
+        own_csv(tmp_path, 60)
+
+    options = {} if engine == "local" else {"workers": 1}
+    with pytest.raises((BadExperiment, ChildProcessError), match="as they were when this sweep began|wrote above"):
+        run_all(runs, folder, engine=engine, progress=edit, **options)
+    assert {run.key for run in runs}.isdisjoint(read_results(folder))  # nothing is said of the new rows
+    done = set(read_results(folder))
+    assert keys[0] in done <= set(keys)
+    table.write_text(text)
+    whole = without_times(run_all(runs, tmp_path / "whole"))
+    assert without_times(run_all(runs, folder)) == whole and set(whole) == set(keys)
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure_of_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Under whichever engine: with room again, the same call goes on."""
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(ChildProcessError, match="What they wrote above says why"):
+        run_all([ONE], tmp_path, engine="processes", workers=1)
+    assert "Expected to write" in capfd.readouterr().err
+    assert not read_results(tmp_path)
+    (tmp_path / "runs").unlink()
+    assert run_all([ONE], tmp_path)[ONE.key]["status"] == "done"
+
+
+def test_what_another_driver_has_mended_is_not_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
+    assert run_all([wild], tmp_path)[wild.key]["status"] == "failed"
+    path = result_path(tmp_path, wild.key)
+    mended = {**json.loads(path.read_text()), "status": "done", "last": {}, "seconds": 0.0}
+
+    def meanwhile(*args: Any) -> None:
+        path.write_text(json.dumps(mended))
+
+    monkeypatch.setattr("noiseproof.bench.engines.check", meanwhile)
+    assert run_all([wild], tmp_path, retry_failed=True)[wild.key] == mended
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"status": "done"}', '{"key": '])
+def test_a_file_that_is_no_result_is_refused_before_anything_trains(text: str, tmp_path: Path) -> None:
+    result_path(tmp_path, ONE.key).write_text(text)
+    for call in (lambda: run_all([replace(ONE, seed=1), ONE], tmp_path), lambda: status([ONE], tmp_path)):
+        with pytest.raises(ValueError, match=f"Expected a result in .*{ONE.key}.json, got .*Remove it to run it again"):
+            call()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{ONE.key}.json"]
+
+
 def test_a_forecast_is_for_as_many_threads_as_the_runs_will_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +342,7 @@ def test_a_checkpoint_that_cannot_be_read_stops_its_own_run_only(
         train(torn.make_task(), torn.method, torn.settings, seed=torn.seed, out=where, max_steps=3)
     for checkpoint in (where / "checkpoints").iterdir():
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
-    with pytest.raises((BadCheckpoint, RuntimeError)) as told:
+    with pytest.raises((BadCheckpoint, ChildProcessError)) as told:
         run_all([torn, well], tmp_path, engine=engine, workers=1 if engine == "processes" else None)
     assert str(where) in str(told.value) + capfd.readouterr().err
     assert status([torn, well], tmp_path) == {torn: "interrupted", well: "done"}
@@ -611,7 +690,7 @@ def test_what_a_run_prints_does_not_confuse_its_driver(tmp_path: Path, capfd: py
 
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RuntimeError, match="Expected workers that work"):
+    with pytest.raises(ChildProcessError, match="Expected workers that work"):
         run_all([ONE], tmp_path, engine="processes", workers=1)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
-from noiseproof.bench.experiment import RESULT_VERSION, _digest, folder_digest
+from noiseproof.bench.experiment import RESULT_VERSION, REVISED, _digest, folder_digest
 from noiseproof.core.registry import Registry, format_call
 from noiseproof.data import DATASETS, Dataset, Split, corrupt, get_dataset
 from noiseproof.data.augment import augmentation
@@ -109,7 +109,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
     }
     presets = [str(row) for row in (*losses.PRESETS, *methods.PRESETS)]
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "8df7bd5140a30c68"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "d2fc73be56443fd3"
 
 
 def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +117,9 @@ def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.M
         _digest.cache_clear()
         return [replace(ONE, method=spec).key for spec in ("nfl+mae@002:dataset=cifar10", "nfl+mae", "gce@002")]
 
+    assert replace(ONE, method="nfl+mae@002 & momentum:alpha=0.9").version == REVISED["nfl+mae@002"]
+    assert replace(ONE, method="gce+&momentum").version == REVISED["gce+"]
+    assert replace(ONE, method="gce & momentum").version == RESULT_VERSION
     now = keys()
     monkeypatch.setattr("noiseproof.bench.experiment.REVISED", {})
     before = keys()
@@ -372,3 +375,42 @@ def test_experiments_made_in_python_are_refused_by_field() -> None:
     with pytest.raises(BadExperiment, match="head that gives") as refused:
         check([replace(ONE, method="nal:lam=1 + ce")])
     assert refused.value.field == "method"
+
+
+# What editors and calendars put into files
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_none_of_its_words(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_bytes(b'\xef\xbb\xbf[[experiment]]\ndataset = "digits"\n')
+    assert load_experiments(tmp_path / "sweep.toml") == [Experiment("digits")]
+
+
+@pytest.mark.parametrize("comment", ["# \u2028", "# \u0085", "# \x0b"])
+def test_lines_are_counted_as_editors_do(comment: str) -> None:
+    with pytest.raises(BadExperiment, match=r"^text:4: "):
+        load_experiments(f'[[experiment]]\n{comment.replace(chr(11), " ")}\ndataset = "digits"\nmethod = "cee"\n')
+
+
+def test_a_date_is_no_seed() -> None:
+    with pytest.raises(BadExperiment, match=r"^text:3: Expected `seed` to be an integer"):
+        load_experiments('[[experiment]]\ndataset = "digits"\nseed = 2024-01-01\n')
+
+
+def test_seeds_are_what_they_are_or_refused() -> None:
+    assert replace(ONE, seed=2**53 + 1).seed == 2**53 + 1
+    assert replace(ONE, seed=2**53 + 1).key != replace(ONE, seed=2**53).key
+    for name in ("seed", "noise_seed"):
+        with pytest.raises(ValueError, match=f"Expected `{name}` below 2"):
+            replace(ONE, **{name: 2**63})
+
+
+def test_a_pinned_experiment_keeps_its_key(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("x,y\n1,0\n2,1\n")
+    one = replace(ONE, dataset=f"table:table={table},label=y")
+    pinned = one.pinned()
+    pinned.check_unchanged()
+    table.write_text("x,y\n1,0\n2,0\n")
+    assert pinned == one and pinned.key == pinned.pinned().key != one.key
+    with pytest.raises(BadExperiment, match="as they were when this sweep began"):
+        pinned.check_unchanged()

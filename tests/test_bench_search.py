@@ -21,7 +21,18 @@ import pytest
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
-from noiseproof.bench.search import GRIDS, Pruned, Range, _run, _suggest, expand, free_parts, search, search_all
+from noiseproof.bench.search import (
+    GRIDS,
+    Pruned,
+    Range,
+    _run,
+    _suggest,
+    expand,
+    free_parts,
+    grids_of,
+    search,
+    search_all,
+)
 from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
 from noiseproof.core.registry import parse_call
@@ -72,8 +83,8 @@ def test_what_the_papers_chose_is_in_their_grids() -> None:
     for name, paper, holds, spec in [*PRESETS, *loss_presets.PRESETS]:
         if name not in GRIDS.get(paper, {}) or (paper == "001" and holds.get("dataset") == "clothing1m"):
             continue
-        grid = [parse_call(point) for point in expand(GRIDS[paper][name])]
-        assert parse_call(spec) in grid, (spec, GRIDS[paper][name])
+        searched = grids_of(paper, holds.get("dataset", ""))[name]
+        assert parse_call(spec) in [parse_call(point) for point in expand(searched)], (spec, searched)
         seen.add((paper, name))
     assert seen == {(paper, name) for paper, grids in GRIDS.items() for name in grids}
 
@@ -86,7 +97,7 @@ def test_every_point_of_the_papers_grids_is_a_method() -> None:
             for point in expand(grid):
                 get_method(point, task, Settings(epochs=300))
                 count += 1
-    assert count == 5 + 5 + 5 + 15 + 5 + 9 + 3 + 5 + 5 + 4
+    assert count == 5 + 5 + 5 + 15 + 5 + 6 + 3 + 5 + 5 + 4 + 3 + 20
 
 
 # Searches
@@ -124,7 +135,9 @@ def test_the_first_of_equals_is_chosen(tmp_path: Path) -> None:
     for order in ("[0.1,0.9]", "[0.9,0.1]"):
         grid = replace(GRID, method=f"gce:q={order}")
         for path in map(tmp_path.joinpath, (f"{replace(grid, method=m).key}.json" for m in expand(grid.method))):
-            path.write_text(json.dumps({"last": {"validation_accuracy": 0.5, "test_accuracy": 0.5}, "error": None}))
+            last = {"validation_accuracy": 0.5, "test_accuracy": 0.5}
+            about: Any = {"key": path.stem, "status": "done", "experiment": {}, "provenance": {}}
+            path.write_text(json.dumps({**about, "last": last, "error": None}))
         assert search(grid, tmp_path, seeds=1, fit=fails).method == next(expand(grid.method))
 
 
@@ -272,7 +285,7 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
     assert {grid.method.partition(":")[0] for grid in asked} == set(GRIDS["000"])
     for grid in asked:  # the first 50 000 rows of MNIST, for one
         name = grid.method.partition(":")[0]
-        assert grid == replace(by_method[name], method=GRIDS["000"][name]) and grid.rows == 50_000
+        assert grid == replace(by_method[name], method=grids_of("000", "mnist")[name]) and grid.rows == 50_000
     asked.clear()
     command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--epochs", "7", "--full"]
     assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0

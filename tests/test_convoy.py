@@ -152,6 +152,29 @@ def test_a_stack_that_fails_lets_its_members_go_alone(
     assert "are not stacked: MemoryError: No memory left." in caplog.text
 
 
+def test_a_step_that_fails_is_made_again_by_who_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the third step's backward pass, after memories have moved."""
+    steps, backward = iter(range(10**6)), Fabric.backward
+
+    def fail(self: Fabric, *args: Any, **options: Any) -> None:
+        if next(steps) == 2:
+            raise MemoryError("No memory left.")
+        backward(self, *args, **options)
+
+    for method in ("elr", "nal:start=0"):
+        together = jobs([method, method])
+        with monkeypatch.context() as patch:
+            patch.setattr(Fabric, "backward", fail)
+            outcomes = fly(together)
+        steps = iter(range(10**6))
+        for job, outcome in zip(together, outcomes, strict=True):
+            assert_as_alone(job, outcome)
+            alone = train(job.task, job.method, job.settings, seed=job.seed, fabric=double())
+            for a, b in zip(alone.strategies, outcome.strategies, strict=True):  # type: ignore[union-attr]
+                for one, other in zip(a.state_dict().values(), b.state_dict().values(), strict=True):
+                    torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
 def test_a_stack_that_cannot_be_made_lets_its_members_go_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> None:
         raise MemoryError("No memory left.")

@@ -95,9 +95,18 @@ def test_what_strategies_keep_is_counted(task: Task) -> None:
     ],
 )
 def test_steps_are_those_of_the_real_run(task: Task, options: dict[str, Any], steps: int) -> None:
+    """Also of a method that chooses its rows."""
+    few = replace(SETTINGS, model="mlp:hidden=[2]", batch_size=20)
+    method = "ce & class-balanced:per_class=5"
+    assert estimated(task, method, few).steps == 3 * 7 == train(task, method, few, fabric=cpu()).run.step
     settings = replace(SETTINGS, model="mlp:hidden=[2]", **options)
     assert estimated(task, settings=settings).steps == steps
     assert train(task, "ce", settings, fabric=cpu()).run.step == steps
+
+
+def test_what_the_run_would_refuse_is_not_estimated(task: Task) -> None:
+    with pytest.raises(ValueError, match="Expected `start` below the 3 epochs"):
+        estimated(task, "ce & label-correction:start=4", replace(SETTINGS, epochs=3))
 
 
 def test_time_counts_passes_over_validation_and_test_as_a_third(task: Task) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,14 @@ def test_a_run_that_fails_leaves_the_others_alone(at_once: int) -> None:
     assert isinstance(refused, ValueError) and "no-such-method" in str(refused)
     for job, outcome in zip(jobs(), [first, *rest], strict=True):
         same(essence(outcome), essence(alone(job)))
+
+
+def test_a_folder_that_is_taken_fails_alone(tmp_path: Path) -> None:
+    every = [replace(job, out=tmp_path / name) for job, name in zip(jobs(), "abbc", strict=False)]
+    told: list[int] = []
+    outcomes = fit_many(every, fabric=cpu(), finished=lambda number, outcome: told.append(number))
+    assert [isinstance(outcome, ValueError) for outcome in outcomes] == [False, False, True, False]
+    assert "Expected a folder of its own for each run" in str(outcomes[2]) and sorted(told) == [0, 1, 2, 3]
 
 
 def test_no_more_than_asked_for_are_under_way() -> None:

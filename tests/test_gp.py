@@ -21,6 +21,7 @@ from noiseproof.heads.process import (
     log_odds,
     mean_softmax,
 )
+from noiseproof.train import Settings, prepare, train
 
 FIXED = {"length_scale": 1.7, "signal": 2.5, "noise": 0.8}
 
@@ -271,3 +272,10 @@ def test_the_refusal_says_the_memory() -> None:
 def test_options_out_of_range(option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"`{option}`"):
         GaussianProcessClassifier(**{option: value})
+
+
+@pytest.mark.parametrize("loss", ["mae", "ln", "bitemp", "peer"])
+def test_other_losses_are_refused_which_it_would_pass_by(loss: str) -> None:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    with pytest.raises(ValueError, match="Expected the loss `ce` for gp"):
+        train(task, f"{loss} & gp:steps=3", Settings(epochs=1, model="mlp:hidden=[4]"))

@@ -13,16 +13,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from killed_run import SETTINGS, STEPS, cpu, folder, make_task
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from noiseproof.core.registry import Registry
+from noiseproof.data import get_dataset
+from noiseproof.data.augment import Normalise, Transform
+from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
-from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method
+from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method, prepare
 from noiseproof.train import train as train_anywhere
-from noiseproof.train.checkpoint import BadCheckpoint, checkpoints, latest, load
+from noiseproof.train.checkpoint import BadCheckpoint, checkpoints, latest, load, save
+from noiseproof.train.loop import Job, training
 
 HERE = Path(__file__).parent
 LC = "sln-mo-lc:alpha=0.9,start=1"  # labels are corrected from step 6 on, the second time from what the first made
@@ -340,3 +346,115 @@ def test_in_a_thread_signals_are_left_to_others(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) == before
     train(task(), "ce", PLAIN, out=tmp_path / "main")
     same(left_behind(tmp_path / "thread"), left_behind(tmp_path / "main"))
+
+
+# What was prepared otherwise, and what is left of others
+
+
+def stopped(data: Task, out: Path, settings: Settings = SETTINGS, **options: Any) -> None:
+    with pytest.raises(Interrupted):
+        train(data, "ce", settings, out=out, max_steps=3, **options)
+
+
+@pytest.mark.parametrize("part", ["augment", "normalise"])
+def test_inputs_that_are_prepared_otherwise_do_not_go_on(part: str, tmp_path: Path) -> None:
+    data = task()
+    other = Normalise((0.5,), (2.0,))
+    stopped(data, tmp_path)
+    with pytest.raises(BadCheckpoint, match=f"Expected {part}=.*to resume .*got 'Normalise"):
+        train(replace(data, **{part: other}), "ce", SETTINGS, out=tmp_path, resume=True)
+    again = replace(data, normalise=Normalise((0.25 + 1e-12,), (0.5,)), augment=Nameless())
+    stopped(again, tmp_path / "again")
+    same_to_all = replace(again, normalise=Normalise((0.25,), (0.5,)), augment=Nameless())  # but for a last digit
+    assert train(same_to_all, "ce", SETTINGS, out=tmp_path / "again", resume=True).new_steps
+
+
+class Nameless(Transform):
+    """As somebody writes one: Python shows it with an address."""
+
+    def transform(self, x: Tensor, u: Tensor) -> Tensor:
+        return x
+
+
+def test_checkpoints_from_before_inputs_were_described_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped(task(), tmp_path)
+    newest = latest(tmp_path / "checkpoints")
+    assert newest is not None
+    state = load(newest)
+    assert {"augment", "normalise", "input_shape"} <= state["config"].keys()
+    for key in ("augment", "normalise", "input_shape"):
+        del state["config"][key]
+    del state["seconds"]
+    save(tmp_path / "checkpoints", state["step"], state)
+    assert train(task(), "ce", SETTINGS, out=tmp_path, resume=True).new_steps
+
+
+def test_an_epochs_seconds_are_those_of_all_its_sittings(tmp_path: Path) -> None:
+    """By a clock that passes one second with each look at it."""
+    looks = iter(range(10**6))
+
+    def sitting(**options: Any) -> Result:
+        steps = training(Job(task(), "ce", SETTINGS, out=tmp_path), cpu(), clock=lambda: float(next(looks)), **options)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as finished:
+                return finished.value  # type: ignore[no-any-return]
+
+    with pytest.raises(Interrupted):
+        sitting(max_steps=3)
+    spent = load(latest(tmp_path / "checkpoints"))["seconds"]  # type: ignore[arg-type]
+    assert spent > 0
+    assert sitting(resume=True).rows[0]["seconds"] > spent
+
+
+def test_numbers_of_numpy_are_saved_as_pythons(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, clip=np.float32(1.0), workers=np.int64(0), checkpoint_seconds=np.float32(0.0))
+    found = train(task(), "ce", settings, seed=np.int64(3), out=tmp_path)  # type: ignore[arg-type]
+    assert load(latest(tmp_path / "checkpoints"))["config"]["seed"] == 3  # type: ignore[arg-type]
+    assert found.rows == train(task(), "ce", settings, seed=3, out=tmp_path, resume=True).rows
+    for seed, message in ((2**63, "below 2"), (1.5, "integer"), (-1, "at least 0")):
+        with pytest.raises(ValueError, match=message):
+            train(task(), "ce", SETTINGS, seed=seed)
+    assert train(task(), "ce", SETTINGS, seed=2**53 + 1).run.seed == 2**53 + 1
+    with pytest.raises(ValueError, match="Expected `max_steps` to be an integer of at least 1, got 0"):
+        train(task(), "ce", SETTINGS, max_steps=0)
+
+
+def test_what_a_run_without_a_checkpoint_left_is_not_the_next_ones(tmp_path: Path) -> None:
+    def kill(epoch: int, step: int, steps: int, row: object) -> None:
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    never = replace(SETTINGS, checkpoint_steps=None, checkpoint_seconds=1e9)
+    held_out = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
+    with pytest.raises(KeyboardInterrupt):
+        train(held_out, "mae", never, out=tmp_path, samples=True, progress=kill)
+    assert (tmp_path / "best.safetensors").exists() and (tmp_path / "samples" / "epoch-0001.safetensors").exists()
+    (tmp_path / "samples" / "mine.txt").write_text("mine")
+    train(replace(task(), validation=None), "gce", never, out=tmp_path)
+    assert not (tmp_path / "best.safetensors").exists()
+    assert [path.name for path in (tmp_path / "samples").iterdir()] == ["mine.txt"]
+
+
+class Tied(Backbone):
+    """Two layers that share their weights."""
+
+    num_features = 8
+
+    def __init__(self, *, in_features: int = 2, init: str = "pytorch") -> None:
+        super().__init__(init)
+        self.first, self.second, self.third = nn.Linear(in_features, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.third.weight = self.second.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.third(self.second(self.first(x.flatten(1)).relu()).relu()).relu()
+        return out
+
+
+def test_tied_weights_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS._factories, "test-tied", Tied)
+    held_out = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
+    train(held_out, "ce", replace(SETTINGS, model="test-tied"), out=tmp_path)
+    best = load_file(tmp_path / "best.safetensors")
+    assert torch.equal(best["models.0.backbone.second.weight"], best["models.0.backbone.third.weight"])

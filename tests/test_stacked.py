@@ -62,6 +62,11 @@ def test_every_small_model_stacks(name: str) -> None:
     assert_same_step(members(name), rows(name))
 
 
+def test_one_row_of_each() -> None:
+    """The last batch may have one: its convolutions' gradients, too."""
+    assert_same_step(members("wrn-28-2:depth=10"), rows("wrn-28-2:depth=10")[:SEATS])
+
+
 def test_members_and_stack_share_their_weights_until_they_are_released() -> None:
     together = members("cnn4")
     stack, x = Stack(together), rows("cnn4")

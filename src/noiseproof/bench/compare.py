@@ -53,17 +53,21 @@ def compare(
     Raises:
         BadExperiment: before anything trains, of a method or noise that is none.
     """
-    methods, settings = list(dict.fromkeys(methods)), settings or Settings()
+    settings = settings or Settings()
     check_count("seeds", seeds, 1)
     if not methods:
         raise ValueError("Expected methods to compare, got none.")
     data = get_dataset(dataset, data_dir)
     if data.test is None:
-        raise ValueError(f"Expected a dataset with a test part, got {dataset!r}. Hold rows out with own_table.")
-    every = {
-        method: [Experiment(dataset, noise, method, seed, settings, validation) for seed in range(seeds)]
-        for method in methods
-    }
+        raise ValueError(
+            f"Expected a dataset with a test part, got {dataset!r}. Give it one, "
+            "or of a table hold rows out with own_table."
+        )
+    every: dict[str, list[Experiment]] = {}
+    for method in methods:  # each once, however it is written
+        runs = [Experiment(dataset, noise, method, seed, settings, validation).pinned() for seed in range(seeds)]
+        if runs[0].key not in {others[0].key for others in every.values()}:
+            every[method] = runs
     results = run_all(
         [runs[seed] for seed in range(seeds) for runs in every.values()],  # all methods of one seed: one task
         Path(results_dir), data_dir=data_dir, accelerator=accelerator, **engine,
@@ -79,7 +83,7 @@ def compare(
         memory = _memory(every[place.method][0], data, data_dir, accelerator)
         places.append(replace(place, seconds=fmean(seconds) if seconds else None, memory=memory))
     errors = {method: next((one["error"] for one in ones if one["error"]), "") for method, ones in found.items()}
-    return Ranking(places, _notes(places, len(data.test), seeds, errors), recommend(places))
+    return Ranking(places, _notes(places, len(data.test), errors), recommend(places))
 
 
 def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> int | None:
@@ -93,14 +97,14 @@ def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerat
         return None
 
 
-def _notes(places: Sequence[Place], rows: int, seeds: int, errors: Mapping[str, str]) -> list[str]:
+def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> list[str]:
     """What the interval leaves out: that other test rows would have given other accuracies; and why runs failed."""
     said = []
     if (best := places[0].mean) is not None:
         low, high = wilson(best, rows)
         said.append(
-            f"± and p are of chance in training: {seeds} seeds, the same {rows} test rows. Over all rows of their kind "
-            f"the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
+            f"± and p are of chance in training: {places[0].seeds} seeds, the same {rows} test rows. Over all rows of "
+            f"their kind the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
         )
     return said + [
         f"{place.failed} runs of {place.method} failed: {errors[place.method]}" for place in places if place.failed
@@ -117,8 +121,11 @@ def own_table(
     that follows from what they hold: experiments on other rows are other experiments. ``options`` are those of the
     dataset ``table``, or with ``text`` of that.
     """
+    import pandas as pd
+
     kind, text = ("text" if "text" in options else "table"), options.get("text")
-    notes = list(get_dataset(kind, table=table, label=label, **options).notes)  # refuses by its owner's row numbers
+    whole = get_dataset(kind, table=table, label=label, **options)  # refuses by its owner's row numbers
+    notes = list(whole.notes)
     train = read_table(table, label, text).reset_index(drop=True)
     if test is None:
         check_number("share", share, "(0, 1)", 0, 1)
@@ -126,6 +133,10 @@ def own_table(
         classes = mixed.groupby(mixed[label].astype(str))[label]
         size = classes.transform("size")
         chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # no class is left without a row
+        for name in getattr(whole.encoder, "categories", ()):  # numerals alone would be read as numbers
+            words = pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
+            if words.any() and not words[~chosen].any():
+                chosen &= mixed.index != words.idxmax()
         train, held = mixed[~chosen].sort_index(), mixed[chosen].sort_index()
         if held.empty:
             raise ValueError(f"Expected rows enough to hold {share:.0%} of each class out, got {len(mixed)}.")

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from noiseproof.bench.experiment import Experiment, check, folder_digest
+from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
 from noiseproof.bench.results import (
     Json,
     Lock,
@@ -133,9 +133,10 @@ def run_all(
     folder_digest.cache_clear()
     folder = Path(results_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    every = {experiment.key: experiment for experiment in experiments}
-    again = {key for key in every if retry_failed and (read_result(folder, key) or {}).get("status") == "failed"}
-    todo = [e for key, e in every.items() if key in again or not result_path(folder, key).exists()]
+    every = {pinned.key: pinned for pinned in (experiment.pinned() for experiment in experiments)}
+    have = {key: result["status"] for key in every if (result := read_result(folder, key)) is not None}
+    again = {key for key, status in have.items() if retry_failed and status == "failed"}
+    todo = [e for key, e in every.items() if key in again or key not in have]
     first = {task: place for place, task in reversed(list(enumerate(e.without_method for e in todo)))}
     todo.sort(key=lambda experiment: first[experiment.without_method])  # those of one task together: it is made once
     if not checked:
@@ -211,7 +212,7 @@ def _imported(plan: Json) -> Plan:
 
 def _forget(key: str, folder: Path) -> None:
     lock = Lock(folder, key)
-    if lock.held:
+    if lock.held and (read_result(folder, key) or {}).get("status") == "failed":  # still: others may have mended it
         shutil.rmtree(folder / "runs" / key, ignore_errors=True)
         result_path(folder, key).unlink(missing_ok=True)
     lock.release()
@@ -303,6 +304,11 @@ def _train(
             run = experiment.plain  # a checkpoint knows one spelling
             try:
                 task = make(run.without_method)
+                experiment.check_unchanged()
+            except BadExperiment as error:
+                troubles[experiment.key] = error
+                lock.release()
+                continue
             except BaseException:
                 lock.release()
                 raise
@@ -377,7 +383,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
                         continue
                     deaths[key] += 1
                     if not key and deaths[key] == MOST_DEATHS:
-                        raise RuntimeError(f"Expected workers that work, got {MOST_DEATHS} that ended with {code}.")
+                        raise ChildProcessError(f"Expected workers that work, {MOST_DEATHS} ended with {code}.")
                     if deaths[key] >= MOST_DEATHS:
                         why = f"its workers died {deaths[key]} times, the last with exit code {code}"
                         _give_up(waiting.get(key), plan.folder, why, made_by)
@@ -386,7 +392,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
                 ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
-                    raise RuntimeError(
+                    raise ChildProcessError(
                         f"Expected results of all runs, got none of {len(waiting)} from workers that ended. What they "
                         "wrote above says why."
                     )
@@ -465,7 +471,7 @@ def work(text: str) -> None:
         _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit)
     except Interrupted:
         sys.exit(130)
-    except (BadCheckpoint, MemoryError) as error:
+    except (BadCheckpoint, BadExperiment, MemoryError, OSError) as error:
         log.error("%s: %s", type(error).__name__, error)
         sys.exit(TROUBLE)
 

@@ -19,7 +19,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count, check_number, check_seed
 from noiseproof.core.registry import Registry, file_digest, foreign_code, load_plugins, parse_call, whole
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
@@ -35,9 +35,9 @@ from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted")  # parameters of datasets and noise that name a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
-REVISED = dict.fromkeys(  # or here, where it is one method's
-    ("nfl+mae@002", "nce+mae@002", "nfl+mae**@002", "gce+", "het", "het-tau", "het-tau-full"), 2
-)
+REVISED = {  # or here, where it is one method's
+    "nfl+mae@002": 3, "nfl+mae**@002": 3, "nce+mae@002": 2, "gce+": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
+}  # fmt: skip
 
 
 class BadExperiment(ValueError):
@@ -83,9 +83,11 @@ class Experiment:
         object.__setattr__(self, "precision", str(self.precision))
         if self.precision not in PRECISIONS:
             raise ValueError(f"Expected a precision of {', '.join(PRECISIONS)}, got {self.precision!r}.")
-        for name, least in (("seed", 0), ("noise_seed", 0), ("rows", 1)):
-            if getattr(self, name) is not None or name == "seed":
-                object.__setattr__(self, name, check_count(name, getattr(self, name), least))
+        object.__setattr__(self, "seed", check_seed("seed", self.seed))
+        if self.noise_seed is not None:
+            object.__setattr__(self, "noise_seed", check_seed("noise_seed", self.noise_seed))
+        if self.rows is not None:
+            object.__setattr__(self, "rows", check_count("rows", self.rows, 1))
         object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)", 0, 1))
 
     @property
@@ -99,6 +101,19 @@ class Experiment:
         said: str | None = self.__dict__.get("_key")
         code = foreign_code(repr(self)).values() if Registry.foreign else ()  # a sweep asks often
         return said or _digest(self, (*_contents(self), *code))
+
+    def pinned(self) -> Experiment:
+        """The same with the key of now, whatever becomes of the files that it names."""
+        return Experiment.from_dict(self.as_dict(), self.key)
+
+    def check_unchanged(self) -> None:
+        """Refuse a pinned one whose files, or whose code in this process, are no longer those of its key."""
+        if replace(self).key != self.key:
+            raise BadExperiment(
+                f"Expected data and code as they were when this sweep began, got others for {self.dataset}, "
+                f"{self.noise}, {self.method}. The same command goes on with what there is now.",
+                self,
+            )
 
     @cached_property
     def plain(self) -> Experiment:
@@ -115,7 +130,7 @@ class Experiment:
     @property
     def version(self) -> int:
         """Of its results: others are not of this experiment."""
-        name = self.method.partition(":")[0].strip()
+        name = re.split("[:&]", self.method, maxsplit=1)[0].strip()
         return REVISED.get(name) or REVISED.get(name.partition("@")[0], RESULT_VERSION)
 
     @property
@@ -370,7 +385,7 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
     if not ("\n" in text or text.lstrip().startswith("[")):
         name = text
         try:
-            text = Path(source).read_text("utf-8")
+            text = Path(source).read_text("utf-8-sig")  # some editors mark a file's beginning
         except UnicodeDecodeError as error:
             raise BadExperiment(f"{name}: Expected TOML in UTF-8, got: {error}.") from None
     try:
@@ -464,12 +479,12 @@ def _value(error: BadExperiment) -> object:
 
 
 def _line_of(word: str | None, text: str) -> int:
-    return next((n for n, line in enumerate(text.splitlines(), 1) if word and word in line), 1)
+    return next((n for n, line in enumerate(text.split("\n"), 1) if word and word in line), 1)
 
 
 def _line(text: str, block: int, key: str, value: object) -> int:
     """The line of ``value`` at ``key`` in the block of that number; tomllib does not tell."""
-    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
+    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.split("\n")]
     heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)]
     if block >= len(heads):  # written as one array of tables
         return _line_of(key, text)
@@ -479,5 +494,5 @@ def _line(text: str, block: int, key: str, value: object) -> int:
     if at == heads[block] or value is None:
         return at + 1
     rest = range(at, next((n for n in own if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end))
-    written = "|".join(re.escape(text) for text in (json.dumps(value, ensure_ascii=False), repr(value)))
+    written = "|".join(re.escape(text) for text in (json.dumps(value, ensure_ascii=False, default=str), repr(value)))
     return next((n for n in rest if re.search(rf"(?<![\w.])(?:{written})(?![\w.])", lines[n])), at) + 1

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from noiseproof.bench.engines import torch_threads
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import Json, once
+from noiseproof.bench.results import Json, gpu, once
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.sources import PathLike
 from noiseproof.train import Diverged
@@ -37,10 +37,11 @@ def forecast(
     True
     """
     measured: dict[Experiment, list[float]] = {}
-    here = {"host": socket.gethostname(), "threads": threads}
-    for result in results.values():
-        if result["status"] == "done" and here.items() <= result["provenance"].items():
-            measured.setdefault(_alike(Experiment.from_dict(result["experiment"])), []).append(result["seconds"])
+    here = {"host": socket.gethostname(), "threads": threads, "gpu": gpu(accelerator)}
+    for key, result in results.items():
+        run = Experiment.from_dict(result["experiment"])
+        if result["status"] == "done" and here.items() <= result["provenance"].items() and run.key == key:
+            measured.setdefault(_alike(run), []).append(result["seconds"])  # of files as they are now
     found: dict[Experiment, float | None] = {alike: fmean(seconds) for alike, seconds in measured.items()}
     expected: dict[Experiment, float | None] = {}
     data: tuple[str, Dataset] | None = None

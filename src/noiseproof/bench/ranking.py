@@ -20,6 +20,7 @@ class Place:
     margin: float | None = None  # half of the 95 % confidence interval of the mean
     p: float | None = None  # of its distance to the best, by Holm's rule for several tests; None of the best itself
     seeds: int = 0
+    shared: int = 0  # seeds that it has in common with the best, which the test looks at; none of the best itself
     failed: int = 0
     seconds: float | None = None  # of a run, on average
     memory: int | None = None  # bytes that its tensors take
@@ -56,13 +57,17 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
     for method, values in accuracies.items():
         found = [value for value in values if not math.isnan(value)]
         mean = fmean(found) if found else None
-        places.append(Place(method, mean, _margin(found, rounding), None, len(found), len(values) - len(found)))
+        places.append(Place(method, mean, _margin(found, rounding), seeds=len(found), failed=len(values) - len(found)))
     places.sort(key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean))
     best, *others = places
     first, least = accuracies[best.method], math.sqrt(2) * rounding
     against = {other.method: _paired_p(first, accuracies[other.method], least) for other in others}
     adjusted = _holm({method: p for method, p in against.items() if p is not None})
-    return [best, *(replace(other, p=adjusted.get(other.method)) for other in others)]
+    shared = {
+        other.method: sum(not math.isnan(a - b) for a, b in zip(first, accuracies[other.method], strict=True))
+        for other in others
+    }
+    return [best, *(replace(one, p=adjusted.get(one.method), shared=shared[one.method]) for one in others)]
 
 
 def _margin(values: Sequence[float], least: float) -> float | None:
@@ -135,6 +140,7 @@ def recommend(places: Sequence[Place]) -> str:
         return f"Nothing is settled: {ahead}, but {_names(higher)} did better in the runs that did not fail."
     if not tested:
         return f"Nothing is settled: {ahead}, but without two seeds in common nobody can tell better from luckier."
+    shared = min(place.shared for place in tested)
     untested = [place for place in others if place.p is None]
     except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
     rivals = [place for place in tested if place.p is not None and place.p >= LEVEL]
@@ -144,13 +150,13 @@ def recommend(places: Sequence[Place]) -> str:
         quick = [place for place in tied if (place.seconds or 0.0) <= limit]
         cheap = f"; the quickest of these: {_names(quick)}" * (0 < len(quick) < len(tied))
         near = [place for place in rivals if place not in equal]
-        cannot = f", but {best.seeds} seeds cannot tell {'them' if equal else 'it'} from {_names(near)}" * bool(near)
+        cannot = f", but {shared} seeds cannot tell {'them' if equal else 'it'} from {_names(near)}" * bool(near)
         return f"No clear winner: {ahead}{cannot}{cheap}{except_for}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
     those = those or (f" of {_names(tested)}" if untested else " of all others")
     return (
         f"Use {best.method}{but}: with {best.mean:.3f} it is ahead{those}, and by more than chance explains "
-        f"(p ≤ {p:.3f} over {best.seeds} seeds){except_for}."
+        f"(p ≤ {p:.3f} over {shared} seeds){except_for}."
     )
 
 

@@ -95,6 +95,8 @@ def read_result(folder: Path, key: str) -> Json | None:
         return None
     except ValueError as error:  # not written by ``write_result``, which leaves no half files
         raise ValueError(f"Expected a result in {path}, got no JSON: {error}. Remove it to run it again.") from None
+    if not isinstance(found, dict) or not {"key", "status", "experiment", "provenance"} <= found.keys():
+        raise ValueError(f"Expected a result in {path}, got other JSON. Remove it to run it again.")
     return found
 
 
@@ -146,10 +148,15 @@ def provenance(engine: str, threads: int, command: str | None = None, accelerato
         "host": socket.gethostname(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None,
+        "gpu": gpu(accelerator),
         "versions": {"noiseproof": _version(), "python": platform.python_version(), "torch": torch.__version__,
                      "numpy": np.__version__},
     }  # fmt: skip
+
+
+def gpu(accelerator: str = "auto") -> str | None:
+    """The name of the GPU that runs have, if they have one."""
+    return torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None
 
 
 def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experiment, str]:

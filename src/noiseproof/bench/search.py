@@ -31,7 +31,7 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = rf"(?:log\s*)?{_NUMBER}\.\.{_NUMBER}"
 _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
 
-# What 000 (App. C; its NAN is our sln, and λ = 0.1 is MNIST's alone) and 001 (App. B.1, 300 epochs) search.
+# What 000 (App. C; its NAN is our sln) and 001 (App. B.1, 300 epochs; DivideMix's two one after the other) search.
 GRIDS: dict[str, dict[str, str]] = {
     "000": {
         "ls": "ls:alpha=[0.1,0.3,0.5,0.7,0.9]",
@@ -39,15 +39,28 @@ GRIDS: dict[str, dict[str, str]] = {
         "het-tau": "het-tau:tau=[0.1,0.5,1,10,20],samples=2000",
         "het-tau-full": "het-tau-full:tau=[0.1,0.5,1,10,20],rank=[1,2,4],samples=2000",
         "sln": "sln:sigma=[0.1,0.2,0.5,0.75,1]",
-        "ln": "ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]",
+        "ln": "ln:tau=[0.1,0.5,1],lam=[0.5,1]",
     },
     "001": {
         "ls": "ls:alpha=[0.2,0.5,0.8]",
         "tgce": "tgce:q=0.7,k=0.5,start=[0,50,100,150,200],every=10",
         "phuber": "phuber:tau=[2,5,10,30,50]",
         "sln": "sln:sigma=[0.1,0.2,0.5,1]",
+        "sigua": "sigua:forget=0.4,scale=[0.01,0.001,0.0001]",
+        "dividemix": "dividemix:warmup=[10,30,50,100],lambda_u=[0,1,5,10,25]",
     },
 }
+ON_MNIST = {"000": {"ln": "ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]"}}  # where it differs
+
+
+def grids_of(paper: str, dataset: str) -> dict[str, str]:
+    """What ``paper`` searches on ``dataset``, by method; nothing if it is none that does.
+
+    >>> grids_of("000", "cifar10")["ln"], grids_of("000", "mnist")["ln"]
+    ('ln:tau=[0.1,0.5,1],lam=[0.5,1]', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]')
+    """
+    own = ON_MNIST.get(paper, {}) if dataset.partition(":")[0] == "mnist" else {}
+    return GRIDS.get(paper, {}) | own
 
 
 @dataclass(frozen=True)
@@ -137,8 +150,8 @@ def table_grids(table: Table) -> list[Experiment]:
     >>> [grid.method for grid in table_grids(load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS"))]
     ['gce:q=[0.1,0.3,0.5,0.7,0.9]', 'ls:alpha=[0.1,0.3,0.5,0.7,0.9]']
     """
-    known = GRIDS.get(table.paper, {})
-    named = [(run, known.get(run.method.partition("@")[0])) for run in table.experiments([0])]
+    runs = table.experiments([0])
+    named = [(run, grids_of(table.paper, run.dataset).get(run.method.partition("@")[0])) for run in runs]
     return [replace(run, method=grid) for run, grid in named if grid is not None]
 
 

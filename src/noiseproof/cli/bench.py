@@ -390,7 +390,7 @@ def bench_search(
 ) -> None:
     """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
     from noiseproof.bench import Experiment
-    from noiseproof.bench.search import GRIDS, search_all, table_grids
+    from noiseproof.bench.search import grids_of, search_all, table_grids
     from noiseproof.bench.tables import list_tables, load_table
     from noiseproof.train import Settings
     from noiseproof.train.protocols import protocol as protocol_of
@@ -409,7 +409,8 @@ def bench_search(
     runs: list[Experiment] = []
     for grid in grids:
         if grid not in tables:
-            runs += [Experiment(dataset, noise, method, **shared) for method in GRIDS.get(grid, {grid: grid}).values()]
+            methods = grids_of(grid, dataset) or {grid: grid}
+            runs += [Experiment(dataset, noise, method, **shared) for method in methods.values()]
         elif cells := table_grids(load_table(grid).only(*only or ())):
             for cell in cells:
                 own = dataclasses.replace(cell.settings, **said)  # type: ignore[arg-type]

@@ -24,13 +24,24 @@ def check_number(
     return number
 
 
+MOST_SEEDS = 2**63  # they are this many: what files and generators hold
+
+
+def check_seed(name: str, value: object) -> int:
+    """Return ``value`` as an integer that seeds random numbers."""
+    seed = check_count(name, value, 0)
+    if seed >= MOST_SEEDS:
+        raise ValueError(f"Expected `{name}` below 2**63, got {value!r}. Take a smaller one.")
+    return seed
+
+
 def check_count(name: str, value: object, at_least: int | None = None, remedy: str = "") -> int:
     """Return ``value`` as an integer, of at least ``at_least``."""
     whole = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
     if not whole or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
         bound = "" if at_least is None else f" of at least {at_least}"
         raise ValueError(f"Expected `{name}` to be an integer{bound}, got {value!r}.{' ' + remedy if remedy else ''}")
-    return int(float(value))  # type: ignore[arg-type]
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def check_flag(name: str, value: object) -> bool:

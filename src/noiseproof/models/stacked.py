@@ -64,7 +64,9 @@ class _Stacked(nn.Module):
 
     def abreast(self, x: Tensor) -> Tensor:
         """Members' rows (S·B, C, …) as channels beside each other, (B, S·C, …)."""
-        return x.view(self.seats, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+        x = x.view(self.seats, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+        # Of one row it is a view, whose strides PyTorch's grouped convolution in float64 does not understand.
+        return x.clone(memory_format=torch.contiguous_format) if len(x) == 1 else x
 
     def apart(self, x: Tensor) -> Tensor:
         """And back."""

@@ -88,7 +88,8 @@ class TrainingAverages(_Averages):
         self.before = 0.0  # how often rows were seen before this epoch, all together: a CUDA graph counts nothing else
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-        self._add(batch.all_rows, run.gather(self._said(outs, batch.given, run), batch))
+        if not any(strategy.mixes for strategy in run.strategies):
+            self._add(batch.all_rows, run.gather(self._said(outs, batch.given, run), batch))
         return outs
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:

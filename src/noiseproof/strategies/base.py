@@ -10,6 +10,7 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
+from noiseproof.losses.margin import CE
 from noiseproof.strategies.batch import Batch as Batch
 from noiseproof.strategies.batch import Step as Step
 from noiseproof.strategies.run import Run
@@ -52,6 +53,7 @@ class Strategy:
     validates: ClassVar[bool] = False  # whether it looks at the accuracy on held-out rows
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
     watches: ClassVar[bool] = False  # whether it changes nothing of the training, so that a step may pass it by
+    mixes: ClassVar[bool] = False  # whether inputs are mixed, so that what models say in a step is of no single row
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
@@ -123,6 +125,14 @@ class Strategy:
                     f"epoch {epoch} on (counted from 0), where it makes steps of its own, got `{other}`. Leave it out"
                     + (f", or end it there (until={epoch})." if epoch and "until" in other.parameters else ".")
                 )
+
+    def check_cross_entropy(self, run: Run) -> None:
+        """Refuse any other loss, which a strategy with a loss of its own would pass by."""
+        if type(run.loss) is not CE or run.loss.weight is not None:
+            raise ValueError(
+                f"Expected the loss `ce` for {self.name}, whose own loss takes its place, got `{run.loss}`. Use ce "
+                "without class weights, or another method."
+            )
 
     def __str__(self) -> str:
         return format_call(self.name or type(self).__name__, self.parameters)

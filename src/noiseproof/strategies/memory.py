@@ -138,6 +138,7 @@ class ExchangedMemory(TargetMemory):
         self.reweigh = check_flag("reweigh", reweigh)
 
     def targets(self, batch: Batch, run: Run) -> Batch:
+        run.share_buffers(run.evaluated)
         with torch.no_grad(), evaluating(run.evaluated):
             outs = [run.forward(model, batch.x) for model in run.evaluated]
         self._remember(_predictions(outs, run).flip(1), batch, run)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import shuffled
-from noiseproof.losses.margin import CE
 from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.run import Run, evaluating
 
@@ -90,6 +89,8 @@ class Mixup(Strategy):
     step, of whichever process. Memories that a strategy named before this one put into outputs are mixed alike. What
     is recorded of training is recorded of mixtures; strategies that revise targets by outputs do not know them.
     """
+
+    mixes: ClassVar[bool] = True
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
@@ -176,11 +177,7 @@ class DivideMix(Strategy):
 
     def setup(self, run: Run) -> None:
         run.check_reached("warmup", self.warmup)
-        if type(run.loss) is not CE or run.loss.weight is not None:
-            raise ValueError(
-                f"Expected the loss `ce` for dividemix, whose own loss is made of it, got `{run.loss}`. Use ce without "
-                "class weights, or another method."
-            )
+        self.check_cross_entropy(run)
         self.check_alone(0 if self.penalty else self.warmup, run)
 
     def start_epoch(self, run: Run) -> None:

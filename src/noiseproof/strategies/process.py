@@ -46,6 +46,7 @@ class GaussianProcess(Strategy):
         GaussianProcessClassifier(**self.parameters)  # refuses what it cannot take
 
     def setup(self, run: Run) -> None:
+        self.check_cross_entropy(run)
         self.check_alone(0, run)
         if run.num_rows > self.max_samples:
             raise ValueError(

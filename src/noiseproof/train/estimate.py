@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from noiseproof.strategies import Run, Strategy
-from noiseproof.train.loop import train
+from noiseproof.train.loop import Job, train, training
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
@@ -55,6 +55,7 @@ class _Probe(Strategy):
         self.activations = 0
         self.memory: dict[str, int] = {}
         self.parameters_in_all = 0
+        self.num_rows = 0  # of an epoch
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Probe:
         self.others = copy.deepcopy(self.others, memo)  # the loop works on a copy of the method: on these very ones
@@ -63,6 +64,7 @@ class _Probe(Strategy):
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         values = (v for model in run.plain_models for v in model.state_dict().values())
         self.weights_at = {value.untyped_storage().data_ptr() for value in values}
+        self.num_rows = self.num_rows or len(rows)
         return rows
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -110,6 +112,8 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
     (1210, 60)
     """
     method = get_method(method, task, settings) if isinstance(method, str) else method
+    if settings.epochs < STEPS:  # what so few refuse, more would not
+        next(training(Job(task, method, settings), fabric or Fabric(accelerator="auto", devices=1)), None)
     probe = _Probe(method.strategies)
     probed = replace(method, strategies=(*method.strategies, probe))
     enough = replace(settings, epochs=max(settings.epochs, STEPS))
@@ -117,7 +121,7 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
         train(task, probed, enough, fabric=fabric)
     each = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
     rows = settings.batch_rows(len(task.train))
-    steps = len(task.train) // rows if settings.drop_last else -(-len(task.train) // rows)
+    steps = max(1, probe.num_rows // rows) if settings.drop_last else -(-probe.num_rows // rows)
     judged = sum(len(part) for part in (task.validation, task.test) if part is not None)
     seconds = settings.epochs * each * (steps + judged / rows / 3)
     return Estimate(seconds, each, steps * settings.epochs, probe.memory, probe.parameters_in_all)

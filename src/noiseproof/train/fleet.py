@@ -103,11 +103,14 @@ def fit_many(
                     more = False
                     break
                 number, job = found
-                if job.out is not None:
-                    folder = Path(job.out).resolve()
-                    if folder in folders:
-                        raise ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
-                    folders.add(folder)
+                folder = None if job.out is None else Path(job.out).resolve()
+                if folder is not None and folder in folders:
+                    twice = ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
+                    outcomes.append(twice)
+                    if finished is not None:
+                        finished(number, twice)
+                    continue
+                folders |= {folder} if folder is not None else set()
                 outcomes.append(Interrupted("This run was not finished."))
                 job = replace(job, task=_on(job.task, fabric.device, shared))
                 steps = training(job, fabric, resume=resume, asked=asked, seating=seating, clock=clock)

@@ -210,26 +210,33 @@ class Convoy:
         def finish(member: CapturedSteps) -> None:
             member.stepper.finish(batches[member][0], judged[member][0])
 
+        kept = [] if self.capturing else [(one, one.clone()) for one in self._written(stack)]
         batches = self._each(begin)
         stack.zero_grad()
         first, seats = self.members[0].run, len(self.members)
         some = next(iter(batches.values()))[1].x  # in the seat of who has failed
         x = torch.cat([batches[member][1].x if member in batches else some for member in self.members])
-        kept = [] if self.capturing else [buffer.clone() for buffer in stack.buffers()]
         try:
             fields = ([None] * seats if v is None else v.chunk(seats) for v in first.forward(stack, x))
             outs = [Output(*own) for own in zip(*fields, strict=True)]
             judged = self._each(weigh, outs)
             first.fabric.backward(torch.stack([loss for _, loss in judged.values()]).sum())
         except Exception:
-            for buffer, old in zip(stack.buffers(), kept, strict=False):
-                buffer.copy_(old)
+            for one, old in kept:
+                one.copy_(old)
             raise
         stack.share_gradients()
         self._each(finish)
         if not self.capturing:
             for member in self.members:
                 member.run.note_draws()
+
+    def _written(self, stack: Stack) -> Iterator[Tensor]:
+        """What a step writes before it learns: each member may have to make it again, alone."""
+        yield from stack.buffers()
+        for strategy in (one for member in self.members for one in member.stepper.strategies):
+            if strategy.writes("targets", "outputs", "revise"):
+                yield from (value for value in strategy.state_dict().values() if isinstance(value, Tensor))
 
     def _each(self, work: Callable[..., T], *values: Sequence[Any]) -> dict[CapturedSteps, T]:
         """``work`` of every member; on a GPU side by side, since what a run does by itself are many small kernels.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import re
 import signal
 import threading
 import time
@@ -25,8 +26,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.checks import check_count, check_seed
 from noiseproof.core.registry import foreign_code
+from noiseproof.data.augment import Transform
 from noiseproof.data.base import Inputs, shuffled
 from noiseproof.data.images import read_batches
 from noiseproof.losses.gaussian import Exploded
@@ -42,6 +44,7 @@ from noiseproof.train.task import Task, not_finite
 
 log = logging.getLogger("noiseproof")
 
+_SAID_LATER = ("inputs", "input_shape", "augment", "normalise")  # what older checkpoints do not say of their run
 LOOK = 50  # steps after which several processes ask each other whether their losses are finite
 
 Progress = Callable[[int, int, int, Row | None], None]  # epoch, step, steps of the epoch, and at its end its metrics
@@ -163,8 +166,10 @@ def training(
     With a ``seating``, runs of one shape are stacked: each has to be resumed by turns, for it waits for the others.
     ``clock`` counts the record's seconds.
     """
-    task, method, seed, progress = job.task, job.method, job.seed, job.progress
+    task, method, seed, progress = job.task, job.method, check_seed("seed", job.seed), job.progress
     settings = job.settings or Settings()
+    if max_steps is not None:
+        check_count("max_steps", max_steps, 1)
     fabric.launch()
     # Strategies remember things: a method that is used twice starts afresh.
     method = get_method(method, task, settings) if isinstance(method, str) else copy.deepcopy(method)
@@ -183,11 +188,12 @@ def training(
         )
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
-              "inputs": _checksum(task.train.x) if folder else None,
+              "inputs": _checksum(task.train.x) if folder else None, "input_shape": list(task.input_shape),
+              "augment": _as_text(task.augment), "normalise": _as_text(task.normalise),
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     if code := foreign_code(f"{job.method} {[*config.values()]}"):
         config["code"] = code  # new formulas must not go on with what old ones began
-    keeper = _Keeper(folder, config, run, record, method, settings)
+    keeper = _Keeper(folder, config, run, record, method, settings, clock)
     done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind
     first_step = run.step
 
@@ -209,7 +215,8 @@ def training(
 
     try:
         while run.epoch < settings.epochs and not run.stopped:
-            began = clock()
+            if not done:
+                keeper.began = clock()
             run.loss.set_epoch(run.epoch)
             for optimizer in run.optimizers:
                 for group in optimizer.param_groups:
@@ -248,7 +255,7 @@ def training(
             measured = record.measure(run)
             yield from run.drained()  # on a GPU other runs go on, while this one's steps are still to be computed
             keeper.check()
-            metrics = record.end_epoch(run, measured, clock() - began)
+            metrics = record.end_epoch(run, measured, clock() - keeper.began)
             fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
             for strategy in method.strategies:
                 strategy.end_epoch({name: metrics[name] for name in VISIBLE if name in metrics}, run)
@@ -273,7 +280,6 @@ def _start(
     task: Task, method: Method, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, samples: bool
 ) -> tuple[Run, Record]:
     """Models, optimisers and the state that strategies keep."""
-    check_count("seed", seed, 0)
     num_classes = task.train.num_classes
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
@@ -364,10 +370,12 @@ class _Keeper:
         record: Record,
         method: Method,
         settings: Settings,
+        clock: Callable[[], float],
     ) -> None:
         self.folder, self.config = folder, config
         self.run, self.record, self.method, self.settings = run, record, method, settings
         self.best = -math.inf
+        self.clock, self.began = clock, clock()  # the current epoch, by that clock
         self.saved_at = time.monotonic()
         self.total = torch.zeros((), dtype=torch.float64, device=run.device)  # of all losses
         self.good_steps = torch.zeros((), dtype=torch.int64, device=run.device)  # as the device counts them
@@ -445,6 +453,7 @@ class _Keeper:
             "config": self.config,
             "epoch": run.epoch,
             "position": position,
+            "seconds": self.clock() - self.began,  # of that epoch
             "step": run.step,
             "stopped": run.stopped,
             "best": self.best,
@@ -465,6 +474,10 @@ class _Keeper:
         path = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
         if path is None:
             if self.folder is not None and run.rank == 0:
+                if (self.folder / "run.json").exists():  # another run's, that came to no checkpoint
+                    for left in ("best.safetensors", "record.csv", "samples/epoch-*.safetensors"):
+                        for file in self.folder.glob(left):
+                            file.unlink()
                 self.record.describe({"name": name, **self.config})
             return 0
         if not resume:
@@ -473,7 +486,7 @@ class _Keeper:
                 "Resume it, or choose another folder."
             )
         state = checkpoint.load(path, run.device)
-        then = {"inputs": self.config["inputs"], **state["config"]}  # which older ones do not say
+        then = {key: self.config[key] for key in _SAID_LATER} | state["config"]
         for key in self.config | then:
             if self.config.get(key) != then.get(key):
                 raise checkpoint.BadCheckpoint(
@@ -489,7 +502,7 @@ class _Keeper:
                     if isinstance(value, Tensor) and value.shape == weight.shape
                 }
         _load(state, run, self.method, self.record)
-        self.best = state["best"]
+        self.best, self.began = state["best"], self.clock() - state.get("seconds", 0.0)
         self.good_steps.fill_(run.step)
         position: int = state["position"]
         return position
@@ -501,6 +514,12 @@ def _checksum(x: Inputs) -> int | None:
         return None
     rows = x[:: max(1, len(x) // 1000)].cpu().reshape(-1)
     return zlib.crc32(rows.contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def _as_text(transform: Transform | None) -> str:
+    """What it does, alike on every machine: not to the last digit, nor by where it lies."""
+    said = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
+    return re.sub(r"-?\d+\.\d+(e[-+]?\d+)?", lambda number: f"{float(number[0]):.6g}", said)
 
 
 def _load(state: dict[str, Any], run: Run, method: Method, record: Record) -> None:
@@ -529,7 +548,8 @@ def reopen(task: Task, method: Method, settings: Settings, *, seed: int, fabric:
 
 
 def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    return ((name, value.detach().cpu().contiguous()) for name, value in model.state_dict().items())
+    copies = ((name, value.detach().cpu()) for name, value in model.state_dict().items())
+    return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)  # some may be tied
 
 
 @contextmanager

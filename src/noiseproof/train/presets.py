@@ -101,7 +101,7 @@ def _rows() -> list[Row]:
     web = {"dataset": "webvision", "num_classes": 1000}
     add("mae**", "002", f"remargin:loss=(mae:scale=2),shift={_CYCLE}", **web)
     add("gce**", "002", f"remargin:loss=(gce:q=0.7),shift={_CYCLE}", **web)
-    add("nfl+mae**", "002", f"remargin:loss=(nfl:gamma=0.5 + 0.2*mae:scale=0.002),shift={_CYCLE}", **web)
+    add("nfl+mae**", "002", f"remargin:loss=(nfl:gamma=0.5 + 0.2*mae:scale=2),shift={_CYCLE}", **web)
     add("gce+", "002", "gce:q=0.48", **web)
     add("nce+agce+", "002", "100*nce + 0.7*agce:a=0.05,q=0.05", **web)
 

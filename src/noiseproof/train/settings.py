@@ -59,11 +59,12 @@ class Settings:
         for name in ("drop_last", "compile"):
             check_flag(name, getattr(self, name))
         if self.clip is not None:
-            check_number("clip", self.clip, "(0, inf)", 0)
+            object.__setattr__(self, "clip", check_number("clip", self.clip, "(0, inf)", 0))
         if self.checkpoint_steps is not None:
-            check_count("checkpoint_steps", self.checkpoint_steps, 1)
-        check_count("workers", self.workers, 0)
-        check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)", 0)
+            object.__setattr__(self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1))
+        object.__setattr__(self, "workers", check_count("workers", self.workers, 0))
+        seconds = check_number("checkpoint_seconds", self.checkpoint_seconds, "[0, inf)", 0)
+        object.__setattr__(self, "checkpoint_seconds", seconds)
         self.make_optimizer()
         self.make_schedule()
 

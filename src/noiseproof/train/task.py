@@ -6,6 +6,7 @@ import math
 import os
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class Task:
     notes: tuple[str, ...] = field(default=())
     source: dict[str, Any] = field(default_factory=dict)  # plain values: where the inputs are from, and how prepared
 
-    @property
+    @cached_property  # one row is read from disk
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input as the model sees it."""
         x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)])).cpu()
