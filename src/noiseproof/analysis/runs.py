@@ -35,7 +35,9 @@ Part = Literal["train", "validation", "test"]
 Which = Literal["last", "best"]
 Array = NDArray[Any]
 
-OF_A_SEED = ("seed", "labels", "inputs", "source")  # what differs between seeds in run.json; of the source, its labels
+# What differs between seeds in run.json, or may: inputs are normalised by the rows that are not held out. The source says
+# how they were prepared else.
+OF_A_SEED = ("seed", "labels", "inputs", "input_shape", "augment", "normalise", "source")
 _NAME = re.compile(r"epoch-(\d+)\.safetensors")
 
 

@@ -199,7 +199,9 @@ def search_all(
     folder = Path(results_dir).absolute()
     tried: list[tuple[dict[str, float | None], tuple[str, ...]]]
     if trials is None:
-        points = [[replace(grid, method=method) for method in dict.fromkeys(expand(grid.method))] for grid in grids]
+        points = [
+            [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))] for grid in grids
+        ]
         found = run_all([point for each in points for point in each], results_dir, **engine)
         tried = [({point.method: _noisy_accuracy(found[point.key]) for point in each}, ()) for each in points]
     else:
@@ -214,7 +216,7 @@ def search_all(
             raise ValueError(f"Expected a point of {grid.method!r} that trains, got {next(iter(errors[-1].values()))}.")
         best = max(ran, key=ran.__getitem__)
         chosen = replace(grid, method=best, validation=0.0 if full else grid.validation)
-        runs.append([replace(chosen, seed=grid.seed + number) for number in range(seeds)])
+        runs.append([replace(chosen, seed=grid.seed + number).pinned() for number in range(seeds)])
     done = run_all([run for each in runs for run in each], results_dir, **engine)
     return [
         _found([done[run.key] for run in each], each[0].method, validation, why, pruned)
@@ -311,7 +313,7 @@ def _tried(
             trial = optuna.trial.Trial(study, (free_to_take or open_)[0]._trial_id)
         else:
             break
-        point = replace(grid, method=trial.user_attrs["method"])
+        point = replace(grid, method=trial.user_attrs["method"]).pinned()
         try:
             value = _noisy_accuracy(_run(trial, point, folder, trials, engine))
         except Pruned:

@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -189,7 +189,7 @@ def training(
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
               "inputs": _checksum(task.train.x) if folder else None, "input_shape": list(task.input_shape),
-              "augment": _as_text(task.augment), "normalise": _as_text(task.normalise),
+              "augment": _described(task.augment), "normalise": _described(task.normalise),
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     if code := foreign_code(f"{job.method} {[*config.values()]}"):
         config["code"] = code  # new formulas must not go on with what old ones began
@@ -516,10 +516,20 @@ def _checksum(x: Inputs) -> int | None:
     return zlib.crc32(rows.contiguous().view(torch.uint8).numpy().tobytes())
 
 
-def _as_text(transform: Transform | None) -> str:
+def _described(transform: Transform | None) -> str:
     """What it does, alike on every machine: not to the last digit, nor by where it lies."""
-    said = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
-    return re.sub(r"-?\d+\.\d+(e[-+]?\d+)?", lambda number: f"{float(number[0]):.6g}", said)
+
+    def text(value: Any) -> str:
+        if isinstance(value, Tensor):
+            value = value.flatten().tolist()
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(text, value))}]"
+        if is_dataclass(value):
+            return f"{type(value).__name__}({', '.join(text(getattr(value, field.name)) for field in fields(value))})"
+        return f"{value:.6g}" if isinstance(value, float) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+    said = text(transform)
+    return said if len(said) < 200 else f"{said[:200]}… {zlib.crc32(said.encode()):08x}"
 
 
 def _load(state: dict[str, Any], run: Run, method: Method, record: Record) -> None:
