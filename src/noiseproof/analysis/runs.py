@@ -35,8 +35,8 @@ Part = Literal["train", "validation", "test"]
 Which = Literal["last", "best"]
 Array = NDArray[Any]
 
-# What differs between seeds in run.json, or may: inputs are normalised by the rows that are not held out. The source says
-# how they were prepared else.
+# What differs between seeds in run.json, or may: inputs are normalised by the rows that are not held out. The source
+# says how they were prepared else.
 OF_A_SEED = ("seed", "labels", "inputs", "input_shape", "augment", "normalise", "source")
 _NAME = re.compile(r"epoch-(\d+)\.safetensors")
 
