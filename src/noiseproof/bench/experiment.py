@@ -104,7 +104,9 @@ class Experiment:
 
     def pinned(self) -> Experiment:
         """The same with the key of now, whatever becomes of the files that it names."""
-        return Experiment.from_dict(self.as_dict(), self.key)
+        found = replace(self)
+        found.__dict__["_key"] = self.key
+        return found
 
     def check_unchanged(self) -> None:
         """Refuse a pinned one whose files, or whose code in this process, are no longer those of its key."""

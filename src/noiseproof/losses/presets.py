@@ -62,12 +62,8 @@ def _rows() -> list[Row]:
         add("gce", "002", "gce:q=0.7", dataset=dataset)
         add("mae", "002", "mae:scale=2", dataset=dataset)
         add("agce", "002", agce, dataset=dataset)
-        add(
-            "nfl+mae",
-            "002",
-            f"nfl:gamma=0.5 + {f'20*mae:scale={mean}' if small else '0.2*mae:scale=2'}",
-            dataset=dataset,
-        )
+        beta, scale = (20, mean) if small else (0.2, 2)
+        add("nfl+mae", "002", f"nfl:gamma=0.5 + {beta}*mae:scale={scale}", dataset=dataset)
         add("nce+mae", "002", f"nce + 20*mae:scale={mean}", dataset=dataset)
         add("nce+agce", "002", "nce + 4*agce:a=6,q=1.5" if small else "10*nce + 0.1*agce:a=1.8,q=3", dataset=dataset)
 

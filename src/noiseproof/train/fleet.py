@@ -104,13 +104,14 @@ def fit_many(
                     break
                 number, job = found
                 folder = None if job.out is None else Path(job.out).resolve()
-                if folder is not None and folder in folders:
+                if folder in folders:
                     twice = ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
                     outcomes.append(twice)
                     if finished is not None:
                         finished(number, twice)
                     continue
-                folders |= {folder} if folder is not None else set()
+                if folder is not None:
+                    folders.add(folder)
                 outcomes.append(Interrupted("This run was not finished."))
                 job = replace(job, task=_on(job.task, fabric.device, shared))
                 steps = training(job, fabric, resume=resume, asked=asked, seating=seating, clock=clock)
