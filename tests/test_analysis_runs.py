@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from noiseproof.analysis.dynamics import sample_weights
+from noiseproof.analysis.dynamics import sample_weights, seeds_of
 from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
@@ -384,3 +384,34 @@ def test_runs_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:
     assert list(open_runs([folders[0], described(4, epochs=5)])) == ["ce · epochs=2", "ce · epochs=5"]
     twins = [folders[0], described(5)]
     assert list(open_runs(twins)) == [f"ce · {folder}" for folder in twins]
+
+
+def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:
+    """As other labels are: a model that is shown other numbers says nothing of the run."""
+    table = tmp_path / "mine.csv"
+    lines = [f"{i % 7},{i % 5},{'uv'[i % 2]}" for i in range(40)]
+    table.write_text("\n".join(["a,b,y", *lines]))
+    task = prepare(get_dataset(f"table:table={table},label=y"), "symmetric:rate=0.2")
+    train(task, "ce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path / "run")
+    assert open_run(tmp_path / "run").task.train.x.shape == task.train.x.shape  # type: ignore[union-attr]
+    table.write_text("\n".join(["a,b,y", *(f"{7 - i % 7},{i % 5},{'uv'[i % 2]}" for i in range(40))]))
+    with pytest.raises(NotARun, match="got other inputs"):
+        open_run(tmp_path / "run").task  # noqa: B018
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, any_accelerator: None) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    train(prepare(get_dataset("digits")), "ce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path)
+    with pytest.raises(ValueError, match="No supported gpu backend|CUDA"):
+        open_run(tmp_path).result("cuda")
+
+
+def test_runs_of_one_seed_are_never_one_curve(tmp_path: Path) -> None:
+    """Whatever run.json says of them: two sets of one's own have no spec to be told apart by."""
+    draw = np.random.default_rng(0)
+    for name in ("first", "second"):
+        data = from_arrays(draw.normal(size=(60, 2)).astype(np.float32), draw.integers(0, 2, 60))
+        train(prepare(data), "ce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path / name)
+    groups = seeds_of(open_runs([tmp_path / "first", tmp_path / "second"]))
+    assert sorted(len(group) for group in groups.values()) == [1, 1]

@@ -376,7 +376,8 @@ def test_a_coupled_loss_can_be_shifted_but_not_scaled() -> None:
         (lambda: logit_bias(10.5), "`num_classes`"),  # type: ignore[arg-type]
         (lambda: logit_bias(10, 0.0), "`C` in (0, 1), got 0.0"),
         (lambda: logit_bias(10, 1.0), "`C` in (0, 1), got 1.0"),
-        (lambda: logit_bias(10, sigma=0), "`sigma` in (0, inf), got 0"),
+        (lambda: logit_bias(10, sigma=0), "`sigma` in (0, 1e6], got 0"),
+        (lambda: expected_margin(10, sigma=1e300), "`sigma` in (0, 1e6], got 1e+300"),
         (lambda: expected_margin(10, sigma=-1), "`sigma`"),
         (lambda: expected_margin(10, sigma=math.nan), "`sigma`"),
         (lambda: average_error("ce", math.inf, 10), "`z` in (-inf, inf), got inf"),

@@ -626,3 +626,9 @@ def test_a_long_line_gets_a_folder_of_its_own_that_a_disk_takes(
     assert all(len(folder.name.encode()) <= 200 and (folder / "record.csv").exists() for folder in folders)
     again = run_json(*SMALL, "--epochs", "1", "--method", line)
     assert Path(again["folder"]) == first and len(list(first.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize("option", [["--samples"], ["--checkpoint-steps", "5"]])
+def test_what_is_written_nowhere_is_refused(option: list[str]) -> None:
+    found = CliRunner().invoke(app, ["train", "--epochs", "1", "--out", "none", *option])
+    assert found.exit_code == 2 and f"Expected a folder beside {option[0]}, got --out none" in found.stderr

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from test_loss_contract import CASES, PRIOR, REQUIRED, Case, K, T
 
 from noiseproof.core.margin import LabelProb
+from noiseproof.core.output import Output
 from noiseproof.losses import LOSSES, Loss, MarginLoss, estimate_transition, get_loss
 from noiseproof.losses.base import OPTIONS
 
@@ -271,8 +272,11 @@ def test_wrapped_losses_keep_what_they_were_given() -> None:
     """A wrapper must not change the loss that the user passes in, nor drop its options without a word."""
     inner = get_loss("ce", ignore_index=3)
     for name in ("remargin", "peer", "unit"):
-        get_loss(name, loss=inner)
-        assert inner.ignore_index == 3
+        with pytest.raises(ValueError, match="Expected `ignore_index` on the outermost loss only"):
+            get_loss(name, loss=inner)
+        assert get_loss(name, loss=inner, ignore_index=3).loss is inner
+        plain = get_loss("ce")
+        assert get_loss(name, loss=plain, ignore_index=3).loss.ignore_index == 3 and plain.ignore_index == -100
 
 
 @pytest.mark.parametrize("name", ["remargin", "peer", "unit"])
@@ -455,3 +459,112 @@ def test_a_value_that_is_not_of_each_row_is_refused(
     if not closed:
         with pytest.raises(ValueError, match=r"shape \(4,\) as `y.nll`, got \(1?,?\)"):
             Mean()(LOGITS, LABELS)
+
+
+# What is inside another loss counts
+
+
+@pytest.mark.parametrize("outer", ["2*{}", "remargin:loss=({}),shift=1.0", "{} + 0.1*ce", "peer:loss=({})"])
+@pytest.mark.parametrize("inner", ["ln:tau=0.3", "het:tau=0.1", "bitempered:t2=2.0", "ln:dummy=false"])
+def test_a_loss_around_another_predicts_and_needs_what_that_does(outer: str, inner: str) -> None:
+    if "ce" in outer and "dummy" in inner:
+        return  # which cannot be added
+    alone, around = get_loss(inner).eval(), get_loss(outer.format(inner)).eval()
+    assert around.needs == alone.needs and around.num_outputs(K) == alone.num_outputs(K)
+    draw = torch.Generator().manual_seed(0)
+    fields = {name: torch.rand(3, around.num_outputs(K), generator=draw) for name in alone.needs}
+    assert torch.equal(around.scores(Output(**fields)), alone.scores(Output(**fields)))
+
+
+def test_losses_that_predict_otherwise_are_not_added() -> None:
+    for spec in ("ln + het", "ln:tau=0.3 + ln:tau=0.5", "ln:dummy=false + ce"):
+        with pytest.raises(ValueError, match="Expected losses that predict alike, got ln"):
+            get_loss(spec)
+
+
+def test_bitempered_predicts_its_own_distribution() -> None:
+    """p = exp_t2(z − λ), here with exp_2(x) = 1/(1 − x): of z = (3, 0, 0), λ solves 1/(λ − 2) + 2/(λ + 1) = 1."""
+    scores = get_loss("bitempered:t2=2.0").scores(Output(torch.tensor([[3.0, 0.0, 0.0]], dtype=torch.float64)))
+    root = (4 + 12**0.5) / 2
+    assert torch.allclose(scores.softmax(1)[0], torch.tensor([1 / (root - 2), 1 / (root + 1), 1 / (root + 1)]).double())
+
+
+def test_a_shift_of_ln_is_one_of_the_labels_logit_alone() -> None:
+    """Its logits are not relative to each other: nothing may be taken off all of them."""
+    draw = torch.Generator().manual_seed(0)
+    z, root = torch.randn(6, K, generator=draw), torch.rand(6, K, generator=draw)
+    y = torch.arange(6) % K
+    moved = z.scatter_add(1, y[:, None], torch.ones(6, 1))
+    shifted = get_loss("remargin:loss=(ln),shift=1.0", reduction="none")(Output(z, root=root), y)
+    assert torch.allclose(shifted, get_loss("ln", reduction="none")(Output(moved, root=root), y))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("spec", ["peer", "cr", "cr:loss=(mae)", "peer:loss=(gce)"])
+def test_shares_of_labels_are_counted_in_float32(spec: str, dtype: torch.dtype) -> None:
+    """bfloat16 cannot count beyond 256; of rows that are all alike both take off all there is."""
+    logits = torch.zeros(8192, 2, dtype=dtype)
+    logits[:, 0] = 1
+    value = get_loss(spec)(logits, torch.arange(8192) % 2)
+    assert value.dtype is dtype and abs(float(value)) < 1e-3
+
+
+@pytest.mark.parametrize("spec", ["cr", "peer", "cr + 0.5*peer", "peer:loss=(gce)", "cr:loss=(mae)"])
+def test_a_masked_class_that_nobody_bears_costs_nothing(spec: str) -> None:
+    logits, y = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    masked = torch.cat([logits, torch.full((2, 1), -torch.inf)], 1).requires_grad_()
+    value = get_loss(spec)(masked, y)
+    value.backward()
+    assert torch.allclose(value, get_loss(spec)(logits, y))
+    assert masked.grad is not None and bool(masked.grad.isfinite().all())
+
+
+def test_a_masked_class_of_het_has_no_gradient_and_spoils_no_other() -> None:
+    z = torch.tensor([[1.0, 0.0, -torch.inf]], requires_grad=True)
+    scale = torch.full((1, 3), 0.5, requires_grad=True)
+    get_loss("het")(Output(z, scale=scale), torch.tensor([0])).backward()
+    for grad in (z.grad, scale.grad):
+        assert grad is not None and bool(grad.isfinite().all()) and float(grad[0, 2]) == 0 != float(grad[0, 0])
+
+
+@pytest.mark.parametrize("spec", ["nal", "remargin:loss=ce,scale=2", "mae:exact=true", "ce:exact=true"])
+def test_the_only_class_that_is_not_masked_costs_nothing(spec: str) -> None:
+    z = torch.tensor([[1.0, -torch.inf]], requires_grad=True)
+    out = Output(z, attention=torch.full((1,), 50.0)) if spec == "nal" else Output(z)
+    value = get_loss(spec)(out, torch.tensor([0]))
+    value.backward()
+    assert abs(float(value)) < 1e-6 and z.grad is not None and bool(z.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("spec", ["agce", "agce:a=1.6,q=2", "aul:a=3,q=0.7", "unit:loss=(agce)", "agce + mae"])
+def test_ignored_rows_cost_nothing_though_a_loss_rounds(spec: str) -> None:
+    logits = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0)).bfloat16()
+    y = torch.full((1000,), -100)
+    y[:10] = 1
+    each = get_loss(spec, reduction="none")(logits, y)
+    assert bool((each[10:] == 0).all())
+    assert torch.allclose(get_loss(spec)(logits, y), get_loss(spec)(logits[:10], y[:10]), rtol=0.02)
+
+
+def test_options_of_a_term_are_those_of_the_sum_in_text_as_in_python() -> None:
+    assert get_loss("2*ce:reduction=sum").reduction == (2 * get_loss("ce:reduction=sum")).reduction == "sum"
+    assert get_loss("2*ce:reduction=sum", reduction="none").reduction == "none"
+    logits, y = torch.zeros(2, 2), torch.tensor([0, 1])
+    assert get_loss("2*mae:ignore_index=1", reduction="none")(logits, y).tolist() == [1, 0]
+    with pytest.raises(ValueError, match="Cannot add losses whose `reduction` differ"):
+        get_loss("ce:reduction=sum + mae")
+    for spec in ("remargin:loss=(gce:reduction=sum)", "unit:loss=(gce:ignore_index=1)"):
+        with pytest.raises(ValueError, match="on the outermost loss only"):
+            get_loss(spec)
+
+
+def test_a_target_that_learns_is_refused_by_bitempered() -> None:
+    target = torch.full((1, 3), 1 / 3, requires_grad=True)
+    with pytest.raises(ValueError, match="Expected a target without a gradient for bitempered"):
+        get_loss("bitempered")(torch.zeros(1, 3), target)
+
+
+@pytest.mark.parametrize("spec", ["phuber:tau=1e5", "bitempered:t2=2.0", "bitempered:t2=5.0"])
+def test_float16_is_as_good_as_its_logits(spec: str) -> None:
+    logits, y = torch.zeros(2, 1000, dtype=torch.float16), torch.tensor([0, 1])
+    assert float(get_loss(spec)(logits, y)) == pytest.approx(float(get_loss(spec)(logits.float(), y)), rel=1e-3)

@@ -258,3 +258,8 @@ def test_the_command_answers_and_probes() -> None:
 def test_a_probe_needs_data() -> None:
     result = runner.invoke(app, ["analyze", "fit", "--loss", "mae", "--classes", "10", "--probe"])
     assert result.exit_code == 2 and "--data" in result.stderr
+
+
+def test_a_suggestion_that_cannot_be_made_costs_no_verdict() -> None:
+    """A logit bias beyond what a loss takes."""
+    assert verdict("mae", 10, sigma=1000.0).answer == "underfits"

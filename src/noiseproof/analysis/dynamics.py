@@ -59,7 +59,10 @@ def seeds_of(runs: Runs) -> dict[str, list[RunFolder]]:
     """Runs that differ in nothing but their seed together, by their common name."""
     found: dict[str, tuple[str, list[RunFolder]]] = {}
     for name, run in runs.items():
-        found.setdefault(run.alike(), (name, []))[1].append(run)
+        kind = run.alike()
+        while any(run.seed == other.seed for other in found.get(kind, ("", []))[1]):
+            kind += "'"  # they differ in what run.json does not say
+        found.setdefault(kind, (name, []))[1].append(run)
     short = Counter(_without_seed(name) for name, _ in found.values())  # groups may differ in what names don't say
     return {
         common if len(group) > 1 and short[common := _without_seed(name)] == 1 else name: group

@@ -188,7 +188,7 @@ def _draw_grid(ax: Any, one: Series, span: tuple[float, float], places: Mapping[
     look = {"cmap": LinearSegmentedColormap.from_list("noiseproof", colors), "vmin": low, "vmax": high}
     if one.layer.kind == "surface":
         ax.set_zlim(*span)
-        ax.set_box_aspect(None, zoom=0.8)  # else its labels are cut off
+        ax.set_box_aspect(None, zoom=0.7)  # else its labels are cut off
         return ax.plot_surface(*np.meshgrid(x, y), np.array(z), linewidth=0, **look)
     ax.grid(False)
     if one.layer.kind == "contour":

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -25,7 +24,8 @@ from noiseproof.losses import get_loss
 from noiseproof.models.timm import without_weights
 from noiseproof.strategies import get_strategy
 from noiseproof.train import Method, Result, Settings, Task
-from noiseproof.train.loop import reopen
+from noiseproof.train.loop import checksum, reopen
+from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task
 
 if TYPE_CHECKING:
@@ -215,16 +215,19 @@ class RunFolder:
         return NoisyData(take(data.train.x, index), given, data.classes, index, self.labels.get(part + "clean"), raw)
 
     def _checked(self, task: Task) -> Task:
-        labels = self.config.get("source", {}).get("labels")
+        labels, inputs = self.config.get("source", {}).get("labels"), self.config.get("inputs")
         same = task.train.given.cpu().tolist() == self.given.tolist()
         if not same or (labels is not None and task.source.get("labels", labels) != labels):
             raise NotARun(f"Expected the data that {self.folder} was trained on, got other rows or labels.")
+        if inputs is not None and checksum(task.train.x) != inputs:
+            raise NotARun(f"Expected the data that {self.folder} was trained on, got other inputs.")
         return task
 
     def result(self, accelerator: str = "cpu") -> Result:
         """The run as its last checkpoint has it, on that device: models, loss, strategies with what they remember."""
-        precision = str(self.config.get("precision", "32-true"))
-        fabric = Fabric(accelerator=accelerator, devices=1, precision=precision)  # type: ignore[arg-type]
+        said = self.config.get("precision")
+        precision = next((short for short, name in PRECISIONS.items() if name == said), "32")
+        fabric = make_fabric(precision, accelerator=accelerator, devices=1)
         task, method, settings = self.task, self.method, self.settings
         try:
             return reopen(task, method, settings, seed=self.seed, fabric=fabric, folder=self.folder)

@@ -241,8 +241,9 @@ def _better(loss: Loss, found: Verdict, weights: _Weights) -> tuple[Alternative,
         tau = round(-expected_margin(10, sigma=sigma), 2)
         scaled = remargin_for(loss, K, by="scale", tau=tau, sigma=sigma)
         candidates.append(("margins scaled to start as those of 10 classes do (004 §5.1.1)", scaled))
-    shifted = Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 2))
-    candidates.append(("a logit bias with which the label's mean probability is 0.15 (002 Eq. 4)", shifted))
+    with suppress(ValueError):  # no shift is that large
+        shifted = Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 2))
+        candidates.append(("a logit bias with which the label's mean probability is 0.15 (002 Eq. 4)", shifted))
     better = []
     for why, candidate in candidates:
         other = _judge(candidate, weights)

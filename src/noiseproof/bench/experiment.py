@@ -36,7 +36,8 @@ from noiseproof.train.settings import PRECISIONS
 PATHS = ("path", "table", "test", "validation", "trusted")  # parameters of datasets and noise that name a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
 REVISED = {  # or here, where it is one method's
-    "nfl+mae@002": 3, "nfl+mae**@002": 3, "nce+mae@002": 2, "gce+": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
+    "nfl+mae@002": 3, "nfl+mae**@002": 3, "nce+mae@002": 2, "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2,
+    "het-tau-full": 2,
 }  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def show_json(value: Any) -> None:
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on a terminal, aligned plain columns in a pipe."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():  # None where it was closed
         table = Table(*columns)
         for row in rows:
             table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup

@@ -132,6 +132,9 @@ def train(
     loggers = make_loggers(log or (), folder or Path())
     if loggers and folder is None:
         raise ValueError(f"Expected a folder to log to {', '.join(log or ())} in, got --out none.")
+    if folder is None and (samples or checkpoint_steps):
+        what = "--samples" if samples else "--checkpoint-steps"
+        raise ValueError(f"Expected a folder beside {what}, got --out none, where nothing is written. Leave one out.")
     fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
     fabric.launch()
     try:

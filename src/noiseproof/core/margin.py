@@ -20,8 +20,10 @@ def margin(logits: Tensor, target: Tensor) -> Tensor:
     """
     column = target[:, None]  # (B, 1)
     others = logits.scatter(1, column, -torch.inf)
-    largest = others.detach().amax(1, keepdim=True)
-    rest = (others - largest).exp().sum(1).log()  # ≥ 0: the largest other class contributes exp(0)
+    numbers = torch.finfo(logits.dtype)
+    largest = others.detach().amax(1, keepdim=True).clamp_min(numbers.min)  # where all others are masked
+    # ≥ 0: the largest other class contributes exp(0).
+    rest = (others - largest).exp().sum(1).clamp_min(numbers.tiny).log()
     return (logits.gather(1, column) - largest).squeeze(1) - rest
 
 

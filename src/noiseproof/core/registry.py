@@ -27,12 +27,13 @@ log = logging.getLogger("noiseproof")
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _SCALED = re.compile(rf"\s*({_NUMBER})\s*\*\s*(.+)", re.DOTALL)
+_IS_SIGN = re.compile(r"(?:^|[^\w.])[\d.]+[eE]$|=\s*$")  # a plus that follows
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 
 
 def split_outside_brackets(text: str, separator: str) -> list[str]:
-    """Split at each ``separator`` that stands outside brackets and is not the sign of an exponent (``1e+5``)."""
+    """Split at each ``separator`` outside brackets; a plus may also be the sign of a value or an exponent."""
     parts, start, closing = [], 0, []
     for i, char in enumerate(text):
         if char in _PAIRS:
@@ -42,7 +43,7 @@ def split_outside_brackets(text: str, separator: str) -> list[str]:
         elif char in _PAIRS.values():
             if not closing or closing.pop() != char:
                 raise ValueError(f"Unbalanced {char!r} in {text!r}.")
-        elif char == separator and not closing and not re.search(r"(?:^|[^\w.])[\d.]+[eE]$", text[:i]):
+        elif char == separator and not closing and not (char == "+" and _IS_SIGN.search(text[:i])):
             parts.append(text[start:i])
             start = i + 1
     if closing:

@@ -131,6 +131,8 @@ def _random_crop(
     h, w = size
     for length, padding, wanted in zip(images.shape[2:], paddings, size, strict=True):
         _check_crop(wanted, length, padding)
+    if not B:
+        return images.new_empty(0, C, h, w)
     padded = _pad(images, paddings, fill).contiguous()
     height, width = padded.shape[2:]
     # Below the number of places also after rounding, as every float32 below 1 is at most 1 − 2⁻²⁴.

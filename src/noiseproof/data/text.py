@@ -64,7 +64,8 @@ class TextFeatures:
             ).float()
             for i in range(0, len(texts), BLOCK)
         ]
-        return torch.nn.functional.normalize(torch.cat(blocks), dim=1)
+        none = torch.zeros(0, self.project.n_components)
+        return torch.nn.functional.normalize(torch.cat([none, *blocks]), dim=1)
 
 
 def _texts(frame: pd.DataFrame, text: str) -> list[str]:

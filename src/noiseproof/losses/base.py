@@ -28,6 +28,7 @@ Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
 L = TypeVar("L", bound="Loss")
 
+IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
 
@@ -67,6 +68,7 @@ class Loss(nn.Module):
     weighs_classes: bool = False  # ``per_sample`` knows what class weights mean, of class indices too
     implied: int = 0  # classes whose logit is zero by definition, so that a head gives no column for them
     independent_rows: bool = True  # a row's loss does not depend on the other rows
+    relative: bool = True  # a number that is added to all logits of a row changes nothing
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
     weight: Tensor | None
     _closed: ClassVar[bool] = False  # whether ``slope`` gives the gradient
@@ -75,7 +77,7 @@ class Loss(nn.Module):
         self,
         *,
         weight: Tensor | None = None,
-        ignore_index: int = -100,
+        ignore_index: int = IGNORED,
         reduction: Reduction = "mean",
         exact: bool = False,
     ) -> None:
@@ -103,7 +105,32 @@ class Loss(nn.Module):
 
     def scores(self, out: Output) -> Tensor:
         """Class scores (B, K) whose softmax is the predicted distribution: what accuracy and margins are taken of."""
-        return out.logits
+        return out.logits if self._predictor is None else self._predictor.scores(out)
+
+    @property
+    def _predictor(self) -> Loss | None:
+        """The loss inside this one whose scores are not the logits."""
+        own = [part for part in self._parts() if type(part).scores is not Loss.scores]
+        return own[0] if own else None
+
+    def _take_after(self, *losses: Loss) -> None:
+        """Be as the ``losses`` inside this one are: what they need, predict and can do."""
+        self.needs = frozenset().union(*(loss.needs for loss in losses))
+        self.independent_rows = all(loss.independent_rows for loss in losses)
+        self.class_indices_only = any(loss.class_indices_only for loss in losses)
+        self.linear = all(loss.linear for loss in losses)
+        self.relative = all(loss.relative for loss in losses)
+        self.implied = losses[0].implied
+        own = {
+            str(part): part
+            for loss in losses
+            for part in (loss, *loss._parts())
+            if type(part).scores is not Loss.scores
+        }
+        if len(own) > 1 or len({loss.implied for loss in losses}) > 1:
+            raise ValueError(
+                f"Expected losses that predict alike, got {' and '.join(map(str, own.values() or losses))}."
+            )
 
     def num_outputs(self, num_classes: int) -> int:
         """How many columns of logits a head must give."""
@@ -140,15 +167,17 @@ class Loss(nn.Module):
         else:
             y = LabelProb(F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index), log_p)
         value = self.evaluate(y)
-        if value.dtype != logits.dtype:  # back to that of cross entropy, which under autocast is float32
-            none = torch.empty(0, dtype=torch.int64, device=logits.device)
-            value = value.to(F.cross_entropy(logits[:0], none, reduction="none").dtype)
+        if value.dtype != logits.dtype:
+            value = value.to(value_dtype(logits))
         return value if hard else self._over_classes(value, target)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
         if self.linear and not self.class_indices_only:
-            return self.per_sample(out, shares.expand(len(out.logits), -1))
+            masked = out.logits.clamp_min(
+                torch.finfo(out.logits.dtype).min / 4
+            )  # a class that nobody bears costs nothing
+            return self.per_sample(out._replace(logits=masked), shares.expand(len(out.logits), -1))
         label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
         each = [self.per_sample(out, label + k) for k in range(len(shares))]
         return (torch.stack(each, 1) * shares).sum(1)
@@ -281,10 +310,10 @@ class Loss(nn.Module):
     def __add__(self, other: Loss) -> WeightedSum:
         if not isinstance(other, Loss):
             return NotImplemented
-        return WeightedSum([(1.0, self), (1.0, other)], **_shared_options([self, other]))
+        return WeightedSum([(1.0, self), (1.0, other)], **shared_options([self, other]))
 
     def __mul__(self, scale: float) -> WeightedSum:
-        return WeightedSum([(scale, self)], **_shared_options([self]))
+        return WeightedSum([(scale, self)], **shared_options([self]))
 
     __rmul__ = __mul__
 
@@ -341,11 +370,8 @@ class WeightedSum(Loss):
         self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
         kinds = {loss.kind for loss in self.losses}
         self.vanishes = all(loss.vanishes for _, loss in flat)
-        self.independent_rows = all(loss.independent_rows for _, loss in flat)
-        self.class_indices_only = any(loss.class_indices_only for _, loss in flat)
-        self.linear = all(loss.linear for _, loss in flat)
+        self._take_after(*(loss for _, loss in flat))
         self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
-        self.needs = frozenset().union(*(loss.needs for _, loss in flat))
         self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
 
     @property
@@ -411,8 +437,12 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
     if loss.ignore_index == ignore_index and _same(loss.weight, weight):
         return loss
-    if loss.weight is not None and not _same(loss.weight, weight):
-        raise ValueError(f"Expected `weight` on the outermost loss only, got it on the inner `{loss}` too.")
+    for name, plain in (
+        ("weight", loss.weight is None or _same(loss.weight, weight)),
+        ("ignore_index", loss.ignore_index in (IGNORED, ignore_index)),
+    ):
+        if not plain:
+            raise ValueError(f"Expected `{name}` on the outermost loss only, got it on the inner `{loss}` too.")
     inner = copy.deepcopy(loss)
     set_weight(inner, weight)
     for part in inner.modules():
@@ -439,6 +469,12 @@ def set_weight(loss: Loss, weight: Tensor | None) -> None:
         loss.weight = None
     else:
         loss.register_buffer("weight", weight)
+
+
+def value_dtype(logits: Tensor) -> torch.dtype:
+    """That of a loss of ``logits``: cross entropy's, which under autocast is float32."""
+    none = torch.empty(0, dtype=torch.int64, device=logits.device)
+    return F.cross_entropy(logits[:0], none, reduction="none").dtype
 
 
 def countable(target: Tensor, ignore_index: int) -> Tensor:
@@ -481,7 +517,8 @@ def _maximum(loss: Loss) -> float:
     return float(weight[best])
 
 
-def _shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
+def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
+    """The options of a sum, on which its terms have to agree."""
     first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
     for other in losses[1:]:
         for name, value in first.items():

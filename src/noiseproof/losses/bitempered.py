@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, countable, register
+from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
 from noiseproof.losses.engine import readable
 
 
@@ -110,6 +110,11 @@ class _BiTempered(torch.autograd.Function):
         return grad[:, None] * (error - escort * error.sum(1, keepdim=True)), None, None, None, None
 
 
+def _wide(logits: Tensor) -> Tensor:
+    """In float32 at least, as what is summed over all classes."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 @register("bitempered")
 class BiTempered(Loss):
     """Bi-tempered logistic loss: bounded for t1 < 1, heavy-tailed probabilities for t2 > 1.
@@ -136,9 +141,15 @@ class BiTempered(Loss):
         self.smoothing = check_number("smoothing", smoothing, "[0, 1)", 0, 1)
         self.iterations = None if iterations is None else check_count("iterations", iterations, 1)
 
+    def scores(self, out: Output) -> Tensor:
+        """log p of the tempered softmax, (B, K)."""
+        return tempered_log_softmax(_wide(out.logits), self.t2, self.iterations)
+
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        logits = out.logits
+        logits = _wide(out.logits)
         hard = target.dim() == 1
+        if not hard and target.requires_grad and torch.is_grad_enabled():
+            raise ValueError("Expected a target without a gradient for bitempered, whose formula has none. Detach it.")
         label = countable(target, self.ignore_index) if hard else target.to(logits.dtype)
         if not hard and readable(target) and bool((target < 0).any()):
             raise ValueError(
@@ -151,9 +162,8 @@ class BiTempered(Loss):
             label = one_hot * (1 - self.smoothing - others) + others
         value: Tensor
         value, _ = _BiTempered.apply(logits, label, self.t1, self.t2, self.iterations)  # type: ignore[no-untyped-call]
-        if hard or self.weight is None:
-            return value
-        return value * self._weighed(target).sum(1)
+        value = value.to(value_dtype(out.logits))
+        return value if hard or self.weight is None else value * self._weighed(target).sum(1)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         # Beside terms of the target alone, which any logits show, the loss is linear in it: no pass for each class.

@@ -231,7 +231,7 @@ def _check_classes(value: object, name: str = "num_classes") -> int:
 
 
 def _check_sigma(value: object) -> float:
-    sigma = check_number("sigma", value, "(0, inf)", 0, remedy="It is the standard deviation of the logits.")
+    sigma = check_number("sigma", value, "(0, 1e6]", 0, 1e6, remedy="It is the standard deviation of the logits.")
     return max(sigma, 1e-9)  # below, logits are equal to the last digit of every average
 
 

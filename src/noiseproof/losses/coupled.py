@@ -12,10 +12,10 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, adopt, countable, register
+from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
 from noiseproof.losses.engine import pointwise, readable, seed_of
 from noiseproof.losses.margin import Focal
-from noiseproof.losses.spec import as_loss
+from noiseproof.losses.spec import inner_loss
 
 
 class CoupledLoss(Loss):
@@ -212,9 +212,10 @@ class LabelSmoothing(Smoothed):
 
 
 def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
-    """Share of each class in the labels of a batch, (K,)."""
+    """Share of each class in the labels of a batch, (K,), in float32 at least: bfloat16 cannot count beyond 256."""
+    dtype = torch.promote_types(dtype, torch.float32)
     if target.dim() == 2:
-        return target.mean(0)
+        return target.to(dtype).mean(0)
     counted = target != ignore_index
     counts = torch.zeros(num_classes, dtype=dtype, device=target.device)
     counts = counts.index_add(0, torch.where(counted, target, 0), counted.to(dtype))
@@ -239,9 +240,9 @@ class CR(CoupledLoss):
 
     def __init__(self, beta: float = 1.0, prior: Tensor | None = None, loss: Loss | str = "ce", **options: Any) -> None:
         super().__init__(**options)
-        self.loss = adopt(as_loss(loss), self.ignore_index)
-        self.linear, self.class_indices_only = self.loss.linear, self.loss.class_indices_only
-        self.independent_rows = prior is not None
+        self.loss = inner_loss(loss, self.ignore_index)
+        self._take_after(self.loss)
+        self.independent_rows = self.independent_rows and prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         if prior is not None:
             prior = check_tensor("prior", prior, torch.float64)
@@ -251,21 +252,24 @@ class CR(CoupledLoss):
         self.prior: Tensor | None
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        log_p = F.log_softmax(out.logits, 1)
+        log_p = F.log_softmax(out.logits, 1, dtype=torch.promote_types(out.logits.dtype, torch.float32))
+        num_classes = log_p.shape[1] + self.implied
         if self.prior is None:
-            prior = _label_shares(target, log_p.shape[1], self.ignore_index, log_p.dtype)
-        elif self.prior.shape[0] == log_p.shape[1]:
+            prior = _label_shares(target, num_classes, self.ignore_index, log_p.dtype)
+        elif self.prior.shape[0] == num_classes:
             prior = self.prior.to(log_p.dtype)
         else:
-            raise ValueError(f"Expected `prior` of {log_p.shape[1]} classes, got {self.prior.shape[0]}.")
+            raise ValueError(f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}.")
         if self.loss.name != "ce":
             own = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
-            return own - self.beta * share * self.loss.expected(out, prior)
-        regulariser = self.beta * (log_p @ prior)  # (B,)
+            return (own - self.beta * share * self.loss.expected(out, prior)).to(own.dtype)
+        regulariser = self.beta * (torch.where(prior != 0, log_p, 0) @ prior)  # (B,); a class may be masked
         if target.dim() == 1:
-            return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
-        return self._over_classes(regulariser[:, None] - log_p, target)
+            value = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
+        else:
+            value = self._over_classes(regulariser[:, None] - log_p, target)
+        return value.to(value_dtype(out.logits))
 
 
 @register("peer")
@@ -291,10 +295,11 @@ class Peer(Loss):
 
     def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.loss = adopt(as_loss(loss), self.ignore_index)
+        self.loss = inner_loss(loss, self.ignore_index)
+        self._take_after(self.loss)
+        self.independent_rows = False
         if generator is not None and not isinstance(generator, torch.Generator):
             generator = torch.Generator().manual_seed(check_count("generator", generator, 0, "It is a seed."))
-        self.linear, self.class_indices_only = self.loss.linear, self.loss.class_indices_only
         self.generator = generator
         self._step: int | None = None
 
@@ -313,7 +318,7 @@ class Peer(Loss):
         logits, hard = out.logits, target.dim() == 1
         counted = target != self.ignore_index if hard else torch.ones_like(target[:, 0], dtype=torch.bool)
         if self.generator is None:
-            shares = _label_shares(target, logits.shape[1], self.ignore_index, logits.dtype)
+            shares = _label_shares(target, logits.shape[1] + self.implied, self.ignore_index, logits.dtype)
             # The mean over rows m comes from the shares, the mean over rows n is taken here.
             each = self.loss.expected(out, shares)
             peer = torch.where(counted, each, 0).sum() / counted.sum()
@@ -321,8 +326,8 @@ class Peer(Loss):
             rows, source = counted.nonzero().squeeze(1), self._source(self.generator)
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
             n, m = (rows[draw().to(rows.device)] for _ in range(2))
-            peer = self.loss.per_sample(Output(logits[n]), target[m])
-        if hard:
-            return self.loss.per_sample(out, target) - peer
-        weighed = self._weighed(target)
-        return self.loss.per_sample(out, weighed) - weighed.sum(1) * peer
+            elsewhere = Output._make(field if field is None else field[n] for field in out)
+            peer = self.loss.per_sample(elsewhere, target[m])
+        weighed = target if hard else self._weighed(target)
+        own = self.loss.per_sample(out, weighed)
+        return (own - peer * (1.0 if hard else weighed.sum(1))).to(own.dtype)

@@ -137,7 +137,7 @@ class LN(Loss):
         self.predict: Predict = _check_word("predict", predict, get_args(Predict))
         self.nll = check_flag("nll", nll)
         self.needs = frozenset({"logits"} | NEEDS[covariance])
-        self.implied = 0 if self.dummy else 1
+        self.implied, self.relative = 0 if self.dummy else 1, False
 
     def _aim(self, num_classes: int) -> float:
         """τ·C, the logit that a label aims at: C = log(((1 − t)K′ + t)/t) (000 B.5)."""
@@ -319,6 +319,7 @@ class _MeanSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         mean, scale, factors, total = ctx.saved_tensors
+        total = total.clamp(min=torch.finfo(grad.dtype).min)  # of a class whose logit is −∞
         rounded = total.to(grad.dtype)
         grad = grad * (rounded - total).exp_().to(grad.dtype) / (ctx.tau * ctx.samples)
         if ctx.kernels is not None:

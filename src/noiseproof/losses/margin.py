@@ -203,6 +203,7 @@ class AUL(MarginLoss):
         self.q = check_number("q", q, "(0, inf)", 0)
         self._most = self.q * math.log1p(1 / (self.a - 1))  # log of ((a − p)/(a − 1))^q at p = 0
         self._short = _rounds_below_tolerance(self.a, self.q)
+        self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
         if self._short and not self.exact:
@@ -237,6 +238,7 @@ class AGCE(MarginLoss):
         self.a = check_number("a", a, "(0, inf)", 0)
         self.q = check_number("q", q, "(0, inf)", 0)
         self._short = _rounds_below_tolerance(self.a + 1, self.q)
+        self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
         whole = self.a + 1
@@ -326,9 +328,10 @@ class PHuber(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         # Cross entropy up to the bend, then 1 − τp more; by 1 − p where τ is near one and that would cancel.
-        beyond = (
-            torch.expm1(-y.nll) * -self.tau + (1 - self.tau) if self.tau < 2 else torch.rsub(y.p, 1, alpha=self.tau)
-        )
+        if self.tau < 2:
+            beyond = torch.expm1(-y.nll) * -self.tau + (1 - self.tau)
+        else:
+            beyond = torch.rsub(y.p, 1, alpha=self.tau) if self.tau < 6e4 else 1 - y.p * self.tau  # float16 has no more
         return y.nll.clamp_max(self._bend) + torch.relu(beyond)
 
     def slope(self, y: LabelProb) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Loss, adopt, countable, register
+from noiseproof.losses.base import Loss, countable, register
 from noiseproof.losses.engine import pointwise
-from noiseproof.losses.spec import as_loss
+from noiseproof.losses.spec import inner_loss
 
 CYCLE_002 = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # paper 002, appendix 2: 11 epochs each
 
@@ -78,7 +78,9 @@ class Remargin(Loss):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.loss = adopt(as_loss(loss), self.ignore_index)
+        self.loss = inner_loss(loss, self.ignore_index)
+        self._take_after(self.loss)
+        self.class_indices_only = True
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
             raise ValueError("Expected `shift` to be a number or a list of numbers, got an empty list.")
@@ -88,8 +90,6 @@ class Remargin(Loss):
         if self.scale != 1 and self.loss.kind != "margin":
             raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which looks at other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
-        self.independent_rows = self.loss.independent_rows
-        self.needs = self.loss.needs
         # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
@@ -124,7 +124,8 @@ class Remargin(Loss):
         logits = out.logits
         if self.training:
             label = countable(target, self.ignore_index)[:, None]
-            logits = logits - logits.detach().amax(1, keepdim=True)  # else large logits swallow digits of the shift
+            if self.loss.relative:  # else large logits swallow digits of the shift
+                logits = logits - logits.detach().amax(1, keepdim=True)
             logits = logits.scatter_add(1, label, self.bias.epsilon.to(logits.dtype).expand_as(label))
         return self.loss.per_sample(out._replace(logits=logits), target)
 
@@ -151,10 +152,10 @@ class Unit(Loss):
 
     def __init__(self, loss: Loss | str, **options: Any) -> None:
         super().__init__(**options)
-        self.loss = adopt(as_loss(loss), self.ignore_index)
+        self.loss = inner_loss(loss, self.ignore_index)
+        self._take_after(self.loss)
         self.factor = 1 / self.loss.max_weight
         self.vanishes = self.loss.vanishes
-        self.class_indices_only = self.loss.class_indices_only
         self.exact = self.exact or self.loss.exact
 
     def evaluate(self, y: LabelProb) -> Tensor:

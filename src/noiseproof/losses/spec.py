@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noiseproof.core.registry import parse_call, parse_sum
-from noiseproof.losses.base import LOSSES, Loss, WeightedSum
+from noiseproof.losses.base import LOSSES, Loss, WeightedSum, adopt, shared_options
 from noiseproof.losses.presets import PRESETS, preset, said_of_data
 
 
@@ -39,12 +39,20 @@ def get_loss(spec: str, **params: Any) -> Loss:
     if qualifiers and "@" not in spec:
         raise TypeError(f"Expected a preset (NAME@PAPER) where {', '.join(qualifiers)} is said, got {spec!r}.")
     losses = [(scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms]
-    return WeightedSum(losses, **params)
+    return WeightedSum(losses, **shared_options([loss for _, loss in losses]) | params)
 
 
 def as_loss(loss: Loss | str) -> Loss:
     """``loss`` itself, or the loss that its spec names."""
     return loss if isinstance(loss, Loss) else get_loss(loss)
+
+
+def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
+    """``loss`` as a part of another one."""
+    found = as_loss(loss)
+    if isinstance(loss, str) and found.reduction != "mean":
+        raise ValueError(f"Expected `reduction` on the outermost loss only, got it on the inner `{loss}` too.")
+    return adopt(found, ignore_index)
 
 
 def _preset(spec: str, params: dict[str, Any]) -> Loss | None:

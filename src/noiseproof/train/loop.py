@@ -188,7 +188,7 @@ def training(
         )
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
-              "inputs": _checksum(task.train.x) if folder else None, "input_shape": list(task.input_shape),
+              "inputs": checksum(task.train.x) if folder else None, "input_shape": list(task.input_shape),
               "augment": _described(task.augment), "normalise": _described(task.normalise),
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
     if code := foreign_code(f"{job.method} {[*config.values()]}"):
@@ -508,7 +508,7 @@ class _Keeper:
         return position
 
 
-def _checksum(x: Inputs) -> int | None:
+def checksum(x: Inputs) -> int | None:
     """Of a thousand rows all over ``x``: enough to tell other data from the same, and quick; None of files."""
     if not isinstance(x, Tensor):
         return None
