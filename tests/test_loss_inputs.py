@@ -533,7 +533,7 @@ def test_the_only_class_that_is_not_masked_costs_nothing(spec: str) -> None:
     out = Output(z, attention=torch.full((1,), 50.0)) if spec == "nal" else Output(z)
     value = get_loss(spec)(out, torch.tensor([0]))
     value.backward()
-    assert abs(float(value)) < 1e-6 and z.grad is not None and bool(z.grad.isfinite().all())
+    assert abs(value.item()) < 1e-6 and z.grad is not None and bool(z.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("spec", ["agce", "agce:a=1.6,q=2", "aul:a=3,q=0.7", "unit:loss=(agce)", "agce + mae"])

@@ -34,7 +34,6 @@ COLORS = (
 )  # fmt: skip
 GREY = Color("#7b848c", "#8f98a0")  # of what lies behind: reference lines, distributions that others are read against
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
-DIVERGING = ("#b35806", "#f1a340", "#fee0b6", "#f7f7f7", "#d8daeb", "#998ec3", "#542788")
 DASHES = 5  # line styles and markers, after which they begin again
 
 
@@ -241,11 +240,3 @@ def z_range(marks: Sequence[Series]) -> tuple[float, float] | None:
         return None
     low, high = float(min(low for low, _ in spans)), float(max(high for _, high in spans))
     return low, high if high > low else low + 1.0
-
-
-def color_scale(low: float, high: float) -> tuple[tuple[float, float], tuple[str, ...]]:
-    """The ends of a colour scale and its colours: with zero in the middle where there are both signs."""
-    if low < 0 < high:
-        reach = max(-low, high)
-        return (-reach, reach), DIVERGING
-    return (low, high), VIRIDIS

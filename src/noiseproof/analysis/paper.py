@@ -13,10 +13,10 @@ from noiseproof.analysis.marks import (
     CELLS,
     FEW,
     GRIDS,
+    VIRIDIS,
     Entry,
     Series,
     Style,
-    color_scale,
     grid,
     is_number,
     legend,
@@ -184,11 +184,11 @@ def _draw_grid(ax: Any, one: Series, span: tuple[float, float], places: Mapping[
 
     xs, ys, z = grid(one)
     x, y = ([places[along].get(text(v), v) for v in at] for along, at in (("x", xs), ("y", ys)))
-    (low, high), colors = color_scale(*span)
-    look = {"cmap": LinearSegmentedColormap.from_list("noiseproof", colors), "vmin": low, "vmax": high}
+    low, high = span
+    look = {"cmap": LinearSegmentedColormap.from_list("noiseproof", VIRIDIS), "vmin": low, "vmax": high}
     if one.layer.kind == "surface":
         ax.set_zlim(*span)
-        ax.set_box_aspect(None, zoom=0.7)  # else its labels are cut off
+        ax.set_box_aspect(None, zoom=0.65)  # else its labels are cut off
         return ax.plot_surface(*np.meshgrid(x, y), np.array(z), linewidth=0, **look)
     ax.grid(False)
     if one.layer.kind == "contour":

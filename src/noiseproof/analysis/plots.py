@@ -14,9 +14,9 @@ from noiseproof.analysis.marks import (
     FEW,
     GREY,
     GRIDS,
+    VIRIDIS,
     Series,
     Style,
-    color_scale,
     grid,
     is_number,
     palette,
@@ -258,10 +258,9 @@ def _layout(figure: Figure, marks: Sequence[Series], span: tuple[float, float] |
             layout["annotations"].append({"text": escape(name), "showarrow": False, **at})
     if span is not None:
         label = next(one.layer.label or one.layer.z or "" for one in marks if one.layer.z)
-        (low, high), colors = color_scale(*span)
-        steps = [[n / (len(colors) - 1), color] for n, color in enumerate(colors)]
+        steps = [[n / (len(VIRIDIS) - 1), color] for n, color in enumerate(VIRIDIS)]
         bar = {"title": {"text": escape(label), "side": "right"}, "thickness": 12}
-        layout["coloraxis"] = {"cmin": low, "cmax": high, "colorscale": steps, "colorbar": bar}
+        layout["coloraxis"] = {"cmin": span[0], "cmax": span[1], "colorscale": steps, "colorbar": bar}
     return layout
 
 

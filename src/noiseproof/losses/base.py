@@ -174,10 +174,11 @@ class Loss(nn.Module):
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
         if self.linear and not self.class_indices_only:
-            masked = out.logits.clamp_min(
-                torch.finfo(out.logits.dtype).min / 4
-            )  # a class that nobody bears costs nothing
-            return self.per_sample(out._replace(logits=masked), shares.expand(len(out.logits), -1))
+            soft = shares.expand(len(out.logits), -1)
+            if readable(out.logits) and not bool((found := self.per_sample(out, soft)).isnan().any()):
+                return found
+            lowest = torch.finfo(out.logits.dtype).min / 4  # a class that nobody bears may be masked
+            return self.per_sample(out._replace(logits=out.logits.clamp_min(lowest)), soft)
         label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
         each = [self.per_sample(out, label + k) for k in range(len(shares))]
         return (torch.stack(each, 1) * shares).sum(1)

@@ -264,12 +264,19 @@ class CR(CoupledLoss):
             own = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
             return (own - self.beta * share * self.loss.expected(out, prior)).to(own.dtype)
-        regulariser = self.beta * (torch.where(prior != 0, log_p, 0) @ prior)  # (B,); a class may be masked
+        regulariser = self.beta * self._expected(log_p, prior)  # (B,)
         if target.dim() == 1:
             value = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
         else:
             value = self._over_classes(regulariser[:, None] - log_p, target)
         return value.to(value_dtype(out.logits))
+
+    @staticmethod
+    def _expected(log_p: Tensor, prior: Tensor) -> Tensor:
+        """Σ_k P_k log p_k; a class that nobody bears may be masked."""
+        if readable(log_p) and not bool((found := log_p @ prior).isnan().any()):
+            return found
+        return torch.where(prior != 0, log_p, 0) @ prior
 
 
 @register("peer")
