@@ -27,6 +27,7 @@ from noiseproof.audit.apply import (
     corrected,
     corrections,
     hold_out,
+    plan_retraining,
     read_again,
     write_corrected,
 )
@@ -107,6 +108,29 @@ def test_records_are_those_of_pandas_and_only_asked_cells_change(
     ]
     if not changes:
         assert changed.getvalue() == raw
+
+
+@pytest.mark.parametrize("line", [b'""', b"\x0c", b"\x1c", b'" "', b" \t", b"", b"\xc2\xa0"])
+@pytest.mark.parametrize("header", [b"y", b"y,x"])
+def test_lines_that_hold_next_to_nothing_are_counted_as_pandas_counts_them(
+    tmp_path: Path, line: bytes, header: bytes
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\n".join([header, b"a", line, b"b", b""]))
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+    assert Records(path).column("y") == frame["y"].tolist()
+    changed = io.BytesIO()
+    Records(path).replace("y", {len(frame) - 1: "c"}, changed)
+    assert changed.getvalue() == b"\n".join([header, b"a", line, b"c", b""])
+
+
+def test_labels_alone_are_corrected_beside_a_row_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"y": ["b", None, *["a", "b"] * 19]}).to_csv(path, index=False)  # a gap is written as two quotes
+    probs = np.eye(2)[[0, 0, *[0, 1] * 19]] * 0.8 + 0.1
+    audit_rows(read_rows(path, label="y", pred_probs=probs)).save(tmp_path / "audit")
+    run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new.csv")
+    assert (tmp_path / "new.csv").read_text() == path.read_text().replace("b", "a", 1)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -216,6 +240,25 @@ def test_arrays_get_labels_of_the_same_kind(tmp_path: Path, labels: np.ndarray[A
         assert np.load(tmp_path / "longer.npy").tolist() == ["a longer name", "b", "a", "b"]
 
 
+@pytest.mark.parametrize("kind", ["array", "parquet"])
+def test_labels_in_bytes_are_read_as_utf_8(tmp_path: Path, kind: str) -> None:
+    labels, names = [b"a", "bé".encode()] * 2, ["a", "bé"] * 2
+    data, out = (tmp_path / f"{name}.{'npy' if kind == 'array' else kind}" for name in ("t", "new"))
+    if kind == "array":
+        np.save(data, np.array(labels))
+    else:
+        pd.DataFrame({"y": labels}).to_parquet(data)
+    where = {"data": None, "labels": str(data)} if kind == "array" else {"data": data, "label": "y"}
+    folder = write_audit(
+        tmp_path / "audit", names, names[::-1], issues=4, kind="predictions" if kind == "array" else "table",
+        classes=["a", "bé", "ça"], classes_named=True, **where,
+    )  # fmt: skip
+    write_decisions(folder, (0, 0, "a", "accept", "bé"), (1, 1, "bé", "other", "ça"))
+    run("apply", folder, "--out", out)
+    found = np.load(out) if kind == "array" else pd.read_parquet(out)["y"]
+    assert found.tolist() == ["bé".encode(), "ça".encode(), *labels[2:]]
+
+
 @pytest.mark.parametrize("unit", ["ns", "D"])
 def test_dates_of_arrays_stay_dates(tmp_path: Path, unit: str) -> None:
     labels = np.array(["2020-01-01", "2021-05-05", "2020-01-01", "NaT"], f"M8[{unit}]")
@@ -286,6 +329,18 @@ def test_pictures_in_folders_called_by_numbers_move_by_name(tmp_path: Path) -> N
     assert snapshot(tmp_path / "new") == {{"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()}
 
 
+def test_links_that_lead_nowhere_are_left_out(tmp_path: Path) -> None:
+    folder = picture_audit(tmp_path)
+    (tmp_path / "photos" / "cat" / "9.png").symlink_to(tmp_path / "gone.png")
+    before = snapshot(tmp_path / "photos")
+    write_decisions(folder, (1, "cat/2.png", "cat", "accept", "dog"))
+    for options in ((), ("--link",)):
+        out = tmp_path / f"new{len(options)}"
+        run("apply", folder, "--out", out, *options)
+        assert snapshot(out) == {{"cat/2.png": "dog/2-from-cat.png"}.get(k, k): v for k, v in before.items()}
+        assert not (out / "cat" / "9.png").is_symlink()
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +378,34 @@ def test_data_that_changed_since_the_audit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "more" / "photos" / "cat" / "1.png").rename(tmp_path / "more" / "photos" / "cat" / "3.png")
     assert "Audit it again" in run("apply", pictures, "--out", tmp_path / "new", code=2)
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: str) -> None:
+    frame = pd.DataFrame({"id": pd.date_range("2020-01-01", periods=6), "x": [1, 2, 3, 4, 5, 6], "y": list("aaabbb")})
+    path, out = tmp_path / f"t.{kind}", tmp_path / f"new.{kind}"
+
+    def write(table: pd.DataFrame) -> None:
+        if kind != "frame":
+            table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+
+    def apply(table: pd.DataFrame) -> list[str]:
+        write(table)
+        if kind == "frame":
+            return list(corrected(folder, table, accept_all=True)["y"])
+        write_corrected(read_audit(folder), {0: "b"}, out)
+        return list((pd.read_csv(out) if kind == "csv" else pd.read_parquet(out))["y"])
+
+    write(frame)
+    probs = np.array([[0.1, 0.9]] + [[0.9, 0.1]] * 2 + [[0.1, 0.9]] * 3)
+    folder = tmp_path / "audit"
+    audit_rows(read_rows(frame if kind == "frame" else path, label="y", id="id", pred_probs=probs)).save(folder)
+    assert corrections(read_audit(folder), {}, accept_all=True) == {0: "b"}
+    for other, words in ((frame.iloc[[2, 1, 0, 3, 4, 5]], "Audit it again"), (frame.drop(columns="id"), "column 'id'")):
+        with pytest.raises(ValueError, match=words):
+            apply(other)
+        assert not out.exists()
+    assert apply(frame.iloc[[0, 2, 1, 3, 4, 5]]) == list("baabbb")  # where the changed row is the same, all is well
 
 
 def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
@@ -415,6 +498,15 @@ def test_a_frame_in_memory_is_corrected_in_a_copy(tmp_path: Path, dtype: str) ->
     pd.testing.assert_frame_equal(corrected(tmp_path / "audit", frame, accept_all=True), found)
 
 
+def test_truth_values_among_numbers_keep_their_spelling(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Series([True, *[True, 0] * 19, True], dtype=object)})
+    probs = np.eye(2)[[0, *[1, 0] * 19, 1]] * 0.8 + 0.1
+    audit_rows(read_rows(frame, label="y", pred_probs=probs)).save(tmp_path / "audit")
+    found = corrected(tmp_path / "audit", frame, accept_all=True)["y"].tolist()
+    assert found[0] is not False and found == [0, *frame["y"].tolist()[1:]]
+    assert list(map(type, found)) == [int, *[bool, int] * 19, bool]
+
+
 def test_a_category_that_no_row_has_becomes_one(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Categorical(["a", "b"] * 20)})
     probs = np.eye(3)[[0, 1] * 20] * 0.7 + 0.1
@@ -437,7 +529,7 @@ def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(t
     for options in ((), ("--retrain",)):
         refused = run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
         assert f"`noiseproof.audit.apply.corrected('{tmp_path / 'audit'}', data)`" in refused
-    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).content(0)["note"]
+    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).content(0, "0")["note"]
 
 
 def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path) -> None:
@@ -502,8 +594,36 @@ def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"ignore": []}))
     audit = read_audit(folder)
     found = compare(audit, corrections(audit, {}, accept_all=True), {}, epochs=5)
-    assert (found.train_rows, found.held_rows, found.warning) == (100, 200, None)
+    near = sum(row % 7 == 0 for row in range(100))  # near-duplicates of rows that are held out
+    assert (found.train_rows, found.held_rows, found.warning) == (100 - near, 200, None)
     assert found.before == found.before_by_given  # their labels did not change
+
+
+def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
+    random, y = np.random.default_rng(0), np.arange(60) % 2
+    x = random.normal(size=(60, 3)) + 3 * y[:, None]
+    rows = pd.DataFrame(x, columns=list("pqr")).assign(y=y, who=np.arange(60), ok="no")
+    trusted = pd.concat([
+        rows[:10].assign(who=range(100, 110)), rows[10:20].assign(p=random.normal(size=10)),  # copies; the same people
+    ]).assign(ok="yes")  # fmt: skip
+    for kind in ("column", "table"):
+        path = tmp_path / f"{kind}.csv"
+        (rows if kind == "table" else pd.concat([rows, trusted])).to_csv(path, index=False)
+        trusted.to_csv(tmp_path / "trusted.csv", index=False)
+        known = "ok" if kind == "column" else str(tmp_path / "trusted.csv")
+        ignore = [] if kind == "column" else ["ok"]
+        found = audit_rows(read_rows(path, label="y", group="who", trusted=known, ignore=ignore), mode="fast", epochs=2)
+        found.save(tmp_path / kind)
+        audit = read_audit(tmp_path / kind)
+        plan = plan_retraining(audit, {}, {}, epochs=1)
+        assert plan.held.sum() == 20 and (~plan.held).sum() == 40
+        seen = {tuple(row) for row in plan.x[~plan.held].tolist()}
+        assert not seen & {tuple(row) for row in plan.x[plan.held].tolist()}
+        assert compare(audit, {}, {}, epochs=1).train_rows == 40
+    rows[:20].assign(ok=["yes", "no"] * 10, who=np.arange(20) // 2, y=np.arange(20) // 2 % 2).to_csv(path, index=False)
+    audit_rows(read_rows(path, label="y", group="who", trusted="ok"), mode="fast", epochs=2).save(tmp_path / "pairs")
+    with pytest.raises(ValueError, match="only copies of these and rows of their groups"):
+        plan_retraining(read_audit(tmp_path / "pairs"), {}, {})
 
 
 def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
@@ -637,6 +757,14 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         write_corrected(read_audit(picture_audit(tmp_path / "more")), {0: "dog"}, tmp_path / "new")
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
+
+
+def test_what_a_killed_apply_left_is_named(tmp_path: Path) -> None:
+    folder = picture_audit(tmp_path)
+    (tmp_path / "new.part" / "cat").mkdir(parents=True)
+    said = run("apply", folder, "--accept-all", "--out", tmp_path / "new", code=2)
+    assert f"Expected no {tmp_path / 'new.part'}" in said and "Delete it" in said and "Errno" not in said
+    assert (tmp_path / "new.part" / "cat").exists() and not (tmp_path / "new").exists()
 
 
 # --- with the audit itself --------------------------------------------------------------------------------------------
@@ -781,3 +909,12 @@ def test_a_class_called_by_a_number_that_no_row_has_is_written_by_its_name(tmp_p
     )  # fmt: skip
     run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv")
     assert pd.read_csv(tmp_path / "new.csv", dtype=str)["y"].tolist() == ["10", "2", "0", "2"]
+
+
+def test_names_that_xml_cannot_hold_are_refused_before_anything_is_exported(tmp_path: Path) -> None:
+    pd.DataFrame({"x": range(40), "y": ["a\x0bb", "<c>&\t\n"] * 20}).to_csv(tmp_path / "t.csv", index=False)
+    probs = np.eye(2)[[1, 0] * 20] * 0.8 + 0.1
+    report = audit_rows(read_rows(tmp_path / "t.csv", label="y", pred_probs=probs))
+    with pytest.raises(ValueError, match=r"can hold, got 'a\\x0bb'"):
+        report.to_label_studio(tmp_path / "tasks.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -130,6 +130,20 @@ def test_equal_rows_have_no_distance_to_divide_by() -> None:
     assert cut == 1.5
 
 
+def test_a_row_that_has_a_copy_is_no_outlier() -> None:
+    random = np.random.default_rng(5)
+    x = random.normal(size=(300, 3)).astype(np.float32)
+    x[:3] = [[40, 0, 0], [40, 0, 0], [0, 40, 0]]  # a pair far from all others, and a loner
+    x[3:5] = [[0, 0, 40], [0, 0, 40.01]]  # all but the same
+    near = brute_force(x)
+    score, cut = outlier_scores(near, find_duplicates(x, np.zeros(300, np.int64), near).is_duplicate)
+    assert score[2] > cut and (score[[0, 1, 3, 4]] <= 1).all()
+    assert (outlier_scores(near)[0][[0, 1]] <= 1).all()  # equal rows are known without a word
+    common = np.repeat(np.eye(4, dtype=np.float32), [100, 100, 3, 1], axis=0)
+    score, cut = outlier_scores(brute_force(common))
+    assert (score[:-1] <= 1).all() and score[-1] > cut
+
+
 # --- folds ------------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +198,18 @@ def test_folds_of_time_are_blocks() -> None:
     order = np.argsort(first)
     assert (np.diff(fold[0::2][order]) >= 0).all()  # later groups are never in an earlier block
     assert np.bincount(fold).tolist() == [26, 24, 26, 24]
+
+
+def test_rows_of_one_time_are_in_one_block() -> None:
+    day = np.repeat(np.arange(7.0), 60)[np.random.default_rng(0).permutation(420)]
+    fold = make_folds(np.zeros(420, np.int64), folds=5, time=day)
+    of_day = np.array([np.unique(fold[day == d]) for d in range(7)])  # one fold for each day, or it would be no array
+    assert of_day[:, 0].tolist() == [0, 0, 1, 2, 2, 3, 4]
+    assert not make_folds(np.zeros(9, np.int64), folds=3, time=np.ones(9)).any()
+    groups = np.array([0, 0, 1, 1, 2, 2])  # a group is of the time of its first row
+    assert make_folds(np.zeros(6, np.int64), folds=3, groups=groups, time=np.array([1.0, 5, 1, 2, 3, 3])).tolist() == [
+        0, 0, 0, 0, 1, 1,
+    ]  # fmt: skip
 
 
 def test_folds_need_two_groups() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -104,6 +105,21 @@ def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
     assert data.x[0] @ data.x[2] > data.x[0] @ data.x[1]  # they share a word
     assert data.show(2) == "sun and sun"
     assert any("Only the text was looked at" in note for note in data.notes)
+
+
+def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:
+    rows = ["good sun,a", "👍,a", "👎,b", "bad rain,b", "sun sun,a", "!?,", " ,b", "rain,b"]
+    data = read_rows(write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), label="y", text="text")
+    assert data.row.tolist() == [0, 3, 4, 7] and data.notes == ()
+    assert reasons(data) == {"no label": [5], "no text in 'text'": [6], "no words in 'text'": [1, 2]}
+
+
+def test_numbers_are_shown_as_they_are() -> None:
+    table = pd.DataFrame({"id": 2**60 + np.arange(4), "share": [0.5, 0.25, 1, 2], "y": list("uvuv")})
+    assert read_rows(table, label="y", id="id").show(1) == f"id: {2**60 + 1}\nshare: 0.25"
+    assert read_rows(table[["share", "id", "y"]].assign(y=[0, 1, 0, 1]), label="y", id="id").show(3) == (
+        f"share: 2.0\nid: {2**60 + 3}"
+    )
 
 
 def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
@@ -357,6 +373,21 @@ def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
     assert any("patches" in note for note in data.notes)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_names_that_are_no_utf8(photos: Path) -> None:
+    broken = os.fsencode(photos / "blue") + b"/caf\xe9.png"
+    with open(broken, "wb") as file:
+        file.write((photos / "blue" / "0.png").read_bytes())
+    data = read_rows(photos)
+    assert reasons(data) == {"file name is no UTF-8": [4]} and len(data) == 8
+    os.rename(os.fsencode(photos / "blue"), os.fsencode(photos) + b"/bl\xe9")
+    with pytest.raises(ValueError, match=r"Expected names of folders in UTF-8 in .* got 'bl\\udce9'"):
+        read_rows(photos)
+    os.rename(os.fsencode(photos), os.fsencode(photos) + b"\xe9")
+    with pytest.raises(ValueError, match=r"Expected names in UTF-8, which config.json can hold, got '.*photos\\udce9'"):
+        read_rows(os.fsdecode(os.fsencode(photos) + b"\xe9"))
+
+
 def test_the_classes_of_a_folder_are_its_folders(photos: Path) -> None:
     one, two = read_rows(photos), read_rows(photos, classes=["red", "blue"])
     assert (one.classes, two.classes) == (("blue", "red"), ("red", "blue"))
@@ -537,6 +568,22 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
         read_rows(tmp_path / "empty")
 
 
+def test_words_are_no_inputs(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([["a", "b"]] * 4))
+    with pytest.raises(TypeError, match="Expected numbers in `inputs`, got dtype <U1. Audit words as a column"):
+        read_rows(tmp_path / "x.npy", labels=np.array([0, 1, 0, 1]))
+
+
+def test_labels_in_bytes_have_the_digest_of_their_words(tmp_path: Path) -> None:
+    words = ["chat", "chien é", "chat", "chien é"]
+    np.save(tmp_path / "x.npy", np.arange(8.0).reshape(4, 2))
+    digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
+    of_bytes = np.array([word.encode() for word in words])
+    for labels in (np.array(words), of_bytes, of_bytes.astype(object)):
+        data = read_rows(tmp_path / "x.npy", labels=labels)
+        assert data.classes == ("chat", "chien é") and data.source["labels_sha256"] == digest
+
+
 def test_lengths_must_match(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     with pytest.raises(ValueError, match="`inputs` with 3 rows, as the data has, got shape"):
@@ -555,6 +602,30 @@ def test_dates_are_labels_and_a_missing_one_is_no_time() -> None:
     assert reasons(data) == {"no time in 't'": [2]}
     zoned = read_rows(table.assign(t=table["t"].dt.tz_localize("Asia/Tokyo")), label="y", time="t")
     assert zoned.row.tolist() == [0, 1, 3, 4] and np.ptp(zoned.time) == np.ptp(data.time)  # type: ignore[arg-type]
+
+
+def dated(*dates: str) -> AuditData:
+    table = pd.DataFrame({"a": np.sin(np.arange(len(dates))), "y": np.arange(len(dates)) % 2, "t": dates})
+    return read_rows(table, label="y", time="t")
+
+
+@pytest.mark.parametrize(
+    "form", ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y", "%m-%d-%Y %H:%M", "%Y/%m/%d", "%d %B %Y", "%Y%m%d"]
+)
+def test_days_and_months_are_read_in_one_order(form: str) -> None:
+    days = pd.date_range("2023-01-01", "2023-12-31")
+    data = dated(*days.strftime(form))
+    np.testing.assert_array_equal(np.argsort(data.time), np.arange(365))  # type: ignore[arg-type]
+
+
+def test_dates_of_which_nobody_can_tell_the_month_are_refused() -> None:
+    for dates in (["01/02/2023", "03/02/2023", "05/05/2023", "07/02/2023"], ["31/01/2023", "02/03/2023", "01/31/2023"]):
+        with pytest.raises(
+            ValueError, match=f"column 't' that all begin with the day.* got '{dates[0]}', .*2020-12-31"
+        ):
+            dated(*dates)
+    same = dated("01/01/2023", "02/02/2023", "2023-02-01", "2023-01-15")  # which are one day in either order
+    assert np.argsort(same.time).tolist() == [0, 3, 2, 1]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("unit", ["ns", "s", "D"])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.evidence import cross_validate, watch_training
 from noiseproof.audit.labels import LabelIssues, _contradicted_by_the_surest, find_label_issues
+from noiseproof.audit.neighbours import nearest
 from noiseproof.audit.posterior import (
     ClassNoise,
     confident_joint,
@@ -173,6 +174,58 @@ def test_labels_learned_by_heart_are_not_called_fine(rate: float) -> None:
         assert average_precision(found.quality, true != given) > 0.99
 
 
+def test_the_margin_is_that_of_the_probabilities_beside_it() -> None:
+    random = np.random.default_rng(0)
+    true = random.integers(3, size=300)
+    x, given = random.normal(size=(300, 4)) + 1.5 * np.eye(3, 4)[true], flip(true, 3, 0.2)
+    evidence = watch_training(x, given, 3, epochs=4, device="cpu")
+    found = find_label_issues(given, evidence=evidence)
+    others = np.where(np.eye(3, dtype=bool)[given], 0, evidence.pred_probs).max(1)
+    np.testing.assert_allclose(found.margin, np.log(evidence.pred_probs[np.arange(300), given] / others), atol=1e-4)
+    np.testing.assert_array_equal(found.margin < 0, found.predicted != given)
+
+
+def videos() -> tuple[Array, Array, Array]:
+    """Frames of 20 videos, 50 of each, all but the same to each other; the videos' classes; the videos."""
+    random = np.random.default_rng(0)
+    video = np.repeat(np.arange(20), 50)
+    x = (4 * random.normal(size=(4, 8))[np.arange(20) % 4] + 1.5 * random.normal(size=(20, 8)))[video]
+    return (x + 0.3 * random.normal(size=x.shape)).astype(np.float32), video % 4, video
+
+
+def test_groups_larger_than_a_neighbourhood_are_judged_by_other_groups() -> None:
+    x, true, video = videos()
+    given = flip(true, 4, 0.1)
+    evidence = watch_training(x, given, 4, device="cpu", groups=video)
+    found = find_label_issues(given, evidence=evidence)
+    assert found.neighbour_agreement is not None and np.isfinite(found.neighbour_agreement).all()
+    assert found.is_told and (found.is_issue == (given != true)).mean() > 0.99
+    # A class that no other group has: strangers would speak against all of its labels.
+    alone = watch_training(x, np.where(video == 0, 4, true), 5, device="cpu", groups=video)
+    assert alone.neighbour_agreement is not None
+    np.testing.assert_array_equal(np.isnan(alone.neighbour_agreement), video == 0)
+    assert not find_label_issues(np.where(video == 0, 4, true), evidence=alone).is_issue[video == 0].any()
+
+
+def test_where_no_neighbour_may_vote_models_are_asked_whether_rows_tell_their_labels() -> None:
+    x, true, video = videos()
+    given = flip(true, 4, 0.1)
+    near = nearest(x, 25)  # all of a row's own video
+    evidence = watch_training(x, given, 4, device="cpu", groups=video, neighbours=near)
+    assert evidence.neighbour_agreement is not None and np.isnan(evidence.neighbour_agreement).all()
+    found = find_label_issues(given, evidence=evidence)
+    assert found.is_told and found.hit_rate == (evidence.pred_probs.argmax(1) == given).mean() > 0.85
+    assert found.contradicted is None and (found.is_issue == (given != true)).mean() > 0.99
+    # Where some may, what nobody says of the others is left out.
+    some = np.arange(1000) < 100
+    spoken = dataclasses.replace(
+        evidence,
+        neighbour_agreement=np.where(some, 1, np.nan).astype(np.float32),
+        first_guess=np.where(some, given, 0),
+    )
+    assert find_label_issues(given, evidence=spoken).hit_rate == 1
+
+
 def test_the_surest_half_of_each_guessed_class_is_counted_by_hand() -> None:
     guess, sureness = np.array([0, 0, 0, 0, 1, 1, 1, 3]), np.float32([0.9, 0.2, 0.8, 0.3, 0.5, 0.7, 0.6, 0.4])
     given = np.array([0, 2, 1, 2, 0, 1, 0, 3])  # counted: rows 0 and 2, 5 and 6, and 7; of them 2 and 6 differ
@@ -270,6 +323,30 @@ def test_trusted_rows_calibrate_and_are_never_issues() -> None:
     np.testing.assert_array_equal(by_number.quality, found.quality)
 
 
+def test_rows_that_only_help_dilute_no_rate() -> None:
+    true, given, p = simulate(next_class(4, 0.2), n=3200)
+    counted = np.arange(3200) < 800
+    given = np.where(counted, given, true)
+    found = find_label_issues(given, p, trusted=~counted, counted=counted)
+    rate = (true != given)[counted].mean()
+    assert found.noise_interval[0] < rate < found.noise_interval[1] and abs(found.noise_rate - rate) < 0.02
+    assert found.noise_interval[1] - found.noise_interval[0] == pytest.approx(
+        2 * 1.96 * np.sqrt(found.noise_rate * (1 - found.noise_rate) / 800)
+    )
+    np.testing.assert_allclose(found.transition, next_class(4, 0.2), atol=0.06)
+    right = found.quality[counted].astype(np.float64)
+    assert found.false_positive_rate == pytest.approx(right[found.is_issue[counted]].sum() / right.sum(), rel=1e-3)
+    by_number = find_label_issues(given, p, trusted=~counted, counted=np.arange(800))
+    assert by_number.noise_rate == found.noise_rate
+    few = counted | (np.arange(3200) < 815)  # too few to calibrate by: as if they were not there
+    alone = find_label_issues(given[:800], p[:800])
+    beside = find_label_issues(given[few], p[few], trusted=~counted[few], counted=counted[few])
+    assert beside.noise_rate == alone.noise_rate and beside.noise_interval == alone.noise_interval
+    np.testing.assert_array_equal(beside.quality[:800], alone.quality)
+    with pytest.raises(ValueError, match="Expected rows that are counted, got none"):
+        find_label_issues(given, p, counted=[])
+
+
 def test_all_rows_trusted_is_no_issue_at_all() -> None:
     _, given, p = simulate(symmetric(3, 0.2), n=100)
     found = find_label_issues(given, p, trusted=np.ones(100, dtype=bool))
@@ -339,6 +416,7 @@ def test_two_classes_and_few_rows() -> None:
         ([0, 1], [[3.0, -1.0], [0.5, 0.5]], {}, "Apply softmax"),
         ([0, 1], [[np.nan, 0.5], [0.5, 0.5]], {}, "Apply softmax"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"trusted": [2]}, "Expected `trusted`"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"counted": [2]}, "Expected `counted`"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"annotators": [0, 1]}, "Expected `annotators`"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"annotators": [[0], [5]]}, "Expected annotators' labels"),
     ],

@@ -66,6 +66,21 @@ def test_duplicates_are_exactly_nothing_apart() -> None:
     assert near.index[7, 0] == 3 and near.distance[7, 0] == 0.0
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_rows_apart_are_no_neighbours(exact: bool) -> None:
+    random = np.random.default_rng(0)
+    x, group = random.normal(size=(400, 2)).astype(np.float32), random.integers(0, 8, 400)
+    near = nearest(x, 5, exact=exact, apart=group)
+    distance = np.linalg.norm(x[:, None] - x, axis=2)
+    distance[group[:, None] == group] = np.inf
+    assert (group[near.index] != group[:, None]).all()
+    found = near.distance == pytest.approx(np.sort(distance, axis=1)[:, :5], abs=1e-5)
+    assert found if exact else near.recall > 0.9
+    few = nearest(x, 5, exact=exact, apart=np.arange(400) < 397)  # three rows are all that the others have
+    assert (few.index[:397, 3:] == np.arange(397)[:, None]).all() and np.isinf(few.distance[:397, 3:]).all()
+    assert (np.sort(few.index[:397, :3], axis=1) == [397, 398, 399]).all() or not exact
+
+
 def test_votes_by_hand() -> None:
     near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32), 1.0)
     votes, agreement = neighbour_votes([0, 0, 1], near, 2)

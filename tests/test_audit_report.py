@@ -329,6 +329,34 @@ def test_trusted_labels_are_never_issues() -> None:
     assert table.loc[5, "why"] == "The label is trusted."
 
 
+def test_a_trusted_table_dilutes_no_rate() -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 1600)
+    wrong = (random.random(1600) < 0.2) & (np.arange(1600) < 400)
+    p = np.eye(3)[y] * 0.85 + 0.05
+    data = AuditData(
+        "predictions", ("a", "b", "c"), np.where(wrong, (y + 1) % 3, y),
+        np.concatenate([np.arange(400), np.full(1200, -1)]), 400, pred_probs=p.astype(np.float32),
+        trusted=np.arange(1600) >= 400, source={"kind": "predictions"},
+    )  # fmt: skip
+    summary = audit(data).summary()
+    assert summary["rows"] == 400 and summary["issues"] == wrong.sum()
+    assert summary["noise_rate"]["estimate"] == pytest.approx(wrong.sum() / 400, abs=0.01)
+    assert summary["transition"][0][1] == pytest.approx((wrong & (y == 0)).sum() / (y[:400] == 0).sum(), abs=0.02)
+
+
+def test_videos_of_many_frames_are_audited_by_watching() -> None:
+    random = np.random.default_rng(0)
+    video = np.repeat(np.arange(15), 40)
+    y = video % 3
+    x = (6 * np.eye(3, 8)[y] + random.normal(size=(15, 8))[video] + 0.1 * random.normal(size=(600, 8))).astype(
+        np.float32
+    )
+    wrong = random.random(600) < 0.1
+    report = audited(x, np.where(wrong, (y + 1) % 3, y), mode="fast", groups=video)
+    assert (report.found.is_issue == wrong).mean() > 0.98 and report.summary()["issues"] > 40
+
+
 def test_a_class_of_one_group_is_listed_and_not_judged() -> None:
     x, y = clouds()
     groups = np.where(y == 2, 0, 1 + np.arange(240))  # every c belongs to one patient

@@ -16,11 +16,17 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
+from noiseproof.audit import read_rows
 from noiseproof.audit.review.decisions import Decision, DecisionLog, read_decisions
 from noiseproof.audit.review.issues import read_audit
 from noiseproof.cli import app
 
 QUICK = ("--device", "cpu", "--epochs", "6", "--folds", "2")
+
+
+def write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -125,6 +131,41 @@ def test_an_open_review_is_not_written_over(here: Path) -> None:
     assert refused.exit_code == 2 and "End it, or choose another folder with --out" in refused.stderr
     assert "--decisions" not in refused.stderr  # which is no option of an audit
     assert run(*arguments).exit_code == 0
+
+
+@pytest.mark.parametrize("taken", ["by an audit", "by a review"])
+def test_an_audit_is_not_thrown_away_where_its_folder_is_taken_meanwhile(
+    here: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    np.save("y.npy", np.arange(40) % 2)
+    np.save("p.npy", np.eye(2)[np.arange(40) % 2] * 0.8 + 0.1)
+    arguments = ("--labels", "y.npy", "--pred-probs", "p.npy", "--export", "label-studio")
+    reviews = []
+    if taken == "by a review":
+        assert run(*arguments).exit_code == 0
+    (here / "audit-1").mkdir()
+    read = read_rows
+
+    def meanwhile(*values: Any, **options: Any) -> Any:
+        if taken == "by a review":
+            reviews.append(DecisionLog(here / "audit" / "decisions.csv"))
+        else:
+            write_text(here / "audit" / "issues.csv", "another's")
+        return read(*values, **options)
+
+    before = {path.name: path.read_bytes() for path in here.glob("audit/*")}
+    monkeypatch.setattr("noiseproof.audit.read_rows", meanwhile)
+    done = run(*arguments, *(("--force",) if taken == "by a review" else ()))
+    for review in reviews:
+        review.close()
+    assert done.exit_code == 0, done.output
+    assert "audit was taken while the audit ran" in done.stderr and "the results are in audit-2" in done.stderr
+    assert "next: noiseproof review audit-2" in done.stdout
+    assert len(read_audit(here / "audit-2").issues) == 40 and (here / "audit-2" / "label-studio.json").exists()
+    if taken == "by a review":
+        assert {name: (here / "audit" / name).read_bytes() for name in before} == before
+    else:
+        assert [(path.name, path.read_text()) for path in here.glob("audit/*")] == [("issues.csv", "another's")]
 
 
 # --- decisions on an audit that another one replaces ------------------------------------------------------------------
@@ -379,6 +420,20 @@ def test_skipped_rows_are_shown_by_name(here: Path) -> None:
     np.save("p.npy", np.eye(2)[[0, 1] * 20] * 0.8 + 0.1)
     result = run("t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy", "--out", "named")
     assert "skipped: 1 rows (n5): no label" in result.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_pictures_whose_names_are_no_utf8_are_shown(here: Path) -> None:
+    for i in range(40):
+        path = here / "photos" / ("cat", "dog")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
+    os.rename(here / "photos" / "cat" / "00.png", os.fsencode(here / "photos" / "cat") + b"/caf\xe9.png")
+    np.save("p.npy", np.eye(2)[[0] * 20 + [1] * 20] * 0.8 + 0.1)
+    result = run("photos", "--pred-probs", "p.npy")
+    assert result.exit_code == 0, result.output
+    assert "skipped: 1 rows (cat/caf\\udce9.png): file name is no UTF-8" in result.stdout
+    assert len(read_audit(here / "audit").issues) == 39
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -604,10 +604,18 @@ def test_one_column_in_any_order_of_memory() -> None:
     assert NoisyLabelClassifier(epochs=2).fit(x, y).predict(x).shape == (100,)
 
 
-def test_an_export_of_far_off_numbers_takes_what_columns_encode() -> None:
+def test_an_export_of_far_off_numbers_takes_what_columns_encode(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x = np.stack([1.7e9 + random.random(200) * 300, np.full(200, 12345.0)], 1)
     model = NoisyLabelClassifier(epochs=3).fit(x, (x[:, 0] > 1.7e9 + 150).astype(int))
     assert model.columns_ is not None
     inside = model.predictor_(model.columns_.encode(x)).argmax(1).numpy()
     assert (inside == model.predict(x)).all()
+    with pytest.warns(UserWarning, match=r"less their mean from '0', which.*what `columns_.encode` makes"):
+        network = torch.export.load(model.export(tmp_path / "far.pt2")).module()
+    assert torch.allclose(
+        network(model.columns_.encode(x)), torch.from_numpy(model.predict_proba(x)).float(), atol=1e-5
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        small().fit(X, Y).export(tmp_path / "near.pt2")  # which takes inputs as they come

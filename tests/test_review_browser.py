@@ -63,8 +63,8 @@ def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
 class Server:
     """`noiseproof review` in a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser"]
+    def __init__(self, folder: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split()[1]
@@ -244,6 +244,55 @@ def test_what_a_dead_server_did_not_confirm_is_counted_and_two_tabs_see_each_oth
         assert "The server does not answer" in page.inner_text("#message")
         page.evaluate("store.waiting.length = 0")  # let the browser close without asking
     assert set(read_decisions(folder / "decisions.csv")) == {0}
+
+
+def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    folder, other = write_table_audit(tmp_path), write_table_audit(tmp_path / "more", rows=221)
+    with browsing(chromium, tmp_path / "profile") as page:
+        with Server(folder) as server:
+            open_page(page, server.address)
+            port = server.address.split(":")[2].split("/")[0]
+        page.keyboard.press("a")  # its server is gone
+        until(page, "document.getElementById('counts').textContent.includes('1 not saved yet')")
+        with Server(other, "--port", port) as server:
+            tab = page.context.new_page()
+            open_page(tab, server.address)  # the browser's cookie lets both in
+            until(page, "document.getElementById('message').textContent.includes('of another audit')")
+            page.wait_for_selector("#item-0:not(:has(.done))")
+            assert decided(page, 0) and decided(tab, 0)
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+            tab.keyboard.press("k")
+            decided(tab, 1)
+            assert page.inner_text("#counts").startswith("0 of 200")
+    assert not read_decisions(folder / "decisions.csv")
+    assert {row: word.decision for row, word in read_decisions(other / "decisions.csv").items()} == {0: "keep"}
+
+
+def test_two_tabs_of_one_file_export_the_decisions_of_both(chromium: Any, tmp_path: Path) -> None:
+    audit = read_audit(write_table_audit(tmp_path))
+    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    with browsing(chromium, tmp_path / "profile") as page:
+        other = page.context.new_page()
+        for tab in (page, other):
+            open_page(tab, (tmp_path / "review.html").as_uri())
+        page.bring_to_front()
+        page.keyboard.press("a")
+        page.keyboard.press("k")
+        other.bring_to_front()
+        decided(other, 2)
+        other.wait_for_selector("#item-1 .keep")
+        other.keyboard.press("n")
+        until(other, "document.getElementById('row')?.dataset.row === '2'")
+        other.keyboard.press("s")
+        decided(page, 3)
+        page.bring_to_front()
+        page.evaluate("store.words = new Map()")  # a tab that was never told
+        with page.expect_download() as download:
+            page.keyboard.press("e")
+        download.value.save_as(tmp_path / "decisions.csv")
+    found = read_decisions(tmp_path / "decisions.csv")
+    assert {row: word.decision for row, word in found.items()} == {0: "accept", 1: "keep", 2: "skip"}
 
 
 def write_large_audit(root: Path, issues: int) -> Path:

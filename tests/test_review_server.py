@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from handmade_audit import write_audit, write_table_audit
 from hypothesis import HealthCheck, Phase, given, settings
@@ -28,7 +29,7 @@ from PIL import Image
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
 from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.queue import Queue
-from noiseproof.audit.review.rows import FolderRows
+from noiseproof.audit.review.rows import FolderRows, open_rows
 from noiseproof.data.images import decode
 
 httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
@@ -211,13 +212,14 @@ def write_pictures(root: Path) -> Path:
 
 def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) -> None:
     with serving(write_pictures(tmp_path)) as server, server.client() as client:
-        for row in (0, 1, 2, 7, 10):
+        for row in (0, 2, 3, 7, 10):
             answer = client.get(f"/api/rows/{row}/picture", params={"side": 96})
             assert answer.status_code == 200 and answer.headers["content-type"] == "image/jpeg"
             assert answer.content != (tmp_path / "photos" / "cat" / "1.png").read_bytes()
-        for row, why in ((4, "a link out"), (5, "a link out"), (6, "no picture")):
+        for row, why in ((1, "another id"), (4, "a link out"), (5, "a link out"), (6, "no picture")):
             answer = client.get(f"/api/rows/{row}/picture")
             assert answer.status_code == 404 and SECRET not in answer.content, why
+        assert "another row is in this place" in client.get("/api/rows/1").json()["note"]
         assert "not in the dataset's folder" in client.get("/api/rows/4").json()["note"]
         (tmp_path / "photos" / "cat" / "0.png").unlink()
         (tmp_path / "photos" / "cat" / "0.png").symlink_to(tmp_path / "outside" / "private.png")  # bent meanwhile
@@ -252,11 +254,76 @@ def test_the_reviewer_sees_the_picture_that_was_audited(tmp_path: Path) -> None:
             picture.save(tmp_path / name / f"{exif is turned}.png", **({"exif": exif} if exif else {}))
     rows = FolderRows(tmp_path)
     for row in range(len(rows.files)):
-        path, answer = rows.files.path(row), rows.picture(row, 96)
+        path, answer = rows.files.path(row), rows.picture(row, rows.id(row), 96)
         assert answer is not None and answer[1] == "image/png"
         seen = np.asarray(Image.open(io.BytesIO(answer[0])))
         np.testing.assert_array_equal(seen, decode(path, None).permute(1, 2, 0).numpy(), err_msg=str(path))
         assert seen.shape == ((30, 20, 3) if path.stem == "True" else (20, 30, 3)) and len(np.unique(seen)) > 1
+
+
+def test_where_labels_are_no_longer_those_that_were_audited_no_row_is_shown(tmp_path: Path) -> None:
+    write_table_audit(tmp_path)
+    lines = (tmp_path / "animals.csv").read_text("utf-8").splitlines(keepends=True)
+    (tmp_path / "animals.csv").write_text("".join([lines[0], *lines[2:]]), "utf-8")  # every row moves up by one
+    pictures = write_pictures(tmp_path / "more")
+    (tmp_path / "more" / "photos" / "cat" / "0.png").unlink()
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    np.save(arrays / "x.npy", np.arange(8.0).reshape(4, 2)[1:])
+    np.save(arrays / "y.npy", np.array(["a", "b", "a", "b"])[1:])
+    write_audit(
+        arrays / "audit", list("abab"), list("baba"), issues=4, kind="arrays", data=arrays / "x.npy",
+        labels=str(arrays / "y.npy"),
+    )  # fmt: skip
+    for folder in (tmp_path / "audit", pictures, arrays / "audit"):
+        audit = read_audit(folder)
+        rows = open_rows(audit.config)
+        for row, id in audit.issues[["row", "id"]].itertuples(index=False):
+            assert list(rows.content(row, id)) == ["note"] and rows.picture(row, id, 96) is None
+            assert "changed since the audit" in rows.content(row, id)["note"]
+    with serving(pictures) as server, server.client() as client:
+        assert "changed since the audit" in client.get("/api/rows/0").json()["note"]
+        assert client.get("/api/rows/0/picture").status_code == 404
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_row_whose_place_another_took_is_not_shown(tmp_path: Path, ending: str) -> None:
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(6)], "x": range(6), "y": list("aaabbb")})
+    path = tmp_path / f"t.{ending}"
+    folder = write_audit(
+        tmp_path / "audit", frame["y"].tolist(), list("bbbaaa"), issues=6, kind="table", data=path, label="y", id="id",
+        ids=frame["id"].tolist(),
+    )  # fmt: skip
+
+    def shown() -> list[str]:
+        rows = open_rows(read_audit(folder).config)
+        return [dict(rows.content(row, f"p{row}").get("fields", [])).get("x", "") for row in range(6)]
+
+    for order, expected in (([0, 1, 2, 3, 4, 5], list("012345")), ([0, 2, 1, 3, 4, 5], ["0", "", "", "3", "4", "5"])):
+        table = frame.iloc[order]  # with the same labels in the same order
+        table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+        assert shown() == expected
+
+
+def test_a_picture_whose_place_another_took_is_not_shown(tmp_path: Path) -> None:
+    audit = read_audit(write_pictures(tmp_path))
+    (tmp_path / "photos" / "dog" / "1.png").rename(tmp_path / "photos" / "dog" / "9.png")
+    rows = open_rows(audit.config)
+    found = {row: rows.content(row, f"dog/{row - 7}.png") for row in (7, 8, 9, 10)}
+    assert [row for row, content in found.items() if content == {"has_image": True}] == [7]
+    assert rows.picture(9, "dog/2.png", 96) is None and "another row" in found[9]["note"]
+
+
+def test_numbers_of_a_row_are_shown_as_they_are(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"key": [2**53 + 1, 7], "age": [23, 24], "x": [0.5, None], "y": ["a", "b"], "v": [[1, 2], []]})
+    frame.to_parquet(tmp_path / "t.parquet")
+    folder = write_audit(
+        tmp_path / "audit", ["a", "b"], ["b", "a"], issues=2, kind="table", data=tmp_path / "t.parquet", label="y"
+    )
+    rows = open_rows(read_audit(folder).config)
+    first = [["key", "9007199254740993"], ["age", "23"], ["x", "0.5"], ["v", "[1 2]"]]
+    assert rows.content(0, "0")["fields"] == first
+    assert rows.content(1, "1")["fields"] == [["key", "7"], ["age", "24"], ["x", ""], ["v", "[]"]]
 
 
 # --- what it keeps ----------------------------------------------------------------------------------------------------
@@ -376,6 +443,22 @@ def test_a_second_review_of_the_same_file_is_refused(server: Server, root: Path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "a review writes to it" in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_page_that_another_audit_left_behind_is_refused(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    with serving(folder) as server, server.client() as client:
+        key, before = client.get("/api/audit").json()["key"], (folder / "decisions.csv").read_bytes()
+        word = {"row": 0, "decision": "accept"}
+        for other in (f"{key[:-1]}?", "x", ""):
+            headers = {"noiseproof-audit": other}
+            for path in ("/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0"):
+                assert client.get(path, headers=headers).status_code == 409
+            answer = client.post("/api/decisions", json=word, headers=headers)
+            assert answer.status_code == 409 and "of another audit" in answer.json()["detail"]
+        assert (folder / "decisions.csv").read_bytes() == before
+        assert client.post("/api/decisions", json=word, headers={"noiseproof-audit": key}).status_code == 200
+    assert set(read_decisions(folder / "decisions.csv")) == {0}
 
 
 def test_decisions_of_another_audit_are_refused(tmp_path: Path) -> None:

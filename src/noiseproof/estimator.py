@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -24,6 +25,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
+from noiseproof.data.labels import some
 from noiseproof.data.tables import Columns, fit_columns, shifted_columns
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
@@ -69,7 +71,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         method_: the method that was trained.
         noise_rate_: the estimated share of wrong labels, where ``method`` is auto and there are rows enough.
         history_: loss, accuracy and the like of every epoch.
-        predictor_: the network, from inputs to class probabilities, as a module of PyTorch.
+        predictor_: the network, from inputs (those that ``columns_`` encodes, where it is not None) to class
+            probabilities, as a module of PyTorch.
         columns_: how columns of words became numbers, or numbers far from zero lost their mean, where there were any.
 
     >>> from sklearn.datasets import load_wine
@@ -290,6 +293,13 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         It takes what ``predict`` does; where there is a ``columns_``, the numbers that its ``encode`` makes.
         """
         check_is_fitted(self, "predictor_")
+        if self.columns_ is not None and bool(self.columns_.shift.any()):
+            far = [name for name, shift in zip(self.columns_.names, self.columns_.shift.tolist(), strict=True) if shift]
+            warnings.warn(
+                f"The network takes numbers less their mean from {some(far)}, which lie so far from zero that float32 "
+                "would not tell them apart. Give it what `columns_.encode` makes of the inputs.",
+                stacklevel=2,
+            )
         shape, dtype = self._input
         return export(self.predictor_, path, torch.zeros(1, *shape, dtype=dtype), classes=list(map(str, self.classes_)))
 

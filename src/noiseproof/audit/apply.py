@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import filecmp
 import gzip
-import hashlib
 import math
 import os
 import shutil
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,9 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import BadDecisions, Decision, read_decisions
-from noiseproof.audit.review.issues import Audit, read_audit
+from noiseproof.audit.review.issues import Audit, as_ids, as_words, read_audit, same_id, same_labels
 from noiseproof.audit.review.queue import check_words
+from noiseproof.audit.review.rows import labels_in, open_labels
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.labels import read_labels
 from noiseproof.train import Interrupted, Settings, Task, train
@@ -75,7 +75,7 @@ def corrected(folder: str | Path, data: Any, *, decisions: str | Path | None = N
     """A copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
     ``corrected("audit", frame)`` is for what was audited in memory; decisions are by default those in the folder. Data
-    whose labels are not those that were audited is refused.
+    whose labels, or whose ids in the rows that change, are not those that were audited is refused.
     """
     import pandas as pd
 
@@ -83,11 +83,10 @@ def corrected(folder: str | Path, data: Any, *, decisions: str | Path | None = N
     changes = corrections(audit, read_decided(folder, decisions, accept_all=accept_all), accept_all=accept_all)
     if not isinstance(data, pd.DataFrame):
         return _relabelled(audit, np.asarray(data), changes)
-    if (label := _label_column(audit)) not in data.columns:
-        raise ValueError(
-            f"Expected the audited table with its column {label!r}, got {', '.join(map(str, data.columns))}."
-        )
-    _check_unchanged(audit, _words(data[label]))
+    label, id = _columns(audit, data.columns)
+    _check_unchanged(audit, as_words(data[label]))
+    if id is not None:
+        _check_ids(audit, changes, as_ids(data[id]))
     cells, dtype, copy = data[label].tolist(), data[label].dtype, data.copy()
     spelling = _spelling(audit, cells)
     for row, name in changes.items():
@@ -162,12 +161,22 @@ def _ending(name: str) -> str:
 
 def _check_unchanged(audit: Audit, words: Sequence[str]) -> None:
     """Refuse a dataset whose labels are not those that were audited."""
-    found = hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
-    if found != audit.config["labels_sha256"]:
+    if not same_labels(audit.config, words):
         raise ValueError(
             f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels']}, they have "
             "changed since. Audit the data as it is now."
         )
+
+
+def _check_ids(audit: Audit, changes: Mapping[int, str], ids: Sequence[str]) -> None:
+    """Refuse a dataset that has other rows in the places of those that change: labels may be the same in any order."""
+    known = dict(zip(audit.issues["row"].tolist(), audit.issues["id"].tolist(), strict=True))
+    for row in changes:
+        if not same_id(ids[row], known[row]):
+            raise ValueError(
+                f"Expected {known[row]!r} in row {row} of {audit.config['data'] or 'the table'}, found {ids[row]!r}: "
+                "the rows have changed since. Audit it again."
+            )
 
 
 def _source(audit: Audit, key: str = "data") -> Path:
@@ -196,9 +205,14 @@ def _spelling(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
     is_number = numbers.dtype.kind == "i"
     by_name = list(map(str, numbers)) == list(spelling)  # numbers that are the names themselves
     for k, name in enumerate(audit.classes):
+        if name in spelling:
+            continue
         is_position = is_number and audit.config.get("classes_named") and not (by_name and name.isdecimal())
         word = str(k) if is_position else name
-        spelling.setdefault(name, int(word) if is_number and not isinstance(written[0], str) else word)
+        if isinstance(written[0], bytes):
+            spelling[name] = word.encode()
+        else:
+            spelling[name] = int(word) if is_number and not isinstance(written[0], str) else word
     return spelling
 
 
@@ -216,27 +230,38 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
             raise
 
 
-def _label_column(audit: Audit) -> str:
+def _columns(audit: Audit, there: Iterable[Any]) -> tuple[str, str | None]:
+    """The columns of the labels and of the ids; refuses a table without them."""
     label: str | None = audit.config["label"]
+    id: str | None = audit.config.get("id")
     if label is None:
         raise ValueError(
             "Expected an audit of a label column, got one of annotators alone. Save a column of labels, and audit that."
             if audit.config["kind"] in ("table", "text") else
             f"Expected the labels that were audited, an array, got a table for the {audit.config['kind']}."
         )  # fmt: skip
-    return label
+    found = list(there)
+    for column in (label, id):
+        if column is not None and column not in found:
+            raise ValueError(
+                f"Expected the audited table with its column {column!r}, got {', '.join(map(str, found))}."
+            )
+    return label, id
 
 
 def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
-    path, label = _source(audit), _label_column(audit)
+    path = _source(audit)
     ending = _ending(path.name)
     if _ending(out.name) != ending:
         raise ValueError(f"Expected a {ending} file as the original is, got {out}.")
     if ending == ".parquet":
-        return _write_parquet(audit, changes, path, label, out)
+        return _write_parquet(audit, changes, path, out)
     records = Records(path)
+    label, id = _columns(audit, records.header)
     cells = records.column(label)
     _check_unchanged(audit, cells)
+    if id is not None:
+        _check_ids(audit, changes, records.column(id))
     spelling = _spelling(audit, cells)
     with _new_file(out) as file:
         written = {row: spelling[name] for row, name in changes.items()}
@@ -247,12 +272,16 @@ def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
             records.replace(label, written, file)
 
 
-def _write_parquet(audit: Audit, changes: Mapping[int, str], path: Path, label: str, out: Path) -> None:
+def _write_parquet(audit: Audit, changes: Mapping[int, str], path: Path, out: Path) -> None:
     import pandas as pd
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    _check_unchanged(audit, _words(pd.read_parquet(path)[label]))
+    frame = pd.read_parquet(path)
+    label, id = _columns(audit, frame.columns)
+    _check_unchanged(audit, as_words(frame[label]))
+    if id is not None:
+        _check_ids(audit, changes, as_ids(frame[id]))
     table = pq.read_table(path)
     at = table.schema.get_field_index(label)
     field, values = table.schema.field(at), table.column(at).to_pylist()
@@ -270,26 +299,18 @@ def _write_parquet(audit: Audit, changes: Mapping[int, str], path: Path, label: 
         pq.write_table(table.set_column(at, field, column), file)
 
 
-def _words(values: Any) -> list[str]:
-    """Labels as words, empty where there is none."""
-    import pandas as pd
-
-    words = np.asarray(values).astype(str).astype(object)
-    words[pd.isna(values)] = ""
-    return [str(word) for word in words]
-
-
 def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
     if out.suffix != ".npy":
         raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
-    written = _relabelled(audit, _label_array(audit), changes)
+    labels = open_labels(_source(audit, labels_in(audit.config)), audit.config.get("labels_key"))
+    written = _relabelled(audit, labels, changes)
     with _new_file(out) as file:
         np.save(file, written)
 
 
 def _relabelled(audit: Audit, labels: NDArray[Any], changes: Mapping[int, str]) -> NDArray[Any]:
     """Labels of the same type and shape, with those that change."""
-    _check_unchanged(audit, _words(labels.ravel()))
+    _check_unchanged(audit, as_words(labels.ravel()))
     cells = list(labels.ravel())  # of dates, `tolist` would make numbers
     spelling = _spelling(audit, cells)
     for row, name in changes.items():
@@ -297,20 +318,6 @@ def _relabelled(audit: Audit, labels: NDArray[Any], changes: Mapping[int, str]) 
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if labels.dtype.kind in "US" else labels.dtype)
     return written.astype(np.promote_types(written.dtype, labels.dtype)).reshape(labels.shape)
-
-
-def _label_array(audit: Audit) -> NDArray[Any]:
-    """The labels of arrays: a .npy file of their own, or one among the arrays of a .npz file."""
-    from noiseproof.audit.inputs import LABELS
-
-    in_data = not audit.config.get("labels") and audit.config.get("labels_key", "") is not None
-    loaded = np.load(_source(audit, "data" if in_data else "labels"), allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    with loaded:
-        key = audit.config.get("labels_key") or next(name for name in LABELS if name in loaded)
-        labels: NDArray[Any] = loaded[key]
-    return labels
 
 
 def _write_pictures(audit: Audit, changes: Mapping[int, str], out: Path, link: bool) -> None:
@@ -324,15 +331,16 @@ def _write_pictures(audit: Audit, changes: Mapping[int, str], out: Path, link: b
     assert isinstance(files, ImageFiles)
     _check_unchanged(audit, [dataset.classes[k] for k in dataset.train.y.tolist()])
     names = [files.path(i).relative_to(root).as_posix() for i in range(len(files))]
-    for row in changes:
-        known = audit.issues.loc[audit.issues["row"] == row, "id"].item()
-        if names[row] != known:
-            raise ValueError(
-                f"Expected the picture {known} in row {row} of {root}, found {names[row]}. Audit it again."
-            )
+    _check_ids(audit, changes, names)
     places = _places(root, {names[row]: name for row, name in changes.items()})
     part = out.with_name(f"{out.name}.part")
-    part.mkdir(parents=True)
+    try:
+        part.mkdir(parents=True)
+    except FileExistsError:
+        raise FileExistsError(
+            f"Expected no {part}, where the copy is made, it is there: another apply makes it now, or one was killed. "
+            "Delete it if none is at work, or choose another place with --out."
+        ) from None
     try:
         for old, new in places.items():
             (part / new).parent.mkdir(parents=True, exist_ok=True)
@@ -355,6 +363,7 @@ def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:
         for top in (root, *linked)
         for folder, _, names in os.walk(top)
         for name in names
+        if os.path.isfile(os.path.join(folder, name))  # the audit passed over links that lead nowhere, too
     )
     places = {name: name for name in found if name not in moves}
     taken = set(places.values())
@@ -450,9 +459,9 @@ def plan_retraining(
 ) -> Retraining:
     """Read what ``compare`` trains on, and try one step: what cannot be trained is refused before anything is written.
 
-    Rows whose labels are trusted are held out where the audit had some; else a fifth of the rows, near-duplicates and
-    groups whole, the latest of all where the audit knew their time. Method, model and epochs are the audit's, unless
-    others are given.
+    Rows whose labels are trusted are held out where the audit had some, and near-duplicates and groups of them are not
+    trained on; else a fifth of the rows, near-duplicates and groups whole, the latest of all where the audit knew their
+    time. Method, model and epochs are the audit's, unless others are given.
     """
     data = read_again(audit)
     number = {name: k for k, name in enumerate(audit.classes)}
@@ -469,6 +478,14 @@ def plan_retraining(
         if row in place:
             corrected[place[row]] = number[name]
     held = hold_out(audit, data, given, seed)
+    together = _together(audit, data)
+    keep = held | ~np.isin(together, together[held])  # of trusted rows, copies and groups may be anywhere
+    if held.sum() == keep.sum():
+        raise ValueError(
+            f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of these and rows of "
+            "their groups. Leave out --retrain."
+        )
+    data, given, corrected, held = data.subset(keep), given[keep], corrected[keep], held[keep]
     assert data.x is not None
     planned = Retraining(
         method=method or audit.config["method"] or "ce",
@@ -525,17 +542,31 @@ def read_again(audit: Audit) -> AuditData:
 
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     """The rows to judge by, (N,)."""
-    from noiseproof.audit.folds import make_folds, merge_groups
+    from noiseproof.audit.folds import make_folds
     from noiseproof.data.base import own_seed
 
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
         return data.trusted
-    group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
-    copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
     # A seed that nobody else has: the numbers that made labels wrong, or sorted the rows, must not choose these.
     own = own_seed(seed, zlib.crc32(b"held out"))
-    folds = make_folds(given, folds=5, groups=merge_groups(data.groups, copies), time=data.time, seed=own)
+    folds = make_folds(given, folds=5, groups=_together(audit, data), time=data.time, seed=own)
     return np.asarray(folds == (folds.max() if data.time is not None else 0))
+
+
+def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
+    """A number for each row, (N,), equal for those of one group and for near-duplicates.
+
+    Of rows that were not audited, such as those of a trusted table, only exact copies are known.
+    """
+    from noiseproof.audit.folds import find_duplicates, merge_groups
+
+    group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
+    copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
+    assert data.x is not None
+    same = find_duplicates(data.x, data.given).group
+    together = merge_groups(data.groups, copies, same)
+    assert together is not None
+    return together
 
 
 def _doubt(

@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.folds import in_one_fold
 from noiseproof.audit.neighbours import Neighbours, nearest, neighbour_votes
 from noiseproof.audit.posterior import fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
@@ -125,11 +126,12 @@ def watch_training(
 
     Averaged over epochs, this is little touched by what the model learns by heart at the end. A linear classifier is
     watched beside ``model``; neighbours vote with the given labels, and once more with the soft labels that the
-    class-noise posterior makes of all that. Rows of one of the ``groups`` (N,) don't vote for each other.
+    class-noise posterior makes of all that. Rows of one of the ``groups`` (N,) don't vote for each other: unless
+    ``neighbours`` are given, they are looked for in other groups, but for rows whose class no other group has.
     """
     inputs, given = _prepared(x, labels, num_classes)
     fit = _Fit(inputs, given, num_classes, epochs, seed, device, progress, runs=2)
-    near = neighbours or _neighbours(inputs, seed)
+    near = neighbours or _neighbours(inputs, seed, given, groups)
     watched = fit.watched(method, MODEL if model == "auto" else model)
     linear = fit.watched("ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
@@ -181,8 +183,12 @@ def _prepared(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tensor]:
     return centred.div_(unit).clamp_(-FAR, FAR), given
 
 
-def _neighbours(inputs: Tensor, seed: int) -> Neighbours:
-    return nearest(inputs.flatten(1).numpy(), min(VOTERS, len(inputs) - 1), seed=seed)
+def _neighbours(inputs: Tensor, seed: int, given: Tensor | None = None, groups: Any = None) -> Neighbours:
+    near = nearest(inputs.flatten(1).numpy(), min(VOTERS, len(inputs) - 1), seed=seed, apart=groups)
+    if given is not None and groups is not None:  # strangers, who can't bear its label, would all speak against it
+        alone = np.flatnonzero(in_one_fold(given.numpy(), np.unique(np.asarray(groups), return_inverse=True)[1]))
+        near.index[alone] = alone[:, None]
+    return near
 
 
 class _Fit:

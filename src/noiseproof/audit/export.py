@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from noiseproof.audit.report import LabelReport, check_folder, replacing
 from noiseproof.data.sources import PathLike
 
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that it cannot hold
+
 
 def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = False, force: bool = False) -> Path:
     """Tasks for Label Studio, with the suggested label as the prediction of each; beside them its labelling set-up.
@@ -22,6 +25,11 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
     LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT set to it.
     """
     data, found = report.data, report.found
+    if odd := [name for name in data.classes if NO_XML.search(name)]:
+        raise ValueError(
+            f"Expected names of classes that XML, in which Label Studio is set up, can hold, got {odd[0]!r}. Write it "
+            "without control characters, and audit again."
+        )
     what = "image" if data.kind == "folder" else "text"
     rows = _rows(report, all_rows)
     names = data.names

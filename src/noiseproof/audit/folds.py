@@ -58,8 +58,8 @@ def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours
 
     Where rows are spread evenly around a row in m dimensions, (d₁/d_k)^m ~ Beta(1, k−1) for its nearest and k-th
     nearest distance. The median over all rows gives m, and a neighbour counts as a near-duplicate below the distance
-    that chance undercuts in one row of a thousand, at most d_k/10. A set of equal rows larger than a hundredth of the
-    data is a common value and no duplicate: two people with the same answers to five questions are not one.
+    that chance undercuts in one row of a thousand, at most d_k/10. More than 20 equal rows, and more than a hundredth
+    of all, are a common value and no duplicates: two people with the same answers to five questions are not one.
     """
     first = same_rows(x)
     n = len(x)
@@ -113,11 +113,14 @@ def connected(n: int, edges: Ints) -> Ints:
             root = root[root]
 
 
-def outlier_scores(neighbours: Neighbours) -> tuple[NDArray[np.float32], float]:
+def outlier_scores(
+    neighbours: Neighbours, is_duplicate: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float32], float]:
     """How far each row is from its neighbours over how far those are from theirs, (N,), and the cut.
 
     1 is usual, wherever the data is dense or sparse. The cut lies five robust deviations of the logarithm above the
-    median (where a bell curve has one row in three million), and at 1.5 or above.
+    median (where a bell curve has one row in three million), and at 1.5 or above. A row that has a copy, or is called a
+    near-duplicate (N,), is not far from every other one: its score is 1 at most.
     """
     mean = neighbours.distance.mean(1, dtype=np.float64)
     around = mean[neighbours.index].mean(1)
@@ -126,7 +129,8 @@ def outlier_scores(neighbours: Neighbours) -> tuple[NDArray[np.float32], float]:
     logs = np.log(np.maximum(score, 1e-6))
     middle = np.median(logs)
     cut = max(LEAST_OUTLIER, float(np.exp(middle + 5 * 1.4826 * np.median(np.abs(logs - middle)))))
-    return score.astype(np.float32), cut
+    alike = neighbours.distance[:, 0] == 0 if is_duplicate is None else is_duplicate | (neighbours.distance[:, 0] == 0)
+    return np.where(alike, np.minimum(score, 1), score).astype(np.float32), cut
 
 
 def merge_groups(*groups: Ints | None) -> Ints | None:
@@ -166,11 +170,10 @@ def make_folds(
     if time is not None:
         began = np.full(len(members), np.inf)
         np.minimum.at(began, group, time)
-        order = np.argsort(began, kind="stable")
-        before = np.empty(len(members), np.int64)
-        before[order] = np.cumsum(members[order]) - members[order]  # rows of earlier groups
-        block = np.minimum(folds * before // n, folds - 1)
-        return np.asarray(np.unique(block, return_inverse=True)[1][group])
+        at = np.unique(began, return_inverse=True)[1]  # one number for all that is of one time
+        rows = np.bincount(at, members).astype(np.int64)
+        block = folds * (np.cumsum(rows) - rows) // n  # by the rows of earlier times
+        return np.asarray(np.unique(block, return_inverse=True)[1][at[group]])
     random = np.random.default_rng(own_seed(seed, 2))  # no permutation that the seed's user may have drawn, too
     fold = np.full(n, -1)
     counts = _place_groups(fold, labels, group, members, folds, random)

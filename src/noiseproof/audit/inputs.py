@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.audit.pictures import SMALLEST, PatchFeatures, backbone_features
+from noiseproof.audit.review.issues import as_words
 from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
 from noiseproof.data.labels import describe_labels, encode_labels, read_labels, some
@@ -31,6 +32,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, of h
 TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
 THUMBNAIL, BACKBONE_SIZE = 32, 224
+DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this order or the other
 YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", "")
 
 
@@ -90,10 +92,14 @@ class AuditData:
         """What a person should see of row ``i``: its text, its cells, its file name, its number."""
         if self.frame is None:
             return str(self.names[i])
-        cells = self.frame.iloc[int(self.row[i])]
+        row, columns = int(self.row[i]), self.frame.columns
         if self.kind == "text":
-            return str(cells[self.source["text"]])
-        return "\n".join(f"{name}: {value}" for name, value in cells.items() if name != self.source["label"])
+            return str(self.frame[self.source["text"]].iloc[row])
+        # Cell by cell: a whole row would be of one type, which rounds large whole numbers beside real ones.
+        cells: list[tuple[str, Any]] = [
+            (name, self.frame.iloc[row, j]) for j, name in enumerate(columns) if name != self.source["label"]
+        ]
+        return "\n".join(f"{name}: {value}" for name, value in cells)
 
 
 def read_rows(
@@ -151,6 +157,10 @@ def read_rows(
         "embeddings": _where(embeddings), **columns, "backbone": backbone, "trusted": _where(trusted),
         "classes_named": classes is not None,
     }  # fmt: skip
+    if odd := [value for value in source.values() if isinstance(value, str) and not _is_utf8(value)]:
+        raise ValueError(
+            f"Expected names in UTF-8, which config.json can hold, got {some(odd)}. Give them other names."
+        )
     is_table = data is not None and (path is None or path.name.lower().endswith(TABLES))
     if not is_table and (asked := [name for name, value in columns.items() if value]):
         raise ValueError(
@@ -205,6 +215,15 @@ def _where(value: Any) -> str | None:
     return os.path.abspath(value) if isinstance(value, (str, os.PathLike)) else None
 
 
+def _is_utf8(name: str) -> bool:
+    """Whether a name can be written down; of one that is other bytes Python keeps lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _load(value: Any, name: str) -> NDArray[Any]:
     """An array, or that of a .npy file; reading one executes nothing."""
     if not isinstance(value, (str, os.PathLike)):
@@ -254,7 +273,7 @@ def _check_positions(values: Any, classes: Sequence[str], name: str) -> None:
 
 
 def _sha256(labels: Any, absent: NDArray[np.bool_]) -> str:
-    words = np.asarray(labels).astype(str).astype(object)
+    words = np.array(as_words(labels), dtype=object)
     words[absent] = ""
     return hashlib.sha256("\n".join(words.tolist()).encode()).hexdigest()
 
@@ -312,9 +331,12 @@ def _from_table(
     x = None
     if features:
         chosen = [c for c in frame.columns if c not in {*special, *source["ignore"]}]
-        x, notes = _texts(whole, text, keep, seed) if text else _columns(whole, chosen, given)
-        if text and chosen:
-            notes.append(f"Only the text was looked at, not the columns {some(chosen)}.")
+        if text is None:
+            x, notes = _columns(whole, chosen, given)
+        else:
+            x = _texts(whole, text, keep, seed)
+            skip.append((f"no words in {text!r}", (x == 0).all(1)))  # which would all be the same to neighbours
+            notes = [f"Only the text was looked at, not the columns {some(chosen)}."] if chosen else []
     ids = whole[roles["id"]].astype(str).to_numpy(dtype=object) if "id" in roles else None
     if ids is not None:
         notes += _same_ids(ids[row >= 0], source["id"])
@@ -352,13 +374,12 @@ def _columns(frame: pd.DataFrame, chosen: list[str], given: NDArray[np.int64]) -
     return columns.standardise(columns.encode(frame)).numpy(), notes
 
 
-def _texts(frame: pd.DataFrame, text: str, keep: NDArray[np.bool_], seed: int) -> tuple[NDArray[np.float32], list[str]]:
+def _texts(frame: pd.DataFrame, text: str, keep: NDArray[np.bool_], seed: int) -> NDArray[np.float32]:
+    """Texts by their words, (N, D); zeros where there is none."""
     words = frame[text].astype(str).where(keep, "").tolist()
     if not any(words):
         raise ValueError(f"Expected texts in column {text!r}, got none.")
-    x = TextFeatures([word for word in words if word], seed=seed).encode(words).numpy()
-    empty = int((x[keep] == 0).all(1).sum())
-    return x, [f"{empty} texts hold no words: nothing can be said of them."] if empty else []
+    return np.asarray(TextFeatures([word for word in words if word], seed=seed).encode(words).numpy())
 
 
 def _trusted_table(
@@ -417,11 +438,31 @@ def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
     absent = _missing(column)
     numbers = pd.to_numeric(column, errors="coerce").where(~absent)  # a missing date is a number to pandas
     if (numbers.isna() & ~absent).any():
-        dates = pd.to_datetime(column.where(~absent), errors="coerce", utc=True, format="mixed")
+        cells = column.where(~absent)
+        dates = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed")  # month first, where that can be
+        if column.dtype.kind == "O":
+            numerals = cells.astype(str).str.extract(DAY_AND_MONTH).astype(float)
+            if _day_first(numerals, column):
+                swapped = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed", dayfirst=True)
+                dates = dates.where(numerals[0].isna(), swapped)
         if bad := column[dates.isna() & ~absent].tolist():
             raise ValueError(f"Expected numbers or dates in column {column.name!r}, got {some(bad)}.")
         return np.where(absent, np.nan, dates.astype("int64").to_numpy(dtype=np.float64))
     return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _day_first(numerals: pd.DataFrame, column: pd.Series[Any]) -> bool:
+    """Whether dates such as 31/12/2020, of which ``numerals`` are the first two, begin with the day: all or none."""
+    is_day = numerals > 12
+    first, second = (bool(is_day[k].any()) for k in (0, 1))
+    unlike = (numerals[0] - numerals[1]).abs() > 0
+    if first == second and bool(unlike.any()):
+        shown = column[is_day[0]].tolist()[:1] + column[is_day[1]].tolist()[:1] or column[unlike].tolist()
+        raise ValueError(
+            f"Expected dates in column {column.name!r} that all begin with the day, or all with the month, and say "
+            f"with which, got {some(shown)}. Write them as 2020-12-31."
+        )
+    return first
 
 
 def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
@@ -471,19 +512,24 @@ def _from_folder(
             f"Expected each of the {len(dataset.classes)} folders of {files.root} once in `classes`, got "
             f"{len(classes)} names. No folders: {some(odd) or 'none'}; not named: {some(absent) or 'none'}."
         )
+    if odd := [name for name in classes if not _is_utf8(name)]:
+        raise ValueError(f"Expected names of folders in UTF-8 in {files.root}, got {some(odd)}. Give them other names.")
     notes = [note for note in dataset.notes if "training example" not in note]  # said again of the rows that are left
     if files.root != path:
         notes.append(f"Only {files.root.name}/ was audited. Name another folder to audit that one.")
     readable = np.ones(len(files), dtype=bool)
     damage: dict[str, list[int]] = {}
     pictures = torch.zeros(len(files), 3, THUMBNAIL, THUMBNAIL, dtype=torch.uint8)
+    ids = np.array([files.path(i).relative_to(files.root).as_posix() for i in range(len(files))], dtype=object)
     for i in range(len(files)):
+        trouble = None if _is_utf8(ids[i]) else "file name is no UTF-8"  # issues.csv could not hold it
         try:
             pictures[i] = decode(files.path(i), THUMBNAIL, "squash")
         except ValueError as error:
+            trouble = f"not a readable picture ({error.__cause__ and type(error.__cause__).__name__})"
+        if trouble:
             readable[i] = False
-            kind = str(error.__cause__ and type(error.__cause__).__name__)
-            damage.setdefault(f"not a readable picture ({kind})", []).append(i)
+            damage.setdefault(trouble, []).append(i)
         if progress is not None and (i % 100 == 99 or i + 1 == len(files)):
             progress("reading pictures", i + 1, len(files))
     if not readable.any():
@@ -501,7 +547,6 @@ def _from_folder(
             f"The pictures were audited by features learned from their own patches at {THUMBNAIL} × {THUMBNAIL} "
             "pixels. A pretrained backbone sees more: --backbone timm:NAME, or --embeddings with your own features."
         )
-    ids = np.array([files.path(i).relative_to(files.root).as_posix() for i in range(len(files))], dtype=object)
     names = np.array(dataset.classes, dtype=object)[dataset.train.y.numpy()]
     given = np.array([classes.index(name) for name in dataset.classes])[dataset.train.y.numpy()]
     found = AuditData(
@@ -614,6 +659,11 @@ def _with_pred_probs(found: AuditData, pred_probs: NDArray[Any], named: bool) ->
 def _with_features(found: AuditData, array: NDArray[Any], name: str, seed: int = 0, scale: bool = False) -> AuditData:
     """With what a model sees; rows that are not finite are left out."""
     array = _aligned(found, array, name)
+    if array.dtype.kind not in "biufO":
+        raise TypeError(
+            f"Expected numbers in `{name}`, got dtype {array.dtype}. Audit words as a column of a table: texts with "
+            "`text`, categories as they are."
+        )
     finite: NDArray[np.bool_] = np.ones(len(array), dtype=bool)
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # too large for float32 is as good as infinite

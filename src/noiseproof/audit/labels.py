@@ -17,6 +17,7 @@ from noiseproof.audit.neighbours import nearest, neighbour_votes
 from noiseproof.audit.posterior import SMALL, ClassNoise, blocks, fit_class_noise, sharpened
 from noiseproof.core.checks import check_count
 
+LEAST_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
 LEAST_TRUSTED = 20  # rows that β is worth being fitted to
 RARE = 20.0  # rows' worth of the overall noise rate that each class's own is averaged with
 FINE = 0.01  # a share of wrong labels that is no matter
@@ -32,18 +33,18 @@ class LabelIssues:
     is_issue: NDArray[np.bool_]  # (N,)
     suggested: NDArray[np.int64]  # (N,) the most likely label other than the given one
     predicted: NDArray[np.int64]  # (N,) the most likely label by the predictions alone
-    noise_rate: float
+    noise_rate: float  # this and what follows up to `false_positive_rate`: of the rows that are counted
     noise_interval: tuple[float, float]
     transition: NDArray[np.float64]  # (K, K): T[i, j] = P(given j | true i), rows sum to one
     cut: NDArray[np.float64]  # (K,): a label of class k whose quality is below cut[k] is an issue
     false_positive_rate: float  # expected share of right labels that are called issues
-    margin: NDArray[np.float32]  # (N,): log p_given − log p of the best other class, or its mean over a training
+    margin: NDArray[np.float32]  # (N,): log p_given − log p of the best other class
     confidence: NDArray[np.float32]  # (N,): the predictions' probability of the given label
     suggested_confidence: NDArray[np.float32]  # (N,): the predictions' probability of the suggested label
     neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
     unlearned: NDArray[np.float32] | None = None  # (N,) as in Evidence
     doubt: NDArray[np.float32] | None = None  # (N,) as in Evidence
-    hit_rate: float = 1.0  # share of the given labels that the predictions meet
+    hit_rate: float = 1.0  # share of the given labels that predictions meet which have not seen them
     chance_rate: float = 0.0  # share that predictions as frequent would meet if they knew nothing of the rows
     is_told: bool = True  # whether the rows tell anything of their labels
     contradicted: float | None = None  # share that the surest neighbours contradict, where models count fewer errors
@@ -68,6 +69,7 @@ def find_label_issues(
     trusted: Any = None,
     annotators: Any = None,
     groups: Any = None,
+    counted: Any = None,
     neighbours: int = VOTERS,
     seed: int = 0,
 ) -> LabelIssues:
@@ -91,6 +93,7 @@ def find_label_issues(
             the noise rate is no longer between two estimates.
         annotators: (N, A) labels of several annotators, −1 where one did not speak.
         groups: (N,): rows of one group (near-duplicates) are no neighbours.
+        counted: (N,) bool, or row numbers: the rows that rates, matrix and cuts are of; all others only help.
         neighbours: how many vote.
 
     >>> issues = find_label_issues([0, 0, 1, 1, 0], [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.05, 0.95]])
@@ -100,8 +103,11 @@ def find_label_issues(
     given, probs = _checked(labels, evidence.pred_probs if evidence is not None else pred_probs)
     N, K = probs.shape
     generator = torch.Generator().manual_seed(seed)
-    known = _mask(trusted, N)
-    margin = None if evidence is None else evidence.margin
+    known = _mask("trusted", trusted, N)
+    own = _mask("counted", counted, N)
+    own = torch.ones(N, dtype=torch.bool) if own is None else own
+    if not bool(own.any()):
+        raise ValueError("Expected rows that are counted, got none. Leave `counted` out to count all.")
     agreement = None if evidence is None else evidence.neighbour_agreement
     if features is not None and agreement is None and N > 2:
         near = nearest(features, min(check_count("neighbours", neighbours, 1), N - 1), seed=seed)
@@ -110,16 +116,19 @@ def find_label_issues(
             probs = _with_votes(given, probs, torch.from_numpy(votes))
     calibrated = known is not None and LEAST_TRUSTED <= int(known.sum()) < N
     fitted_to = known if calibrated else None
-    guess = probs.argmax(1).numpy() if evidence is None or evidence.first_guess is None else evidence.first_guess
-    hits = float((guess == given.numpy()).mean())
-    chance = float((np.bincount(guess, minlength=K) / N) @ (np.bincount(given.numpy(), minlength=K) / N))
-    sigma = math.sqrt(chance * (1 - chance) / N)
+    some: Any = slice(None) if bool(own.all()) else own  # no copy of all that is predicted
+    fitted: Any = slice(None) if calibrated else some
+    guess, sureness, asked = _guesses(probs, evidence, own.numpy())
+    spoken = given.numpy()[asked]
+    hits = float((guess == spoken).mean())
+    chance = float(np.bincount(guess, minlength=K) @ np.bincount(spoken, minlength=K)) / len(guess) ** 2
+    sigma = math.sqrt(chance * (1 - chance) / len(guess))
     told = calibrated or annotators is not None or hits - chance > min(3 * sigma, SKILL)
-    noise = fit_class_noise(given, probs, trusted=fitted_to, generator=generator)
+    noise = fit_class_noise(given[fitted], probs[fitted], trusted=fitted_to, generator=generator)
     least, mean, most = noise.least_rate, noise.mean_rate, noise.confident_rate
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
         probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
-        noise = fit_class_noise(given, probs, trusted=fitted_to, generator=generator, rates=False)
+        noise = fit_class_noise(given[fitted], probs[fitted], trusted=fitted_to, generator=generator, rates=False)
     crowd = None if annotators is None else _Crowd(_columns(annotators, N, K), given, probs, noise)
 
     right = torch.empty(N, dtype=torch.float64)  # P(true = given)
@@ -135,25 +144,26 @@ def find_label_issues(
     wrong = 1 - right
     if known is not None:
         wrong[known] = 0
-    doubtful = torch.ones(N, dtype=torch.bool) if known is None else ~known
-    share = float(doubtful.double().mean())
+    doubtful = own if known is None else own & ~known
+    share = float(doubtful.sum() / own.sum())
     least, mean, most = share * least, share * mean, share * most
     rate = least if calibrated else math.sqrt(mean * max(mean, most))
     if crowd is not None:
-        rate = float(wrong.mean())
+        rate = float(wrong[own].mean())
     low, high = (rate, rate) if calibrated or crowd is not None else (min(least, rate) * told, max(most, rate))
     wrong[doubtful] = _moved(wrong[doubtful], rate / max(share, SMALL))
-    error = 1.96 * math.sqrt(max(rate * (1 - rate), 1 / N) / N)
+    count = int(own.sum())
+    error = 1.96 * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
     high += error
     contradicted = None
-    if told and crowd is None and evidence is not None and evidence.sureness is not None:
-        share_contradicted, its_error = _contradicted_by_the_surest(given.numpy(), guess, evidence.sureness)
+    if told and crowd is None and sureness is not None:
+        share_contradicted, its_error = _contradicted_by_the_surest(spoken, guess, sureness)
         if share_contradicted - its_error > high + FINE:  # models that saw the labels may know them by heart
             contradicted, high = share_contradicted, share_contradicted + its_error
     cut = _cuts(given, wrong, K, rate, doubtful, at_most=0.5 if low - error < FINE else 1.0)
     quality = (1 - wrong).to(torch.float32)
     is_issue = (quality.double() < cut[given]) & doubtful & told
-    own = torch.arange(N)
+    at = torch.arange(N)
     return LabelIssues(
         quality=quality.numpy(),
         is_issue=is_issue.numpy(),
@@ -161,12 +171,12 @@ def find_label_issues(
         predicted=predicted.numpy(),
         noise_rate=rate,
         noise_interval=(max(0.0, low - error), min(1.0, high)),
-        transition=_transition(given, wrong, noise, probs).numpy(),
+        transition=_transition(given[some], wrong[some], noise, probs[some]).numpy(),
         cut=cut.numpy(),
-        false_positive_rate=float((1 - wrong)[is_issue].sum() / (1 - wrong).sum().clamp(min=SMALL)),
-        margin=margins.numpy() if margin is None else margin,
-        confidence=probs[own, given].numpy(),
-        suggested_confidence=probs[own, suggested].numpy(),
+        false_positive_rate=float((1 - wrong)[is_issue].sum() / (1 - wrong)[own].sum().clamp(min=SMALL)),
+        margin=margins.numpy(),
+        confidence=probs[at, given].numpy(),
+        suggested_confidence=probs[at, suggested].numpy(),
         neighbour_agreement=agreement,
         unlearned=None if evidence is None else evidence.unlearned,
         doubt=None if evidence is None else evidence.doubt,
@@ -209,10 +219,10 @@ def _checked(labels: Any, pred_probs: Any) -> tuple[Tensor, Tensor]:
     return y, probs / total[:, None]
 
 
-def _mask(trusted: Any, num_rows: int) -> Tensor | None:
-    if trusted is None:
+def _mask(name: str, rows: Any, num_rows: int) -> Tensor | None:
+    if rows is None:
         return None
-    chosen = np.asarray(trusted)
+    chosen = np.asarray(rows)
     mask = np.zeros(num_rows, dtype=bool)
     if chosen.dtype == bool and chosen.shape == (num_rows,):
         mask = chosen.copy()
@@ -220,7 +230,7 @@ def _mask(trusted: Any, num_rows: int) -> Tensor | None:
         mask[chosen] = True
     elif chosen.size:
         raise ValueError(
-            f"Expected `trusted` to be row numbers below {num_rows}, or one true or false a row, "
+            f"Expected `{name}` to be row numbers below {num_rows}, or one true or false a row, "
             f"got {chosen.dtype} of shape {chosen.shape}."
         )
     return torch.from_numpy(mask)
@@ -236,6 +246,21 @@ def _columns(annotators: Any, num_rows: int, num_classes: int) -> Tensor:
     if table.size and (table.min() < -1 or table.max() >= num_classes):
         raise ValueError(f"Expected annotators' labels in −1 … {num_classes - 1}, got {table.min()} … {table.max()}.")
     return torch.from_numpy(table.astype(np.int64))
+
+
+def _guesses(
+    probs: Tensor, evidence: Evidence | None, counted: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.float32] | None, NDArray[np.int64]]:
+    """The likeliest classes (n,), untouched by the rows' own labels if that can be; how sure neighbours are; whose."""
+    rows = np.flatnonzero(counted)
+    if evidence is None or evidence.first_guess is None:
+        return probs.argmax(1).numpy()[rows], None, rows
+    if evidence.sureness is None or evidence.neighbour_agreement is None:
+        return evidence.first_guess[rows], None, rows
+    voted = rows[np.isfinite(evidence.neighbour_agreement[rows])]  # of the others nobody may speak
+    if len(voted) < min(LEAST_VOTED, len(rows)):
+        return probs.argmax(1).numpy()[rows], None, rows
+    return evidence.first_guess[voted], evidence.sureness[voted], voted
 
 
 def _with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:

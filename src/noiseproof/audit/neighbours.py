@@ -36,12 +36,15 @@ def nearest(
     metric: Literal["euclidean", "cosine"] = "euclidean",
     exact: bool | None = None,
     seed: int = 0,
+    apart: Any = None,
 ) -> Neighbours:
     """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
 
     ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows. Else each row is compared with the rows of its
     leaf in a few trees, which halve the rows along the line through two of them until few are left (random projection
     trees; Dasgupta and Freund 2008), and then with its neighbours' neighbours (Dong et al. 2011): O(N·log N·F).
+    Rows of the same value in ``apart`` (N,) are no neighbours; a row for which there are fewer than ``k`` others is its
+    own neighbour for the rest, at an infinite distance.
 
     >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
     >>> near.index.tolist(), near.distance.tolist(), near.recall
@@ -62,12 +65,15 @@ def nearest(
     x = x - x.mean(0)  # distances stay; what is lost in ‖a‖² + ‖b‖² − 2ab becomes less
     if exact is None:
         exact = len(x) <= EXACT
+    rows = torch.arange(len(x))
+    group = rows if apart is None else torch.from_numpy(np.unique(np.asarray(apart), return_inverse=True)[1])
     if exact:
-        index, recall = _among_all(x, torch.arange(len(x)), k), 1.0
-        distance = _distances(x, torch.arange(len(x)), index)
+        index, recall = _among_all(x, rows, k, group), 1.0
+        distance = _distances(x, rows, index)
     else:
-        index, distance = _among_some(x, k, torch.Generator().manual_seed(seed))
-        recall = _recall(x, index, torch.Generator().manual_seed(seed))
+        index, distance = _among_some(x, k, torch.Generator().manual_seed(seed), group)
+        recall = _recall(x, index, torch.Generator().manual_seed(seed), group)
+    distance.masked_fill_(index == rows[:, None], math.inf)
     distance, order = distance.sort(dim=1, stable=True)
     index = index.gather(1, order)
     if metric == "cosine":
@@ -75,14 +81,15 @@ def nearest(
     return Neighbours(index.to(torch.int32).numpy(), distance.numpy(), recall)
 
 
-def _among_all(x: Tensor, rows: Tensor, k: int) -> Tensor:
-    """The nearest of all other rows to ``rows``, (n, k)."""
+def _among_all(x: Tensor, rows: Tensor, k: int, group: Tensor) -> Tensor:
+    """The nearest of all rows of other groups to ``rows``, (n, k); the row itself where there are too few."""
     square = x.square().sum(1)
     found = []
     for part in torch.split(rows, max(1, BLOCK // len(x))):
         apart = torch.addmm(square, x[part], x.T, alpha=-2)  # (n, N): squared distance less the row's own square
-        apart[torch.arange(len(part)), part] = math.inf
-        found.append(apart.topk(k, 1, largest=False).indices)
+        apart.masked_fill_(group[part, None] == group, math.inf)
+        far, who = apart.topk(k, 1, largest=False)
+        found.append(torch.where(far == math.inf, part[:, None], who))
     return torch.cat(found)
 
 
@@ -96,7 +103,7 @@ def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
     return out
 
 
-def _among_some(x: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _among_some(x: Tensor, k: int, generator: torch.Generator, group: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest rows among those of a row's leaves, then among its neighbours' neighbours: index, distance (N, k)."""
     index = torch.full((len(x), k), -1)
     distance = torch.full((len(x), k), math.inf)
@@ -107,8 +114,8 @@ def _among_some(x: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, 
             points, absent = x[part.clamp(min=0)], part < 0  # (b, size, F)
             square = points.square().sum(2)
             apart = torch.baddbmm(square[:, None], points, points.mT, alpha=-2) + square[..., None]
-            apart.masked_fill_(absent[:, None], math.inf)
-            apart.diagonal(dim1=1, dim2=2).fill_(math.inf)
+            whose = group[part.clamp(min=0)]
+            apart.masked_fill_(absent[:, None] | (whose[:, None] == whose[..., None]), math.inf)
             near, place = apart.topk(min(k, part.shape[1] - 1), 2, largest=False)  # (b, size, k)
             who = part[:, None].expand_as(apart).gather(2, place)
             keep = ~absent
@@ -119,9 +126,9 @@ def _among_some(x: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, 
         for rows in torch.split(torch.arange(len(x)), step):
             offered = some[some[rows].clamp(min=0)].flatten(1)  # (b, m²)
             near = _distances(x, rows, offered.clamp(min=0))
-            near.masked_fill_((offered == rows[:, None]) | (offered < 0), math.inf)
+            near.masked_fill_((group[offered] == group[rows, None]) | (offered < 0), math.inf)
             _merge(index, distance, rows, offered, near)
-    return index, distance
+    return torch.where(distance == math.inf, torch.arange(len(x))[:, None], index), distance
 
 
 def _merge(index: Tensor, distance: Tensor, rows: Tensor, offered: Tensor, near: Tensor) -> None:
@@ -157,9 +164,9 @@ def _leaves(x: Tensor, leaf: int, generator: torch.Generator) -> Tensor:
     return nodes
 
 
-def _recall(x: Tensor, index: Tensor, generator: torch.Generator) -> float:
+def _recall(x: Tensor, index: Tensor, generator: torch.Generator, group: Tensor) -> float:
     rows = torch.rand(len(x), generator=generator).argsort()[:ASKED]
-    true = _among_all(x, rows, index.shape[1])
+    true = _among_all(x, rows, index.shape[1], group)
     return float((true[:, :, None] == index[rows][:, None]).any(2).double().mean())
 
 

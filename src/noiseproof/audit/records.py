@@ -20,6 +20,8 @@ BOM = b"\xef\xbb\xbf"
 class Records:
     """The records below the header of a .csv, .tsv or .gz file, as pandas counts them: blank lines are none.
 
+    Blank is what holds spaces and tabs alone; a line of two quotes is a record with an empty cell.
+
     Only where each record lies is kept; its cells are read from the file when they are asked for.
     """
 
@@ -79,13 +81,14 @@ class Records:
                 end += len(line)
                 yield line
 
+        blank = b" \t\r\n".replace(self.comma, b"")
         limit = csv.field_size_limit(sys.maxsize)  # a cell may be a whole document
         try:
             with io.TextIOWrapper(file, encoding="latin-1", newline="") as text:
                 text.read(end)
                 begin = end
                 for cells in csv.reader(lines(), delimiter=self.comma.decode()):
-                    if len(cells) > 1 or (cells and cells[0].strip()):
+                    if len(cells) > 1 or self.data[begin:end].strip(blank):
                         yield (begin, end), cells
                     begin = end
         finally:

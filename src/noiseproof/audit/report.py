@@ -15,12 +15,12 @@ predicted_label       str      what the evidence says is most likely
 suggested_label       str      the most likely label other than the given one: the correction, of an issue
 why                   str      one sentence
 margin                float    log p(given) − log p(best other): negative where another label is likelier
-neighbour_agreement   float    share of the nearest rows that bear the given label; empty without features
+neighbour_agreement   float    share of the nearest rows that may vote which bear the given label; empty if none may
 is_near_duplicate     bool     another row is all but the same
 duplicate_group       int      which rows those are: equal numbers; empty for none
 duplicate_conflict    bool     rows of its group bear different labels
-is_outlier            bool     far from every other row
-outlier_score         float    distance to its neighbours over what is usual in the data (1); empty without features
+is_outlier            bool     far from every other row; never one that has a copy
+outlier_score         float    distance to its neighbours over what is usual (1; of a copy 1 at most); may be empty
 confidence            float    the model's probability of the given label
 suggested_confidence  float    the model's probability of the suggested label
 unlearned             float    share of epochs in which the given label was not predicted; empty if nothing was trained
@@ -120,13 +120,13 @@ def audit(
             near = nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
             few = Neighbours(near.index[:, :NEIGHBOURS], near.distance[:, :NEIGHBOURS], near.recall)
             duplicates = find_duplicates(data.x, data.given, few)
-            scores, cut = outlier_scores(few)
+            scores, cut = outlier_scores(few, duplicates.is_duplicate)
             recall = near.recall
             done(1)
         if duplicates.common:
             notes.append(
-                f"{duplicates.common} rows have inputs that more than a hundredth of the rows share: they are not "
-                "called duplicates."
+                f"{duplicates.common} rows have inputs that more than twenty rows, and more than a hundredth, share: "
+                "they are not called duplicates."
             )
     else:
         notes.append("Without features there is no search for neighbours, near-duplicates and outliers.")
@@ -150,6 +150,7 @@ def audit(
                 copies = None if duplicates is None else duplicates.group
         else:
             train = partial(train, groups=merge_groups(data.groups, copies))
+            near = near if data.groups is None else None  # else others are looked for: a row's own group has no say
             if len(data) < FEW:
                 notes.append(f"With {len(data)} rows, one training tells little: --thorough finds more, in a minute.")
         with clock("training") as done:
@@ -160,7 +161,7 @@ def audit(
     with clock("judging labels", 1) as done:
         found = find_label_issues(
             data.given, data.pred_probs, evidence=evidence, features=data.x, trusted=data.trusted,
-            annotators=data.annotators, groups=merge_groups(data.groups, copies), seed=seed,
+            annotators=data.annotators, groups=merge_groups(data.groups, copies), counted=data.row >= 0, seed=seed,
         )  # fmt: skip
         done(1)
     config = {

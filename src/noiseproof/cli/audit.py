@@ -135,7 +135,12 @@ def audit(
     except Diverged as error:
         say(error)
         raise typer.Exit(3) from None
-    files = report.save(out, force=force, tell=say)
+    try:
+        files = report.save(out, force=force, tell=say)
+    except (FileExistsError, BadDecisions):  # it was free when the audit began, and an hour's work is not thrown away
+        taken, out = out, _sibling(out)
+        files = report.save(out, tell=say)
+        say(f"{taken} was taken while the audit ran, by another one or by a review: the results are in {out}.")
     if "label-studio" in exports:
         files.append(report.to_label_studio(Path(out, "label-studio.json"), force=force))
     if "fiftyone" in exports:
@@ -147,6 +152,20 @@ def audit(
 
 def _words(value: str | None) -> list[str]:
     return [word.strip() for word in value.split(",") if word.strip()] if value else []
+
+
+def _sibling(out: str) -> str:
+    """A new folder beside ``out``: audit-1, audit-2, …"""
+    from pathlib import Path
+
+    path, n = Path(out) if Path(out).name not in ("", "..") else Path(out).resolve(), 1
+    while True:
+        try:
+            (other := path.with_name(f"{path.name}-{n}")).mkdir(parents=True)
+        except FileExistsError:
+            n += 1
+        else:
+            return str(other)
 
 
 def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
@@ -196,7 +215,8 @@ def _names(report: LabelReport, rows: Sequence[int]) -> list[str]:
         from noiseproof.data.images import from_image_folder
 
         files: Any = from_image_folder(report.config["data"]).train.x
-        return [files.path(i).relative_to(files.root).as_posix() for i in rows]
+        names = (files.path(i).relative_to(files.root).as_posix() for i in rows)
+        return [name.encode(errors="backslashreplace").decode() for name in names]  # which may be no UTF-8
     if id is not None and data.frame is not None:
         return [str(name) for name in data.frame[id].iloc[rows]]
     return [str(row) for row in rows]

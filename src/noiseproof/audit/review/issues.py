@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,3 +81,32 @@ def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
     for column in ("given_label", "suggested_label"):
         if strange := sorted(set(issues[column]) - known):
             raise ValueError(f"{column} {strange[0]!r}, which is no class in config.json")
+
+
+def as_words(values: Any) -> list[str]:
+    """Labels as words, empty where there is none."""
+    import pandas as pd
+
+    found = np.asarray(values)
+    if found.dtype.kind in "SO":  # of bytes NumPy would read ASCII alone
+        plain = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in found.tolist()]
+        found = np.array(plain, dtype=object)
+    words = found.astype(str).astype(object)
+    words[pd.isna(values)] = ""
+    return [str(word) for word in words]
+
+
+def as_ids(column: Any) -> list[str]:
+    """The ids in a column of a table in memory, as the audit writes them; empty where there is none."""
+    return ["" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)]
+
+
+def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
+    """Whether a source's labels, one a row, are those that were audited."""
+    found = hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
+    return bool(found == config["labels_sha256"])
+
+
+def same_id(found: str, known: str) -> bool:
+    """Whether an id of the source is the one that the audit knew: a gap may be called nan, and 7 beside gaps 7.0."""
+    return known in (found, f"{found}.0") or {known, found} == {"", "nan"}

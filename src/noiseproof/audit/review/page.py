@@ -50,9 +50,9 @@ def file_page(audit: Audit, rows: Rows, *, everything: bool = False, max_bytes: 
     }
     room = max_bytes - len(_json(content))
     shown: dict[int, Any] = {}
-    for row in issues.row.tolist():
-        seen = dict(rows.content(row))
-        if seen.pop("has_image", False) and (picture := rows.picture(row, THUMBNAIL)) is not None:
+    for row, id in zip(issues.row.tolist(), issues.id, strict=True):
+        seen = dict(rows.content(row, id))
+        if seen.pop("has_image", False) and (picture := rows.picture(row, id, THUMBNAIL)) is not None:
             seen["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"
         room -= len(_json(seen)) + 10
         if room < 0:  # the rest is listed, and seen by `noiseproof review` without --html

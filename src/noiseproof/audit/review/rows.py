@@ -1,4 +1,4 @@
-"""What a person sees of a row: its cells, its text or its picture, found by its number and by nothing else."""
+"""What a person sees of a row: its cells, its text or its picture, found by its number, and shown if its id agrees."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.records import Records
+from noiseproof.audit.review.issues import as_ids, as_words, same_id, same_labels
 
 LONGEST = 20_000  # characters of a cell that a page shows
 MOST_NUMBERS = 64  # of a vector
+OTHER = "The data has changed since the audit: another row is in this place now. Audit the data as it is now."
 Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
 
 
 class Rows(Protocol):
-    """The rows of the dataset that was audited."""
+    """The rows of the dataset that was audited, by their numbers; nothing is shown where another ``id`` is by now."""
 
-    def content(self, row: int) -> Content: ...
+    def content(self, row: int, id: str) -> Content: ...
 
-    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         """A picture not larger than ``side`` and its media type; None where there is nothing to see."""
         ...
 
@@ -33,17 +35,17 @@ class NoRows:
     def __init__(self, note: str) -> None:
         self.note = note
 
-    def content(self, row: int) -> Content:
+    def content(self, row: int, id: str) -> Content:
         return {"note": self.note}
 
-    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         return None
 
 
 class TableRows(NoRows):
     """Cells of a CSV, TSV or Parquet file, or one text among them."""
 
-    def __init__(self, path: Path, label: str, text: str | None) -> None:
+    def __init__(self, path: Path, label: str | None, text: str | None, id: str | None) -> None:
         self.hidden, self.text = label, text
         if path.suffix.lower() in (".parquet", ".pq"):
             import pandas as pd
@@ -51,16 +53,25 @@ class TableRows(NoRows):
             frame = pd.read_parquet(path)
             self.names = [str(name) for name in frame.columns]
             self.cells: Any = _FrameCells(frame)
+            words, ids = self.cells.words, self.cells.ids
         else:
             self.cells = Records(path)
             self.names = self.cells.header
+            words = ids = self.cells.column
+        # None: the audit had no such column; of one that is gone by now there are no cells.
+        self.labels = None if label is None else words(label) if label in self.names else []
+        self.ids = None if id is None else ids(id) if id in self.names else []
 
-    def content(self, row: int) -> Content:
-        if not 0 <= row < len(self.cells):
-            return {"note": "This row is no longer in the file."}
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def content(self, row: int, id: str) -> Content:
+        if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
+            return {"note": OTHER}
         cells = self.cells[row]
         named = dict(zip(self.names, (shortened(cell) for cell in cells), strict=False))
-        named.pop(self.hidden, None)
+        if self.hidden is not None:
+            named.pop(self.hidden, None)
         text = named.pop(self.text, None) if self.text else None
         return ({} if text is None else {"text": text}) | {"fields": [list(pair) for pair in named.items()]}
 
@@ -75,8 +86,15 @@ class _FrameCells:
         return len(self.frame)
 
     def __getitem__(self, i: int) -> list[str]:
-        missing = self.frame.iloc[i].isna().tolist()
-        return ["" if gap else str(value) for value, gap in zip(self.frame.iloc[i].tolist(), missing, strict=True)]
+        missing = self.frame.iloc[[i]].isna().to_numpy()[0].tolist()
+        cells = [self.frame.iat[i, k] for k in range(len(missing))]  # a row as a whole has one type, which rounds
+        return ["" if gap else str(cell) for cell, gap in zip(cells, missing, strict=True)]
+
+    def words(self, name: str) -> list[str]:
+        return as_words(self.frame[name])
+
+    def ids(self, name: str) -> list[str]:
+        return as_ids(self.frame[name])
 
 
 class FolderRows(NoRows):
@@ -85,27 +103,37 @@ class FolderRows(NoRows):
     def __init__(self, root: Path) -> None:
         from noiseproof.data.images import from_image_folder
 
-        self.files: Any = from_image_folder(root).train.x
+        dataset = from_image_folder(root)
+        self.files: Any = dataset.train.x
+        self.labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
         self.root = root.resolve()
 
-    def path(self, row: int) -> Path | None:
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def id(self, row: int) -> str:
+        return str(self.files.path(row).relative_to(self.files.root).as_posix())
+
+    def path(self, row: int, id: str) -> Path | None:
         """The file of a row, where it really lies in the dataset's folder."""
-        if not 0 <= row < len(self.files):
+        if self.id(row) != id:
             return None
         real = self.files.path(row).resolve()
         return real if real.is_relative_to(self.root) and real.is_file() else None
 
-    def content(self, row: int) -> Content:
-        if self.path(row) is None:
+    def content(self, row: int, id: str) -> Content:
+        if self.id(row) != id:
+            return {"note": OTHER}
+        if self.path(row, id) is None:
             return {"note": "This picture is not in the dataset's folder: it was moved, or a link leads out of it."}
         return {"has_image": True}
 
-    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         from PIL import Image
 
         from noiseproof.data.images import FORMATS
 
-        path = self.path(row)
+        path = self.path(row, id)
         if path is None:
             return None
         try:
@@ -119,12 +147,14 @@ class FolderRows(NoRows):
 class ArrayRows(NoRows):
     """Rows of an array: pictures where they look like some, else numbers."""
 
-    def __init__(self, array: NDArray[Any]) -> None:
+    def __init__(self, array: NDArray[Any], labels: NDArray[Any] | None) -> None:
         self.array = array
+        self.labels = None if labels is None else as_words(labels.ravel())
 
-    def content(self, row: int) -> Content:
-        if not 0 <= row < len(self.array):
-            return {"note": "This row is no longer in the file."}
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def content(self, row: int, id: str) -> Content:
         if as_pixels(self.array[row]) is not None:
             return {"has_image": True}
         values = np.asarray(self.array[row]).ravel()
@@ -134,10 +164,10 @@ class ArrayRows(NoRows):
             **({"note": more} if len(values) > MOST_NUMBERS else {}),
         }
 
-    def picture(self, row: int, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         from PIL import Image
 
-        pixels = as_pixels(self.array[row]) if 0 <= row < len(self.array) else None
+        pixels = as_pixels(self.array[row])
         return None if pixels is None else encoded(Image.fromarray(pixels), side)
 
 
@@ -176,7 +206,7 @@ def encoded(image: Any, side: int) -> tuple[bytes, str]:
 
 
 def open_rows(config: Mapping[str, Any]) -> Rows:
-    """The rows that an audit's config.json names."""
+    """The rows that an audit's config.json names; none where other labels, or more or fewer, are there by now."""
     kind, data = config["kind"], config.get("data")
     if kind == "predictions":
         return NoRows("The audit had labels and predictions only: there is no row to show.")
@@ -188,13 +218,23 @@ def open_rows(config: Mapping[str, Any]) -> Rows:
     path = Path(data)
     if not path.exists():
         return NoRows(f"{path} is no longer there: only what the audit found can be shown.")
+    rows: TableRows | FolderRows | ArrayRows
     if kind in ("table", "text"):
-        return TableRows(path, config["label"], config.get("text"))
-    if kind == "folder":
-        return FolderRows(path)
-    if kind == "arrays":
-        return ArrayRows(open_array(path))
-    raise ValueError(f"Expected a table, a text, a folder, arrays or predictions in config.json, got {kind!r}.")
+        rows = TableRows(path, config["label"], config.get("text"), config.get("id"))
+    elif kind == "folder":
+        rows = FolderRows(path)
+    elif kind == "arrays":
+        labels = Path(config.get(labels_in(config)) or "")
+        is_there = labels.is_file()  # they may have been in memory
+        rows = ArrayRows(open_array(path), open_labels(labels, config.get("labels_key")) if is_there else None)
+    else:
+        raise ValueError(f"Expected a table, a text, a folder, arrays or predictions in config.json, got {kind!r}.")
+    if len(rows) != config["source_rows"] or (rows.labels is not None and not same_labels(config, rows.labels)):
+        return NoRows(
+            f"The data has changed since the audit: the labels of {path} are not those that were audited, and a row's "
+            "number may be another row's by now. Only what the audit found is shown. Audit the data as it is now."
+        )
+    return rows
 
 
 def open_array(path: Path) -> NDArray[Any]:
@@ -208,3 +248,21 @@ def open_array(path: Path) -> NDArray[Any]:
     with np.load(path, allow_pickle=False) as arrays:
         array = arrays[next(name for name in INPUTS if name in arrays)]
     return array
+
+
+def labels_in(config: Mapping[str, Any]) -> str:
+    """Which entry of an audit's config.json names the file with the labels of arrays."""
+    in_data = not config.get("labels") and config.get("labels_key", "") is not None
+    return "data" if in_data else "labels"
+
+
+def open_labels(path: Path, key: str | None) -> NDArray[Any]:
+    """The labels in a .npy file of their own, or those among the arrays of a .npz file; no pickled objects."""
+    from noiseproof.audit.inputs import LABELS
+
+    loaded = np.load(path, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    with loaded:
+        labels: NDArray[Any] = loaded[key or next(name for name in LABELS if name in loaded)]
+    return labels

@@ -1,7 +1,8 @@
 """The review as a small web server for one person on one machine: loopback, a secret address, no file by its name.
 
 Every decision is on the disk before its answer leaves (``decisions.DecisionLog``). Issues come in pages, so that a
-browser holds a few hundred of 100 000. What is shown of a row is found by its number through the dataset's own index.
+browser holds a few hundred of 100 000. What is shown of a row is found by its number through the dataset's own index,
+and only where its id is the one that was audited.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
 from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,6 +40,7 @@ Class = Annotated[int | None, Query(ge=0, le=COUNTABLE, description="Only issues
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong."},
     403: {"description": "The request comes from another site."},
+    409: {"description": "The page that asks is of another audit."},
 }
 
 
@@ -129,7 +131,20 @@ def make_app(
     path = Path(decisions or audit.folder / "decisions.csv").absolute()
     queue = Queue(audit, path, everything)
     page = served_page()
-    app = FastAPI(title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS)
+
+    def same_audit(
+        noiseproof_audit: Annotated[str | None, Header(description="The key of the page's audit.")] = None,
+    ) -> None:
+        """Refuse a page that another audit's server left behind: row numbers mean other rows there."""
+        if noiseproof_audit not in (None, audit.key):
+            raise HTTPException(
+                409, f"This page is of another audit than {audit.folder}, which is served here by now. Reload it."
+            )
+
+    app = FastAPI(
+        title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS,
+        dependencies=[Depends(same_audit)],
+    )  # fmt: skip
     app.add_middleware(Guard, token=token)
     no_row: dict[int | str, dict[str, Any]] = {404: {"description": "The audit has no issue in this row."}}
 
@@ -162,8 +177,7 @@ def make_app(
     @app.get("/api/rows/{row}", responses=no_row)
     def show_row(row: Row) -> dict[str, Any]:
         """What the dataset has in this row."""
-        _known(row)
-        return rows.content(row)
+        return rows.content(row, _id(row))
 
     @app.get(
         "/api/rows/{row}/picture",
@@ -172,22 +186,24 @@ def make_app(
     )
     def show_picture(row: Row, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
         """The picture in this row, at most ``side`` pixels wide and high."""
-        _known(row)
-        picture = rows.picture(row, side)
+        picture = rows.picture(row, _id(row), side)
         if picture is None:
             raise HTTPException(404, "There is no picture to show in this row.")
         return Response(picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"})
 
     unsaved: dict[int | str, dict[str, Any]] = {
         400: {"description": "The body is no text."},
-        409: {"description": "The label is no class of this audit, or is missing, or does not belong there."},
+        409: {
+            "description": "The label is no class of this audit, is missing or does not belong there; or the page "
+            "is of another audit."
+        },
         507: {"description": "The disk is full."},
     }
 
     @app.post("/api/decisions", responses={**no_row, **unsaved})
     def decide(word: Word) -> dict[str, Any]:
         """Save a decision; when the answer comes, it is on the disk."""
-        _known(word.row)
+        _id(word.row)
         try:
             saved = queue.decide(word.row, word.decision, word.label)
         except ValueError as error:
@@ -196,9 +212,10 @@ def make_app(
             raise HTTPException(507, f"Not saved: {error}") from None
         return {"saved": saved._asdict(), "progress": queue.progress()}
 
-    def _known(row: int) -> None:
+    def _id(row: int) -> str:
         if row not in queue.issues.position:
             raise HTTPException(404, f"The audit has no issue in row {row}.")
+        return queue.issues.id[queue.issues.position[row]]
 
     return app
 

@@ -23,6 +23,13 @@ class FileStore {
     this.position = new Map(data.row.map((row, i) => [row, i]));
     this.marks = Object.entries(data.marks).map(([mark, positions]) => [mark, new Set(positions)]);
     this.prefix = `noiseproof:${data.audit.key}:`;
+    this.unkept = new Map(); // what the storage had no room for
+    this.read();
+    this.where = "Decisions are kept in this browser. Export them before you clear its data.";
+    this.unsaved = 0;
+  }
+
+  read() { // other tabs write there, too
     this.words = new Map();
     for (let i = 0; i < localStorage.length; i++) {
       const name = localStorage.key(i);
@@ -30,8 +37,7 @@ class FileStore {
       const [decision, ...label] = localStorage.getItem(name).split("\t");
       this.words.set(Number(name.slice(this.prefix.length)), { decision, label: label.join("\t") });
     }
-    this.where = "Decisions are kept in this browser. Export them before you clear its data.";
-    this.unsaved = 0;
+    for (const [row, word] of this.unkept) this.words.set(row, word);
   }
 
   get progress() {
@@ -92,10 +98,13 @@ class FileStore {
     try {
       if (decision === "undo") {
         this.words.delete(row);
+        this.unkept.delete(row);
         localStorage.removeItem(this.prefix + row);
       } else {
-        this.words.set(row, { decision, label }); // first: an export has it even where the storage is full
+        this.words.set(row, { decision, label });
+        this.unkept.set(row, { decision, label }); // first: an export has it even where the storage is full
         localStorage.setItem(this.prefix + row, label === null ? decision : `${decision}\t${label}`);
+        this.unkept.delete(row);
       }
     } catch (error) {
       say(`Not saved: ${error.message} Export the decisions now.`, true);
@@ -104,6 +113,7 @@ class FileStore {
   }
 
   export() {
+    this.read();
     const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
     const lines = ["row,id,given_label,decision,label"];
     for (let i = 0; i < this.data.row.length; i++) {
@@ -134,12 +144,18 @@ class ServedStore {
   }
 
   async ask(path, options) {
-    const answer = await fetch(path, { credentials: "same-origin", ...options }).catch(() => {
+    // Another audit may be served at this address by now: the server refuses whoever names a key that is not its own.
+    const headers = { ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
+    const answer = await fetch(path, { credentials: "same-origin", ...options, headers }).catch(() => {
       throw new Error("The server does not answer. Is it still running?");
     });
     if (answer.ok) return answer.json();
     const detail = await answer.json().then((body) => body.detail, () => answer.statusText);
     throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
+  }
+
+  async read() {
+    this.progress = (await this.ask("/api/audit")).progress;
   }
 
   query(filter, more) {
@@ -164,7 +180,7 @@ class ServedStore {
   }
 
   picture(row, side) {
-    return `/api/rows/${row}/picture?side=${side}`;
+    return `/api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers keep pictures by their address
   }
 
   save(row, decision, label) {
@@ -186,6 +202,7 @@ class ServedStore {
         if ([404, 409, 422].includes(error.status)) {
           const { row } = this.waiting.shift();
           view.words.delete(row);
+          drawSoon();
           say(`Refused: ${error.message}`, true);
         } else {
           tries++;
@@ -551,11 +568,18 @@ byId("chooser-list").addEventListener("click", (event) => {
   if (item) chooser.choose(Number(item.dataset.at));
 });
 addEventListener("beforeunload", (event) => { if (store?.unsaved) event.preventDefault(); });
-document.addEventListener("visibilitychange", async () => { // another tab may have decided meanwhile
-  if (document.visibilityState !== "visible" || !(store instanceof ServedStore) || store.unsaved || view.current < 0) return;
-  store.progress = (await store.ask("/api/audit")).progress;
+async function refresh() { // another tab may have decided meanwhile
+  if (!store || store.unsaved || view.current < 0) return;
+  try {
+    await store.read();
+  } catch (error) {
+    return say(error.message, true);
+  }
+  if (view.current < 0) return;
   Object.assign(view, { pages: new Map(), words: new Map() });
   showProgress();
   show(view.current);
-});
+}
+document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") refresh(); });
+addEventListener("storage", refresh);
 start().catch((error) => say(`The review cannot be shown: ${error.message}`, true));
