@@ -105,13 +105,12 @@ class Loss(nn.Module):
 
     def scores(self, out: Output) -> Tensor:
         """Class scores (B, K) whose softmax is the predicted distribution: what accuracy and margins are taken of."""
-        return out.logits if self._predictor is None else self._predictor.scores(out)
+        own = self._predictors()
+        return own[0].scores(out) if own else out.logits
 
-    @property
-    def _predictor(self) -> Loss | None:
-        """The loss inside this one whose scores are not the logits."""
-        own = [part for part in self._parts() if type(part).scores is not Loss.scores]
-        return own[0] if own else None
+    def _predictors(self) -> list[Loss]:
+        """This loss and those inside it, if their scores are not the logits."""
+        return [part for part in (self, *self._parts()) if type(part).scores is not Loss.scores]
 
     def _take_after(self, *losses: Loss) -> None:
         """Be as the ``losses`` inside this one are: what they need, predict and can do."""
@@ -121,16 +120,10 @@ class Loss(nn.Module):
         self.linear = all(loss.linear for loss in losses)
         self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
-        own = {
-            str(part): part
-            for loss in losses
-            for part in (loss, *loss._parts())
-            if type(part).scores is not Loss.scores
-        }
+        own = {str(part) for loss in losses for part in loss._predictors()}
         if len(own) > 1 or len({loss.implied for loss in losses}) > 1:
-            raise ValueError(
-                f"Expected losses that predict alike, got {' and '.join(map(str, own.values() or losses))}."
-            )
+            named = sorted(own if len(own) > 1 else map(str, losses))
+            raise ValueError(f"Expected losses that predict alike, got {' and '.join(named)}.")
 
     def num_outputs(self, num_classes: int) -> int:
         """How many columns of logits a head must give."""
