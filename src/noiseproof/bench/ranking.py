@@ -61,13 +61,11 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
     places.sort(key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean))
     best, *others = places
     first, least = accuracies[best.method], math.sqrt(2) * rounding
-    against = {other.method: _paired_p(first, accuracies[other.method], least) for other in others}
+    pairs = {other.method: zip(first, accuracies[other.method], strict=True) for other in others}
+    apart = {method: [a - b for a, b in both if not math.isnan(a - b)] for method, both in pairs.items()}
+    against = {method: _paired_p(d, least) for method, d in apart.items()}
     adjusted = _holm({method: p for method, p in against.items() if p is not None})
-    shared = {
-        other.method: sum(not math.isnan(a - b) for a, b in zip(first, accuracies[other.method], strict=True))
-        for other in others
-    }
-    return [best, *(replace(one, p=adjusted.get(one.method), shared=shared[one.method]) for one in others)]
+    return [best, *(replace(one, p=adjusted.get(one.method), shared=len(apart[one.method])) for one in others)]
 
 
 def _margin(values: Sequence[float], least: float) -> float | None:
@@ -81,11 +79,10 @@ def _error(values: Sequence[float], least: float) -> float:
     return max(stdev(values), least) / math.sqrt(len(values))
 
 
-def _paired_p(first: Sequence[float], second: Sequence[float], least: float) -> float | None:
-    """Two-sided p of the mean difference over the seeds that both have; None of fewer than two."""
+def _paired_p(d: Sequence[float], least: float) -> float | None:
+    """Two-sided p of the mean of differences over seeds; None of fewer than two."""
     from scipy.special import stdtr
 
-    d = [a - b for a, b in zip(first, second, strict=True) if not math.isnan(a - b)]
     if len(d) < 2:
         return None
     mean, error = fmean(d), _error(d, least)

@@ -22,7 +22,7 @@ from noiseproof.core.checks import (
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, format_call
-from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks, pointwise, readable
+from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks, pointwise, readable, wide
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -145,9 +145,8 @@ class Loss(nn.Module):
         """The loss of each row, (B,), before class weights, sample weights and reduction."""
         logits = out.logits
         hard = target.dim() == 1
-        # In float32 at least where they are summed: over thousands of classes that exceeds what float16 can hold.
-        wide = torch.promote_types(logits.dtype, torch.float32) if self.kind == "coupled" else None
-        log_p = F.log_softmax(logits, 1, dtype=wide) if wide is not None or not hard else None  # (B, K)
+        summed = self.kind == "coupled"  # over thousands of classes, which exceeds what float16 can hold
+        log_p = F.log_softmax(logits, 1, dtype=wide(logits.dtype) if summed else None) if summed or not hard else None
         if self.exact:
             y = LabelProb.from_margin(
                 margin(logits, countable(target, self.ignore_index)) if hard else margins(logits), log_p

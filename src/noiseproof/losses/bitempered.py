@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
-from noiseproof.losses.engine import readable
+from noiseproof.losses.engine import readable, wide
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:
@@ -110,11 +110,6 @@ class _BiTempered(torch.autograd.Function):
         return grad[:, None] * (error - escort * error.sum(1, keepdim=True)), None, None, None, None
 
 
-def _wide(logits: Tensor) -> Tensor:
-    """In float32 at least, as what is summed over all classes."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
 @register("bitempered")
 class BiTempered(Loss):
     """Bi-tempered logistic loss: bounded for t1 < 1, heavy-tailed probabilities for t2 > 1.
@@ -143,10 +138,10 @@ class BiTempered(Loss):
 
     def scores(self, out: Output) -> Tensor:
         """log p of the tempered softmax, (B, K)."""
-        return tempered_log_softmax(_wide(out.logits), self.t2, self.iterations)
+        return tempered_log_softmax(out.logits.to(wide(out.logits.dtype)), self.t2, self.iterations)
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        logits = _wide(out.logits)
+        logits = out.logits.to(wide(out.logits.dtype))
         hard = target.dim() == 1
         if not hard and target.requires_grad and torch.is_grad_enabled():
             raise ValueError("Expected a target without a gradient for bitempered, whose formula has none. Detach it.")

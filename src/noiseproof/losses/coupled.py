@@ -13,7 +13,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number, check_
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
-from noiseproof.losses.engine import pointwise, readable, seed_of
+from noiseproof.losses.engine import pointwise, readable, seed_of, wide
 from noiseproof.losses.margin import Focal
 from noiseproof.losses.spec import inner_loss
 
@@ -213,7 +213,7 @@ class LabelSmoothing(Smoothed):
 
 def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
     """Share of each class in the labels of a batch, (K,), in float32 at least: bfloat16 cannot count beyond 256."""
-    dtype = torch.promote_types(dtype, torch.float32)
+    dtype = wide(dtype)
     if target.dim() == 2:
         return target.to(dtype).mean(0)
     counted = target != ignore_index
@@ -252,7 +252,7 @@ class CR(CoupledLoss):
         self.prior: Tensor | None
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        log_p = F.log_softmax(out.logits, 1, dtype=torch.promote_types(out.logits.dtype, torch.float32))
+        log_p = F.log_softmax(out.logits, 1, dtype=wide(out.logits.dtype))
         num_classes = log_p.shape[1] + self.implied
         if self.prior is None:
             prior = _label_shares(target, num_classes, self.ignore_index, log_p.dtype)

@@ -141,6 +141,11 @@ def eager() -> bool:
     return not torch.compiler.is_compiling() and not _in_torch_func()
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """float32 at least: float16 and bfloat16 have too few digits, or too small a range, for sums."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether looking at values costs nothing: on a CPU, and at once."""
     return tensor.is_cpu and eager()

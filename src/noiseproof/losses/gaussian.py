@@ -17,7 +17,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.gpu import has_kernels
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
-from noiseproof.losses.engine import eager, readable, seed_of
+from noiseproof.losses.engine import eager, readable, seed_of, wide
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 
 Covariance = Literal["full", "diagonal", "isotropic", "identity"]
@@ -45,7 +45,7 @@ class _RankOne(torch.autograd.Function):
         inner = (c * e).sum(1)
         u = (size + lam).reciprocal_()
         alpha = torch.where(size > 1e-60, inner / size, 0)  # a root so small does nothing, but its α would overflow
-        p = e.addcmul_(c, alpha[:, None], value=-1).to(torch.promote_types(root.dtype, torch.float32))
+        p = e.addcmul_(c, alpha[:, None], value=-1).to(wide(root.dtype))
         alpha, inner = alpha * u, inner * u
         share = alpha * inner  # of ‖Σ^-½e‖², along c
         # The gradients are combinations of p and c: p/λ² + αu²·c (Eq. 6), and −αu·cᵀc·(1 + λu)/λ²·p + 2u(1 − share)·c.
@@ -422,8 +422,8 @@ class Het(Loss):
         if self.covariance == "full":
             rank = out.factors.shape[2] if out.factors is not None and out.factors.dim() == 3 else 1
             factors = _field(out, "factors", (rows, K, rank))
-        wide = torch.promote_types(out.logits.dtype, torch.float32)
-        mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(wide)  # else large logits swallow noise
+        dtype = wide(out.logits.dtype)
+        mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(dtype)  # else large logits swallow noise
         rank = 0 if factors is None else factors.shape[2]
         first = _kernels_for(mean, factors) is not None
         draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row
@@ -437,8 +437,8 @@ class Het(Loss):
             noise = partial(iter, self._drawn)
         else:
             noise = partial(draw, source=seed_of(self.seed, self.step if self.training else None))
-        factors = None if factors is None else factors.to(wide)
-        average: Tensor = _MeanSoftmax.apply(mean, scale.to(wide), factors, self.tau, noise)  # type: ignore[no-untyped-call]
+        factors = None if factors is None else factors.to(dtype)
+        average: Tensor = _MeanSoftmax.apply(mean, scale.to(dtype), factors, self.tau, noise)  # type: ignore[no-untyped-call]
         average = average.to(out.logits.dtype)
         if self.training and self._generator is not None and average.requires_grad:
             self._last = [(ref(part), part._version) for part in given], average.detach()

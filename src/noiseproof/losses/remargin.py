@@ -13,7 +13,7 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import LabelProb
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Loss, countable, register
-from noiseproof.losses.engine import pointwise
+from noiseproof.losses.engine import pointwise, wide
 from noiseproof.losses.spec import inner_loss
 
 CYCLE_002 = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # paper 002, appendix 2: 11 epochs each
@@ -111,8 +111,8 @@ class Remargin(Loss):
         if self.exact:
             moved = LabelProb.from_margin(self._at(y.margin))
         elif self.training:
-            wide = torch.promote_types(y.nll.dtype, torch.float32)  # else e^ε has the three digits of bfloat16
-            moved = LabelProb(pointwise(y.nll.to(wide), self.bias))
+            # Else e^ε has the three digits of bfloat16.
+            moved = LabelProb(pointwise(y.nll.to(wide(y.nll.dtype)), self.bias))
         else:
             moved = y
         value = self.loss.evaluate(moved).to(y.nll.dtype)
