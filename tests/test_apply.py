@@ -7,6 +7,9 @@ import gzip
 import hashlib
 import io
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -757,6 +760,30 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         write_corrected(read_audit(picture_audit(tmp_path / "more")), {0: "dog"}, tmp_path / "new")
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
+
+
+KILLED = """
+import os, signal, sys
+from noiseproof.audit.records import Records
+from noiseproof.cli import app
+
+def half(self, label, written, file):
+    file.write(b"id,x")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Records.replace = half
+app(["apply", sys.argv[1], "--out", sys.argv[2]])
+"""
+
+
+def test_an_apply_killed_while_it_writes_leaves_no_half_table_under_the_name(tmp_path: Path) -> None:
+    folder, out = write_table_audit(tmp_path), tmp_path / "new.csv"
+    write_decisions(folder, (0, 0, "cat", "accept", "dog"))
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(out)], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL and not out.exists()
+    run("apply", folder, "--out", out)
+    assert pd.read_csv(out)["kind"][0] == "dog" and len(pd.read_csv(out)) == 220
 
 
 def test_what_a_killed_apply_left_is_named(tmp_path: Path) -> None:

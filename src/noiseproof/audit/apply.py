@@ -218,16 +218,22 @@ def _spelling(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is not there yet, and whole in the end or gone."""
+    """A file that is not there yet, under its name once it is whole; of one that fails nothing is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "xb") as file:
-        try:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        except BaseException:
-            path.unlink()
+        try:
+            os.link(part, path)  # never writes over a file, as a rename would
+        except FileExistsError:
             raise
+        except OSError:  # a disk without links
+            os.rename(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _columns(audit: Audit, there: Iterable[Any]) -> tuple[str, str | None]:
