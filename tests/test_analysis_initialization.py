@@ -17,6 +17,7 @@ from noiseproof.analysis.initialization import (
     attenuation,
     average_errors,
     error_map,
+    error_map_figure,
     initial_logits,
     logit_biases,
     loss_figures,
@@ -27,6 +28,8 @@ from noiseproof.analysis.initialization import (
     weights,
     weights_figure,
 )
+from noiseproof.analysis.marks import legend
+from noiseproof.analysis.plots import to_matplotlib, to_plotly
 from noiseproof.cli import app
 from noiseproof.core.margin import margin
 from noiseproof.core.registry import split_specs
@@ -141,6 +144,13 @@ def test_the_map_has_the_papers_solution_on_its_line() -> None:
 
 
 # --- Logistic-Normal --------------------------------------------------------------------------------------------------
+
+
+def test_points_on_a_grid_of_colours_are_named() -> None:
+    figure = error_map_figure("agce:a=0.6,q=0.6", 1000, ("a", "q"))
+    assert [entry.value for entry in legend(figure)] == ["as with 100 classes"]
+    assert to_plotly(figure)["layout"]["showlegend"]
+    assert [text.get_text() for text in to_matplotlib(figure).legends[0].get_texts()] == ["as with 100 classes"]
 
 
 @pytest.mark.parametrize("lam", [0.1, 0.5, 1.0])

@@ -203,8 +203,10 @@ def _groups(data: pd.DataFrame, columns: list[str]) -> list[pd.DataFrame]:
 def legend(figure: Figure, styles: Mapping[tuple[str, str], Style] | None = None) -> list[Entry]:
     """Colours first, then line styles, then layers; nothing where there is only one thing to see."""
     entries: dict[tuple[str, str], Entry] = {}
+    grids = 0
     for one in series(figure, styles):
         if one.layer.kind in GRIDS:
+            grids = 1
             continue
         line = one.layer.kind == "line"
         keys, color, dash = dict(one.keys), one.layer.color, one.layer.dash
@@ -218,7 +220,7 @@ def legend(figure: Figure, styles: Mapping[tuple[str, str], Style] | None = None
         if "" in keys:
             entries.setdefault(("", keys[""]), Entry("", keys[""], one.color, one.dash, line))
     ordered = sorted(entries.values(), key=lambda entry: (not entry.column, entry.color is None))
-    return ordered if len(ordered) > 1 else []
+    return ordered if len(ordered) + grids > 1 else []
 
 
 def grid(one: Series) -> tuple[list[Any], list[Any], list[list[float]]]:

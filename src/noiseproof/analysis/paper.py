@@ -48,6 +48,7 @@ def to_matplotlib(figure: Figure, styles: Mapping[tuple[str, str], Style] | None
     """
     import matplotlib
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
 
     marks, names = series(figure, styles), panels(figure)
     rows, columns = shape(len(names))
@@ -68,7 +69,7 @@ def to_matplotlib(figure: Figure, styles: Mapping[tuple[str, str], Style] | None
             if image is not None and ((n + 1) % columns == 0 or n + 1 == len(names)):
                 label = next(one.layer.label or one.layer.z or "" for one in marks if one.layer.z)
                 how = {"shrink": 0.6, "pad": 0.15} if deep else {}
-                canvas.colorbar(image, ax=ax, label=_verbatim(label), **how)
+                canvas.colorbar(image, ax=ax, label=_verbatim(label), ticks=MaxNLocator(8), **how)
         _explain(canvas, legend(figure, styles))
     return canvas
 

@@ -152,7 +152,7 @@ def to_plotly(
         named.add(one.name)
         traces += [place | group | trace for trace in _traces(figure, one, take)]
         traces[-1]["showlegend"] = shown
-    return {"data": traces, "layout": _layout(figure, marks, span, len(named) > 1)}
+    return {"data": traces, "layout": _layout(figure, marks, span, len(named) + (span is not None) > 1)}
 
 
 def _place(figure: Figure, one: Series) -> dict[str, str]:
@@ -260,6 +260,7 @@ def _layout(figure: Figure, marks: Sequence[Series], span: tuple[float, float] |
         label = next(one.layer.label or one.layer.z or "" for one in marks if one.layer.z)
         steps = [[n / (len(VIRIDIS) - 1), color] for n, color in enumerate(VIRIDIS)]
         bar = {"title": {"text": escape(label), "side": "right"}, "thickness": 12}
+        layout["legend"] = {"orientation": "h", "y": 1.0, "yanchor": "bottom"}  # the colour bar has its usual place
         layout["coloraxis"] = {"cmin": span[0], "cmax": span[1], "colorscale": steps, "colorbar": bar}
     return layout
 
