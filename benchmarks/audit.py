@@ -27,13 +27,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cleanlab
 import numpy as np
 import sklearn.datasets
 import torch
-from cleanlab.count import estimate_joint
-from cleanlab.filter import find_label_issues as cleanlab_issues
-from cleanlab.rank import get_label_quality_scores
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
@@ -51,6 +47,14 @@ from noiseproof.strategies.averages import TrainingAverages
 from noiseproof.train import Settings, train
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.task import Task
+
+try:
+    import cleanlab
+    from cleanlab.count import estimate_joint
+    from cleanlab.filter import find_label_issues as cleanlab_issues
+    from cleanlab.rank import get_label_quality_scores
+except ModuleNotFoundError:  # no other script needs it
+    cleanlab = None
 
 Array = NDArray[Any]
 OUT = Path(__file__).parent / "results" / "audit.json"
@@ -255,6 +259,8 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
     if not options.table:
+        if cleanlab is None:
+            parser.exit(0, "cleanlab is not here: nothing was measured. `pip install cleanlab==2.9.0` brings it.\n")
         torch.set_num_threads(1)
         with threadpool_limits(1):
             for name, noise, seed in plan(options.quick):

@@ -40,7 +40,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    data = get_dataset("cifar10", options.data_dir).train
+    try:
+        data = get_dataset("cifar10", options.data_dir).train
+    except FileNotFoundError as error:
+        parser.exit(0, f"CIFAR-10 is not here: nothing was measured. {error}\n")
     rows_used = slice(FIRST, FIRST + FIT + TEST)
     images, y = data.x[rows_used], data.y[rows_used].numpy()
     assert isinstance(images, torch.Tensor)

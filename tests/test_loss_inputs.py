@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_loss_contract import CASES, PRIOR, REQUIRED, Case, K, T
@@ -517,6 +518,12 @@ def test_a_masked_class_that_nobody_bears_costs_nothing(spec: str) -> None:
     value.backward()
     assert torch.allclose(value, get_loss(spec)(logits, y))
     assert masked.grad is not None and bool(masked.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("spec", ["ls:alpha=0", "gls:r=0"])
+def test_without_smoothing_a_masked_class_costs_nothing(spec: str) -> None:
+    masked = torch.tensor([[1.0, 2.0, -torch.inf, 0.3]])
+    assert torch.allclose(get_loss(spec)(masked, torch.tensor([0])), F.cross_entropy(masked, torch.tensor([0])))
 
 
 def test_a_masked_class_of_het_has_no_gradient_and_spoils_no_other() -> None:

@@ -62,7 +62,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The table with the suggestion in the place of every issue's label; nobody reviewed them."""
+    """The table with the suggestion in the place of every label more likely wrong than right; nobody reviewed them."""
 
     path: Path
     changed: int

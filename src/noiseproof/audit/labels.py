@@ -125,7 +125,7 @@ def find_label_issues(
     sigma = math.sqrt(chance * (1 - chance) / len(guess))
     told = calibrated or annotators is not None or hits - chance > min(3 * sigma, SKILL)
     noise = fit_class_noise(given[fitted], probs[fitted], trusted=fitted_to, generator=generator)
-    least, mean, most = noise.least_rate, noise.mean_rate, noise.confident_rate
+    least, mean, sure, most = noise.least_rate, noise.mean_rate, noise.confident_rate, noise.most_rate
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
         probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
         noise = fit_class_noise(given[fitted], probs[fitted], trusted=fitted_to, generator=generator, rates=False)
@@ -146,11 +146,11 @@ def find_label_issues(
         wrong[known] = 0
     doubtful = own if known is None else own & ~known
     share = float(doubtful.sum() / own.sum())
-    least, mean, most = share * least, share * mean, share * most
-    rate = least if calibrated else math.sqrt(mean * max(mean, most))
+    least, mean, sure, most = share * least, share * mean, share * sure, share * most
+    rate = least if calibrated else math.sqrt(mean * max(mean, sure))
     if crowd is not None:
         rate = float(wrong[own].mean())
-    low, high = (rate, rate) if calibrated or crowd is not None else (min(least, rate) * told, max(most, rate))
+    low, high = (rate, rate) if calibrated or crowd is not None else (min(least, rate) * told, max(sure, rate))
     wrong[doubtful] = _moved(wrong[doubtful], rate / max(share, SMALL))
     count = int(own.sum())
     error = 1.96 * math.sqrt(max(rate * (1 - rate), 1 / count) / count)
@@ -160,6 +160,8 @@ def find_label_issues(
         share_contradicted, its_error = _contradicted_by_the_surest(spoken, guess, sureness)
         if share_contradicted - its_error > high + FINE:  # models that saw the labels may know them by heart
             contradicted, high = share_contradicted, share_contradicted + its_error
+    if not calibrated and crowd is None:
+        high = max(high, most + error)
     cut = _cuts(given, wrong, K, rate, doubtful, at_most=0.5 if low - error < FINE else 1.0)
     quality = (1 - wrong).to(torch.float32)
     is_issue = (quality.double() < cut[given]) & doubtful & told
@@ -303,8 +305,8 @@ def _cuts(given: Tensor, wrong: Tensor, num_classes: int, rate: float, doubtful:
     """The quality below which a label is an issue, (K,).
 
     Calling the n worst labels issues has the expected F1 2·Σ_{n} P(wrong)/(n + Σ P(wrong)). Of a class, no more rows
-    are called issues than P(wrong) sums to in it, averaged with ``RARE`` rows of the overall rate: of a class of five
-    rows that the model never learned, almost none.
+    are called issues than 1.5 times what P(wrong) sums to in it, averaged with ``RARE`` rows of the overall rate: of a
+    class of five rows that the model never learned, almost none.
     """
     worst = wrong[doubtful].sort(descending=True).values
     n = torch.arange(1, len(worst) + 1, dtype=torch.float64)

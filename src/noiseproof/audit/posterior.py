@@ -29,6 +29,7 @@ LOOKED_AT = 10_000  # rows that β is found on
 BLOCK = 2**22  # numbers of an intermediate result
 FLOOR = 0.02  # ε up to ten classes
 LOW_FLOOR = 0.005  # ε for the noise rate, of which the other would hide about a fiftieth
+ONE_WAY = 10.0  # from a tenth of all contradictions on, what goes one way speaks for all of them
 SMALL = 1e-12
 
 
@@ -41,9 +42,8 @@ class ClassNoise:
     floor: float = FLOOR
     mean_rate: float = 0.0  # wrong labels by the posterior
     least_rate: float = 0.0  # wrong labels where overlap explains what it can: the posterior's after many rounds
-    confident_rate: float = (
-        1.0  # wrong labels where all that surely contradicts them is an error: the confident joint's
-    )
+    confident_rate: float = 1.0  # wrong labels where every sure contradiction is an error: the confident joint's
+    most_rate: float = 1.0  # and every contradiction at all, as far as contradictions go one way
 
     def truth(self, labels: Tensor, probs: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """P(true k | x, given y) of each row, in blocks: rows, (n, K) float64."""
@@ -107,13 +107,20 @@ def fit_class_noise(
         ClassNoise(beta, _em(some_y, some_p, beta, start, rounds, LOW_FLOOR), LOW_FLOOR).rate(some_y, some_p)
         for rounds in (ROUNDS, MANY)
     )
-    return ClassNoise(beta, T, FLOOR, mean, least, 1 - float(confident.trace()))
+    sure, every = 1 - float(confident.trace()), confident_joint(y, p, surely=False)
+    # Where one class alone loses labels to another, most of its rows are less sure than its mean, and not counted.
+    # Overlap does not explain that, as far as it goes one way.
+    contradicted = 1 - float(every.trace())
+    one_way = float(_one_way(every, len(y)).sum()) / max(contradicted, SMALL)
+    most = sure + min(1.0, ONE_WAY * one_way) * max(0.0, contradicted - sure)
+    return ClassNoise(beta, T, FLOOR, mean, least, sure, most)
 
 
-def confident_joint(labels: Tensor, probs: Tensor) -> Tensor:
+def confident_joint(labels: Tensor, probs: Tensor, *, surely: bool = True) -> Tensor:
     """J[i, j]: rows of label j that are surely of class i, scaled to the labels' frequencies, (K, K) (Northcutt 2021).
 
     Surely: p_i is at least the mean p_i of the rows that bear the label i; of several such classes, the likeliest.
+    Else all rows, each of the class whose p_i is largest in proportion to that mean.
     """
     K = probs.shape[1]
     count = torch.bincount(labels, minlength=K).double()
@@ -124,22 +131,27 @@ def confident_joint(labels: Tensor, probs: Tensor) -> Tensor:
     pairs = torch.zeros(K * K, dtype=torch.float64)
     for rows in blocks(probs):
         p = probs[rows].double()
-        p[p < threshold] = -1
-        value, sure = p.max(1)
+        if surely:
+            p[p < threshold] = -1
+        else:
+            p /= threshold
+        value, likeliest = p.max(1)
         found = value >= 0
-        pairs += torch.bincount(sure[found] * K + labels[rows][found], minlength=K * K)
+        pairs += torch.bincount(likeliest[found] * K + labels[rows][found], minlength=K * K)
     joint = pairs.view(K, K)
     joint.diagonal().clamp_(min=1)
     return joint.mul_(count / joint.sum(0) / len(labels))
 
 
-def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
-    """J with the off-diagonal mass that overlap explains spread over all pairs; the columns' sums stay.
-
-    One row's worth is taken off each excess, which is what chance puts there.
-    """
+def _one_way(joint: Tensor, num_rows: int) -> Tensor:
+    """What overlap does not explain of J, less one row's worth for each pair, which is what chance puts there."""
     excess = (joint - joint.T).clamp_(min=0)
-    excess = (excess.square_() / (joint + joint.T).clamp_(min=SMALL) - 1 / num_rows).clamp_(min=0)
+    return (excess.square_() / (joint + joint.T).clamp_(min=SMALL) - 1 / num_rows).clamp_(min=0)
+
+
+def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
+    """J with the off-diagonal mass that overlap explains spread over all pairs; the columns' sums stay."""
+    excess = _one_way(joint, num_rows)
     given = joint.sum(0)
     even = torch.outer(joint.sum(1), given).fill_diagonal_(0)
     left = (1 - joint.trace() / joint.sum()) * joint.sum() - excess.sum()

@@ -154,6 +154,8 @@ class Smoothed(CoupledLoss):
         raise NotImplementedError
 
     def value(self, y: LabelProb) -> Tensor:
+        if not self.spread:
+            return y.nll  # also where a class is masked, whose nll is infinite
         return torch.sub(y.nll * (1 - self.spread), y.total(y.log_p), alpha=self.spread / y.log_p.shape[1])
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:

@@ -349,7 +349,7 @@ class Het(Loss):
     L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (paper 000, Eq. 13: Het, and Het-τ where τ ≠ 1), or
     u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V
     ``Output.factors``. Only some millions of noisy logits are in memory at once, however many ``samples``. Once
-    differentiable; ``torch.compile`` breaks its graph here.
+    differentiable; ``torch.compile`` breaks its graph here, and ``torch.func`` cannot derive it.
 
     The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until
     ``set_step`` is called again: the training loop does so before every step, your own loop has to. In evaluation mode
