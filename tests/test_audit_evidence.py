@@ -126,7 +126,7 @@ def shapes(found: Evidence, n: int, K: int) -> None:
     assert found.pred_probs.shape == (n, K) and found.pred_probs.dtype == np.float32
     np.testing.assert_allclose(found.pred_probs.sum(1), 1, atol=1e-4)
     assert found.features is not None and found.features.shape[0] == n
-    for column in (found.margin, found.unlearned, found.doubt, found.neighbour_agreement):
+    for column in (found.unlearned, found.doubt, found.neighbour_agreement):
         assert column is not None and column.shape == (n,)
 
 

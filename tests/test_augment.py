@@ -29,7 +29,6 @@ from noiseproof.data.augment import (
     Shift,
     Transform,
     augmentation,
-    check_images,
 )
 
 TRANSFORMS: list[Transform] = [
@@ -513,17 +512,6 @@ def test_bad_draws_are_refused():
         Flip()(images)
     with pytest.raises(TypeError, match="Expected transformations"):
         Compose([torch.nn.Identity()])
-
-
-def test_pixels_out_of_range_are_refused_where_data_is_loaded():
-    check_images(batch())
-    check_images(batch() / 255)
-    with pytest.raises(ValueError, match=r"in \[0, 1\], got values from 0 to 255"):
-        check_images(torch.tensor([0.0, 255.0]).view(1, 1, 1, 2))
-    with pytest.raises(ValueError, match="nan"):
-        check_images(torch.tensor([0.0, math.nan]).view(1, 1, 1, 2))
-    with pytest.raises(ValueError, match=r"shape \(B, C, H, W\)"):
-        check_images(torch.zeros(4))
 
 
 # The papers' settings.

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.analysis.figure import Figure, Layer, Missing
-from noiseproof.analysis.predictions import stacked
+from noiseproof.analysis.predictions import histogram, stacked
 from noiseproof.analysis.runs import OF_A_SEED, NotARun, RunFolder
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import parse_call
@@ -376,29 +376,6 @@ def kept_figure(runs: Runs) -> Figure | Missing:
 # Distributions over samples
 
 
-def histogram(values: Array, groups: Mapping[str, Array], edges: Array, name: str) -> pd.DataFrame:
-    """Counts and densities of ``values`` (N,) in each group (N,) of rows, what is not finite left out.
-
-    Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples`` and ``density``,
-    whose integral is one in each group.
-
-    >>> table = histogram(np.array([0.1, 0.2, 0.7]), {"all": np.full(3, True)}, np.array([0.0, 0.5, 1.0]), "x")
-    >>> table[["x", "samples", "density"]].round(3).values.tolist()
-    [[0.25, 2.0, 1.333], [0.75, 1.0, 0.667]]
-    """
-    import pandas as pd
-
-    tables = []
-    for group, member in groups.items():
-        found = values[member & np.isfinite(values)]
-        counts = np.histogram(found, edges)[0]
-        middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
-        density = counts / (max(1, counts.sum()) * widths)
-        columns = {"labels": group, name: middles, "low": edges[:-1], "high": edges[1:]}
-        tables.append(pd.DataFrame({**columns, "samples": counts, "density": density}))
-    return pd.concat(tables, ignore_index=True)
-
-
 def _groups(run: RunFolder) -> dict[str, Array]:
     """The training rows by whether their label is right, all of them where nobody knows."""
     flipped = run.is_flipped
@@ -424,8 +401,6 @@ def distributions(
         epochs: by default the first, one at 30 % and the last.
         edges: of the bins, by default ``bins`` from the smallest to the largest value.
     """
-    import pandas as pd
-
     check_count("bins", bins, 1)
     chosen = _some_epochs(run.sample_epochs) if epochs is None else list(epochs)
     found = {epoch: run.samples(epoch) for epoch in chosen}
@@ -440,7 +415,7 @@ def distributions(
     if edges is None:
         edges = np.histogram_bin_edges(np.concatenate([v[np.isfinite(v)] for v in values.values()]), bins)
     tables = {epoch: histogram(v, _groups(run), edges, quantity) for epoch, v in values.items()}
-    return pd.concat(tables, names=["epoch"]).reset_index(level=0).reset_index(drop=True)
+    return stacked(tables, "epoch")
 
 
 def margin_distributions(run: RunFolder, epochs: Sequence[int] | None = None, bins: int = BINS) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from noiseproof.core.output import Output
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
 from noiseproof.losses.averages import combined, log_sum, normal
-from noiseproof.losses.base import WeightedSum
+from noiseproof.losses.base import terms_of
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin, logit_bias
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.logistic_normal import LogisticNormal
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 
 STAGE = "Before training"
 ROWS = 2048  # whose margins are looked at
-
-
-def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
-    """The weighted terms of a sum, or the loss itself."""
-    return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
 def more_than_logits(loss: Loss, num_classes: int) -> str | None:

@@ -138,7 +138,7 @@ def to_plotly(
     traces: list[dict[str, Any]] = []
     named: set[str] = set()
     for one in marks:
-        place = _place(figure, one)
+        place = _place(one)
         group = {
             "name": escape(one.name),
             "legendgroup": escape(one.name),
@@ -155,11 +155,10 @@ def to_plotly(
     return {"data": traces, "layout": _layout(figure, marks, span, len(named) + (span is not None) > 1)}
 
 
-def _place(figure: Figure, one: Series) -> dict[str, str]:
+def _place(one: Series) -> dict[str, str]:
     number = str(one.panel + 1) if one.panel else ""
-    return (
-        {"scene": f"scene{number}"} if one.layer.kind == "surface" else {"xaxis": f"x{number}", "yaxis": f"y{number}"}
-    )
+    deep = one.layer.kind == "surface"
+    return {"scene": f"scene{number}"} if deep else {"xaxis": f"x{number}", "yaxis": f"y{number}"}
 
 
 def _traces(figure: Figure, one: Series, take: Take) -> list[dict[str, Any]]:

@@ -156,6 +156,29 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> Figure | Missing:
     )
 
 
+def histogram(values: Array, groups: Mapping[str, Array], edges: Array, name: str) -> pd.DataFrame:
+    """Counts and densities of ``values`` (N,) in each group (N,) of rows, what is not finite left out.
+
+    Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples`` and ``density``,
+    whose integral is one in each group.
+
+    >>> table = histogram(np.array([0.1, 0.2, 0.7]), {"all": np.full(3, True)}, np.array([0.0, 0.5, 1.0]), "x")
+    >>> table[["x", "samples", "density"]].round(3).values.tolist()
+    [[0.25, 2.0, 1.333], [0.75, 1.0, 0.667]]
+    """
+    import pandas as pd
+
+    tables = []
+    for group, member in groups.items():
+        found = values[member & np.isfinite(values)]
+        counts = np.histogram(found, edges)[0]
+        middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+        density = counts / (max(1, counts.sum()) * widths)
+        columns = {"labels": group, name: middles, "low": edges[:-1], "high": edges[1:]}
+        tables.append(pd.DataFrame({**columns, "samples": counts, "density": density}))
+    return pd.concat(tables, ignore_index=True)
+
+
 def label_probability(
     labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None, *, bins: int = 50
 ) -> pd.DataFrame:
@@ -165,8 +188,6 @@ def label_probability(
     >>> table[table["density"] > 0][["labels", "probability", "density"]].values.tolist()
     [['right', 0.75, 2.0], ['wrong', 0.25, 2.0]]
     """
-    import pandas as pd
-
     y, p = _check(labels, pred_probs)
     p_y = np.clip(p[np.arange(len(y)), y], 0, 1)
     edges = np.linspace(0, 1, check_count("bins", bins, 1) + 1)
@@ -174,13 +195,7 @@ def label_probability(
     if clean is not None:
         y, truth = _of_the_same_rows(labels=y, clean=clean)
         groups = {"right": y == truth, "wrong": y != truth}
-    rows = []
-    for name, member in groups.items():
-        samples = np.histogram(p_y[member], edges)[0]
-        density = samples * bins / max(1, samples.sum())
-        middle = (edges[:-1] + edges[1:]) / 2
-        rows.append(pd.DataFrame({"labels": name, "probability": middle, "samples": samples, "density": density}))
-    return pd.concat(rows, ignore_index=True)
+    return histogram(p_y, groups, edges, "probability").drop(columns=["low", "high"])
 
 
 def label_probability_figure(runs: Mapping[str, Predictions], *, bins: int = 50) -> Figure:
@@ -523,11 +538,7 @@ def predict(
     result = run.result(accelerator)
     corrected = corrected_labels(result.strategies, given) if part == "train" else None
     chosen = shuffled(len(given), own_generator(seed, 0))[:rows].sort().values
-    parts = [
-        (at, counts, result.run.log_probs(outs))
-        for at, counts, outs in result.run.sweep(take(run.inputs(part), chosen))
-    ]
-    p = result.run.merge(parts, len(chosen)).double().exp().cpu().numpy()
+    p = result.run.predict(take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
     clean, corrected = (None if labels is None else labels[index] for labels in (clean, corrected))
     return Predictions(given[index], p, clean, corrected, run.classes, index)
@@ -625,7 +636,7 @@ def _annotations(run: RunFolder) -> Array | None:
         return None
 
 
-def stacked(tables: Mapping[str, pd.DataFrame], column: str = "method") -> pd.DataFrame:
+def stacked(tables: Mapping[str, pd.DataFrame] | Mapping[int, pd.DataFrame], column: str = "method") -> pd.DataFrame:
     """Tables of several runs as one, with their names in ``column``."""
     import pandas as pd
 

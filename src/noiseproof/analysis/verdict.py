@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noiseproof.analysis.initialization import check_of_logits, terms_of
+from noiseproof.analysis.initialization import check_of_logits
 from noiseproof.core.checks import check_count
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
-from noiseproof.losses.base import WeightedSum
+from noiseproof.losses.base import WeightedSum, terms_of
 from noiseproof.losses.calibrate import average_error, expected_margin, logit_bias
 from noiseproof.losses.spec import as_loss
 from noiseproof.strategies import Batch, Run, Strategy
@@ -116,11 +116,8 @@ def verdict(
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
     weights = _Weights(num_classes, margins, sigma)
     found = _judge(whole, weights)
-    return (
-        found
-        if found.answer == "learns" or not alternatives
-        else replace(found, instead=_better(whole, found, weights))
-    )
+    fine = found.answer == "learns" or not alternatives
+    return found if fine else replace(found, instead=_better(whole, found, weights))
 
 
 class _Weights:
@@ -155,7 +152,7 @@ def _judge(loss: Loss, weights: _Weights) -> Verdict:
     slowness = _duration(total, way) / _duration(weights.of(as_loss("ce")), way)
     answer, reason = _answer(_ratio(behind, maximum), slowness)
     terms = []
-    for scale, term in terms_of(loss) if isinstance(loss, WeightedSum) and len(loss.terms) > 1 else ():
+    for scale, term in terms_of(loss) if len(terms_of(loss)) > 1 else ():
         own = weights.of(term)
         largest = _largest(term, own, way)
         terms.append(

@@ -42,7 +42,6 @@ class Evidence:
 
     pred_probs: NDArray[np.float32]  # (N, K): averaged over epochs, models and neighbours' votes
     features: NDArray[np.float32] | None  # (N, F): the inputs as the models saw them
-    margin: NDArray[np.float32]  # (N,): mean over epochs of Δ_y = z_y − log Σ_{i≠y} exp z_i
     unlearned: NDArray[np.float32] | None = None  # (N,): share of epochs in which the given label was not predicted
     doubt: NDArray[np.float32] | None = None  # (N,) in [0, 1]: what the head says of its noise (LN's Σ, 1 − NAL's τ)
     neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
@@ -283,4 +282,4 @@ def _evidence(found: Sequence[Any], order: Tensor) -> Evidence:
         values: NDArray[np.float32] = torch.cat([part.mean(name).cpu() for part in found])[order].numpy()
         return values
 
-    return Evidence(all_rows("probs"), None, all_rows("margin"), all_rows("missed"), all_rows("doubt"))
+    return Evidence(all_rows("probs"), None, all_rows("missed"), all_rows("doubt"))

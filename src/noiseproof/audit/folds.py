@@ -74,10 +74,7 @@ def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours
     group = connected(n, np.concatenate(edges, 1))
     counts = np.bincount(group, minlength=n)
     alone = (counts[group] == 1) | common
-    low, high = np.full(n, np.iinfo(np.int64).max), np.full(n, -1)
-    np.minimum.at(low, group, labels)
-    np.maximum.at(high, group, labels)
-    conflict = (low[group] != high[group]) & ~alone
+    conflict = ~in_one_fold(group, labels) & ~alone  # labels in the place of folds: its rows bear several
     group = np.where(alone, -1, group)
     numbers = np.unique(group[~alone])
     return Duplicates(np.where(alone, -1, np.searchsorted(numbers, group)), conflict, int(common.sum()))

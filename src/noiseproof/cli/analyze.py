@@ -147,11 +147,12 @@ def analyze_fit(
     as_json: AsJson = False,
 ) -> None:
     """Say before training whether a loss learns, partly learns or underfits, and which loss to use instead."""
-    from noiseproof.analysis.initialization import initial_logits, terms_of
+    from noiseproof.analysis.initialization import initial_logits
     from noiseproof.analysis.verdict import probe as run_probe
     from noiseproof.analysis.verdict import verdict
     from noiseproof.core.margin import margin
     from noiseproof.losses import get_loss
+    from noiseproof.losses.base import terms_of
 
     if sigma is not None and data is not None and all(term.kind == "margin" for _, term in terms_of(get_loss(loss))):
         raise ValueError(

@@ -237,6 +237,6 @@ def _progress() -> Iterator[Progress]:
         now = clock.monotonic()
         if stage not in said or now - said[stage] > 10:
             said[stage] = now
-            typer.echo(f"noiseproof: {stage} {done}/{total}", err=True)
+            say(f"{stage} {done}/{total}")
 
     yield tell

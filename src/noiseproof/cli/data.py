@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import AsJson, DataDir, bars, describe, examples, plain, refusals, show, show_json
+from noiseproof.cli.show import AsJson, DataDir, bars, describe, examples, plain, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.noise import NoisyLabels
@@ -88,17 +88,14 @@ def data_fetch(
 
     parts = [data_root(data_dir) / f"{item.path}.part" for item in DOWNLOADS.get(name, ())]
     for part in filter(lambda part: part.exists(), parts):
-        typer.echo(f"noiseproof: going on with {part} after {part.stat().st_size / 1e6:.1f} MB", err=True)
+        say(f"going on with {part} after {part.stat().st_size / 1e6:.1f} MB")
     try:
         with _progress() as progress:
             files = fetch(name, data_dir, progress=progress, base_url=mirror)
     except KeyboardInterrupt:
         kept = " and ".join(str(part) for part in parts if part.exists())
-        typer.echo(
-            "noiseproof: interrupted. " + (f"What came so far is kept in {kept}. " if kept else "")
-            + "Run the same command again to go on from there.",
-            err=True,
-        )  # fmt: skip
+        so_far = f"What came so far is kept in {kept}. " if kept else ""
+        say(f"interrupted. {so_far}Run the same command again to go on from there.")
         raise typer.Exit(130) from None
     if as_json:
         return show_json({"name": name, "files": files})
@@ -225,10 +222,10 @@ def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
         return
     said: dict[str, int] = {}
 
-    def say(file: str, done: int, total: int | None) -> None:
+    def tell(file: str, done: int, total: int | None) -> None:
         tenth = 10 * done // total if total else done // 10**7
         if said.get(file) != tenth:
             said[file] = tenth
             typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
 
-    yield say
+    yield tell

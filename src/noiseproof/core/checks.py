@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +50,13 @@ def check_flag(name: str, value: object) -> bool:
     """Return ``value`` where it is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"Expected `{name}` to be true or false, got {value!r}.")
+    return value
+
+
+def check_word(name: str, value: Any, words: Collection[str]) -> Any:
+    """Return ``value`` where it is one of ``words``."""
+    if value not in words:
+        raise ValueError(f"Expected `{name}` to be one of {', '.join(words)}, got {value!r}.")
     return value
 
 

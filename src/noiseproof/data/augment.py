@@ -21,23 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count, check_number, check_word
 
 Size = int | tuple[int, int]
 Fill = Literal["zero", "reflect"]
 Interpolation = Literal["bilinear", "nearest"]
-
-
-def check_images(images: Tensor) -> None:
-    """Refuse pixels that are NaN or outside [0, 1]; reads the values: call it where data is loaded, not in a step."""
-    _check_batch(images)
-    if images.is_floating_point() and images.numel():
-        low, high = (float(value) for value in images.aminmax())
-        if not 0 <= low <= high <= 1:
-            raise ValueError(
-                f"Expected floating-point images in [0, 1], got values from {low:.6g} to {high:.6g}. "
-                "Divide by the largest possible value, keep 0 … 255 as uint8, or leave normalised images unaugmented."
-            )
 
 
 def _check_batch(images: Tensor) -> None:
@@ -48,11 +36,6 @@ def _check_batch(images: Tensor) -> None:
         )
     if images.dtype is not torch.uint8 and not images.is_floating_point():
         raise TypeError(f"Expected images of dtype uint8 or floating point, got {images.dtype}.")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"Expected `{name}` to be one of {', '.join(choices)}, got {value!r}.")
 
 
 def _pair(name: str, size: Size) -> tuple[int, int]:
@@ -161,13 +144,11 @@ class PadCrop(Transform):
 
     def __post_init__(self) -> None:
         check_count("padding", self.padding, 0)
-        _check_choice("mode", self.mode, ("zero", "reflect"))
+        check_word("mode", self.mode, ("zero", "reflect"))
         if self.size is not None:
             _pair("size", self.size)
 
-    @property
-    def columns(self) -> int:
-        return 2
+    columns = 2
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         size = (images.shape[2], images.shape[3]) if self.size is None else _pair("size", self.size)
@@ -186,11 +167,9 @@ class Shift(Transform):
 
     def __post_init__(self) -> None:
         check_number("max_fraction", self.max_fraction, "[0, 1)", 0, 1)
-        _check_choice("mode", self.mode, ("zero", "reflect"))
+        check_word("mode", self.mode, ("zero", "reflect"))
 
-    @property
-    def columns(self) -> int:
-        return 2
+    columns = 2
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         height, width = images.shape[2:]
@@ -207,9 +186,7 @@ class Flip(Transform):
     def __post_init__(self) -> None:
         check_number("p", self.p, "[0, 1]", 0, 1)
 
-    @property
-    def columns(self) -> int:
-        return 1
+    columns = 1
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         chosen = (params < self.p)[..., None, None]  # (B, 1, 1, 1)
@@ -288,6 +265,7 @@ class RandomResizedCrop(Transform):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     _TRIES = 10  # no annotation: a constant of the class, not a field
+    columns = 2 * _TRIES + 2
 
     def __post_init__(self) -> None:
         _pair("size", self.size)
@@ -295,10 +273,6 @@ class RandomResizedCrop(Transform):
         check_number("scale[1]", self.scale[1], f"[{self.scale[0]}, 1]", self.scale[0], 1)
         check_number("ratio[0]", self.ratio[0], "(0, inf)", 0)
         check_number("ratio[1]", self.ratio[1], f"[{self.ratio[0]}, inf)", self.ratio[0])
-
-    @property
-    def columns(self) -> int:
-        return 2 * self._TRIES + 2
 
     def boxes(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top, left, height and width of each image's box in whole pixels, each (B,)."""
@@ -352,11 +326,9 @@ class Rotate(Transform):
 
     def __post_init__(self) -> None:
         check_number("degrees", self.degrees, "[0, 180]", 0, 180)
-        _check_choice("interpolation", self.interpolation, ("bilinear", "nearest"))
+        check_word("interpolation", self.interpolation, ("bilinear", "nearest"))
 
-    @property
-    def columns(self) -> int:
-        return 1
+    columns = 1
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         height, width = images.shape[2:]
@@ -396,9 +368,7 @@ class ColorJitter(Transform):
         check_number("saturation", self.saturation, "[0, 1]", 0, 1)
         check_number("hue", self.hue, "[0, 0.5]", 0, 0.5)
 
-    @property
-    def columns(self) -> int:
-        return 8  # four for the order, four for the amounts
+    columns = 8  # four for the order, four for the amounts
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         channels = images.shape[1]

@@ -215,7 +215,7 @@ def corrupt(
         if foreign is None:
             raise ValueError(
                 f"Expected `foreign` images, by which {model} replaces some of those of {data.name}, got none. "
-                "Give those of another dataset: --foreign DATASET on the command line."
+                "Give those of another dataset: --foreign DATASET on the command line, `foreign` in an experiment."
             )
         if not isinstance(x, Tensor):
             raise ValueError(

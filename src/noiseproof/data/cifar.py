@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.core.checks import check_labels
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS, PLACES, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN
@@ -71,10 +70,9 @@ def read_binary(blob: bytes, path: Path, rows: int, labels: int) -> tuple[NDArra
     return records[:, labels:], [torch.from_numpy(records[:, i].astype(np.int64)) for i in range(labels)]
 
 
-def _split(batches: list[tuple[NDArray[np.uint8], list[Tensor]]], column: int, num_classes: int) -> Split:
+def _split(batches: list[tuple[NDArray[np.uint8], list[Tensor]]], column: int) -> Split:
     pixels = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
     labels = torch.cat([columns[column] for _, columns in batches])
-    check_labels(labels, num_classes)
     return Split(torch.from_numpy(pixels), labels, clean=labels)
 
 
@@ -98,7 +96,7 @@ def cifar10(data_dir: PathLike | None = None) -> Dataset:
         else read_pickle(blobs[name], place / name, 10_000, ["labels"])
         for name in names
     ]
-    return Dataset("cifar10", CIFAR10_CLASSES, _split(batches[:5], 0, 10), _split(batches[5:], 0, 10))
+    return Dataset("cifar10", CIFAR10_CLASSES, _split(batches[:5], 0), _split(batches[5:], 0))
 
 
 @DATASETS.register("cifar100")
@@ -121,7 +119,7 @@ def cifar100(data_dir: PathLike | None = None, labels: str = "fine") -> Dataset:
     column, count = (1, 100) if labels == "fine" else (0, 20)
     if len(classes) != count:
         raise ValueError(f"Expected {count} class names in {place / meta}, got {len(classes)}. {AGAIN}")
-    return Dataset("cifar100", classes, _split([train], column, count), _split([test], column, count))
+    return Dataset("cifar100", classes, _split([train], column), _split([test], column))
 
 
 def _class_names(blob: bytes, path: Path, labels: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.checks import check_count, check_word
 from noiseproof.data.base import Dataset, Inputs, NoisyData, Rows, Split
 from noiseproof.data.labels import NUMBER, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
@@ -89,11 +89,9 @@ class ImageFiles:
     """Images on disk as rows: ``files[i]`` is uint8 (3, size, size), decoded now."""
 
     def __init__(self, root: PathLike, names: Iterable[str], *, size: int = 256, fit: Fit = "crop") -> None:
-        if fit not in get_args(Fit):
-            raise ValueError(f"Expected `fit` to be one of {', '.join(get_args(Fit))}, got {fit!r}.")
         self.root = Path(root)
         self.size = check_count("size", size, 1)
-        self.fit: Fit = fit
+        self.fit: Fit = check_word("fit", fit, get_args(Fit))
         # One buffer instead of a million strings, whose reference counts would copy memory into every worker.
         self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
 

@@ -28,16 +28,10 @@ class ClassBalanced(Sampler[int]):
             raise ValueError(f"Expected either `per_class` or `total`, got {per_class!r} and {total!r}.")
         if len(labels) == 0:
             raise ValueError("Expected at least one label to draw rows by, got none.")
-        order = labels.argsort(stable=True)
-        counts = torch.bincount(labels)
-        self.members = [
-            rows for rows in torch.split(order, counts.tolist()) if len(rows)
-        ]  # classes without rows have no share
-        self.total = (
-            len(self.members) * check_count("per_class", per_class, 1)
-            if total is None
-            else check_count("total", total, 1)
-        )
+        by_class = torch.split(labels.argsort(stable=True), torch.bincount(labels).tolist())
+        self.members = [rows for rows in by_class if len(rows)]  # classes without rows have no share
+        each = len(self.members)
+        self.total = each * check_count("per_class", per_class, 1) if total is None else check_count("total", total, 1)
         self.seed = seed
         self.epoch = 0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,22 +26,11 @@ from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks,
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
-L = TypeVar("L", bound="Loss")
 
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
-
-
-def register(name: str) -> Callable[[type[L]], type[L]]:
-    """Class decorator: add a loss to the registry under ``name``, where the contract tests find it."""
-
-    def add(cls: type[L]) -> type[L]:
-        cls.name = name
-        LOSSES.register(name)(cls)
-        return cls
-
-    return add
+register = LOSSES.named
 
 
 class Loss(nn.Module):
@@ -139,7 +128,13 @@ class Loss(nn.Module):
     @property
     def max_weight(self) -> float:
         """Largest sample weight over all margins, which paper 004 divides every loss by."""
-        return _maximum(self)
+        low, high = -60.0, 60.0
+        for _ in range(5):  # on a grid, and then between the neighbours of its best point
+            grid = torch.linspace(low, high, 2001, dtype=torch.float64)
+            weight = self.sample_weight(grid)
+            best, step = int(weight.argmax()), float(grid[1] - grid[0])
+            low, high = float(grid[best]) - step, float(grid[best]) + step
+        return float(weight[best])
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         """The loss of each row, (B,), before class weights, sample weights and reduction."""
@@ -317,7 +312,6 @@ class MarginLoss(Loss):
     A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would cancel or underflow.
     """
 
-    kind: Kind = "margin"
     vanishes = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -355,8 +349,7 @@ class WeightedSum(Loss):
             if not isinstance(loss, Loss):
                 raise TypeError(f"Expected a loss to add, got {type(loss).__name__}.")
             scale = check_number("scale", scale, "(-inf, inf)")
-            inner = loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
-            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in inner]
+            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)]
         super().__init__(**options)
         self.exact = self.exact or any(loss.exact for _, loss in flat)
         self.scales = [scale for scale, _ in flat]
@@ -424,6 +417,11 @@ class WeightedSum(Loss):
         return " + ".join(
             f"{c}*{loss}" if c != "1" else str(loss) for c, (_, loss) in zip(factors, self.terms, strict=True)
         )
+
+
+def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
+    """The weighted terms of a sum, or the loss itself."""
+    return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
@@ -499,17 +497,6 @@ def _weight_by_autograd(loss: Loss, margin: Tensor) -> Tensor:
     return -slope
 
 
-def _maximum(loss: Loss) -> float:
-    """Maximum of w(Δ), on a grid and then between the neighbours of its best point."""
-    low, high = -60.0, 60.0
-    for _ in range(5):
-        grid = torch.linspace(low, high, 2001, dtype=torch.float64)
-        weight = loss.sample_weight(grid)
-        best, step = int(weight.argmax()), float(grid[1] - grid[0])
-        low, high = float(grid[best]) - step, float(grid[best]) + step
-    return float(weight[best])
-
-
 def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
     """The options of a sum, on which its terms have to agree."""
     first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
@@ -532,7 +519,7 @@ def _same(a: object, b: object) -> bool:
 def describe(name: str) -> Mapping[str, Any]:
     """Formula, parameters and source of a registered loss, for listings."""
     factory = LOSSES[name]
-    parameters = {k: v for k, v in LOSSES.parameters(name).items() if k not in ("options", *OPTIONS)}
+    parameters = {k: v for k, v in LOSSES.parameters(name).items() if k not in OPTIONS}
     return {
         "name": name,
         "formula": getattr(factory, "formula", ""),

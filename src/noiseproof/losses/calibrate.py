@@ -17,7 +17,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.losses.averages import combined, log_sum, mean_error, normal
-from noiseproof.losses.base import Loss, WeightedSum, register
+from noiseproof.losses.base import Loss, register, terms_of
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.spec import as_loss
 
@@ -85,7 +85,8 @@ def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.
         errors = [average_error(loss, at, K, sigma=sigma) for at in z.flatten().tolist()]
         return torch.tensor(errors, dtype=torch.float64).reshape(z.shape)
     z = check_number("z", z, "(-inf, inf)")
-    return sum(scale * mean_error(term, z, K, sigma) for scale, term in _terms(loss))
+    # The error of a sum is the sum of the errors, so only the terms that need a sample are sampled.
+    return sum(scale * mean_error(term, z, K, sigma) for scale, term in terms_of(loss))
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def calibrate(
         return mean_error(term, 0.0, classes, sigma)
 
     def error(changed: Loss, classes: int = K) -> float:
-        return sum(scale * term_error(term, classes) for scale, term in _terms(changed))
+        return sum(scale * term_error(term, classes) for scale, term in terms_of(changed))
 
     try:
         if not names:
@@ -233,11 +234,6 @@ def _check_classes(value: object, name: str = "num_classes") -> int:
 def _check_sigma(value: object) -> float:
     sigma = check_number("sigma", value, "(0, 1e6]", 0, 1e6, remedy="It is the standard deviation of the logits.")
     return max(sigma, 1e-9)  # below, logits are equal to the last digit of every average
-
-
-def _terms(loss: Loss) -> list[tuple[float, Loss]]:
-    """The error of a sum is the sum of the errors, so only the terms that need a sample are sampled."""
-    return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
 def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:

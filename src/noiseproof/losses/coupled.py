@@ -1,4 +1,4 @@
-"""Losses that look at the other classes too: normalised, smoothed, regularised and bi-tempered ones."""
+"""Losses that look at the other classes too: normalised, smoothed and regularised ones, and peer loss."""
 
 from __future__ import annotations
 
@@ -147,11 +147,7 @@ class Smoothed(CoupledLoss):
     """
 
     weighs_classes = True
-
-    @property
-    def spread(self) -> float:
-        """r."""
-        raise NotImplementedError
+    spread: float  # r
 
     def value(self, y: LabelProb) -> Tensor:
         if not self.spread:
@@ -184,11 +180,7 @@ class GLS(Smoothed):
 
     def __init__(self, r: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.r = check_number("r", r, "(-inf, 1]", high=1)
-
-    @property
-    def spread(self) -> float:
-        return self.r
+        self.r = self.spread = check_number("r", r, "(-inf, 1]", high=1)
 
 
 @register("ls")
@@ -206,11 +198,7 @@ class LabelSmoothing(Smoothed):
 
     def __init__(self, alpha: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
-        self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
-
-    @property
-    def spread(self) -> float:
-        return self.alpha
+        self.alpha = self.spread = check_number("alpha", alpha, "[0, 1]", 0, 1, "Use gls for negative smoothing.")
 
 
 def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype) -> Tensor:
@@ -300,7 +288,6 @@ class Peer(Loss):
     formula: ClassVar[str] = "L(z_i, y_i) − L(z_n, y_m)"
     source: ClassVar[str] = "004 A.5; Liu & Guo 2020"
     kind: Kind = "other"
-    independent_rows = False
 
     def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:
         super().__init__(**options)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_word
 from noiseproof.core.gpu import has_kernels
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
@@ -133,8 +133,8 @@ class LN(Loss):
         self.tau = check_number("tau", tau, "(0, inf)", 0)
         self.t = check_number("t", t, "(0, 1)", 0, 1, "A label without smoothing has infinite logits.")
         self.dummy = check_flag("dummy", dummy)
-        self.covariance: Covariance = _check_word("covariance", covariance, get_args(Covariance))
-        self.predict: Predict = _check_word("predict", predict, get_args(Predict))
+        self.covariance: Covariance = check_word("covariance", covariance, get_args(Covariance))
+        self.predict: Predict = check_word("predict", predict, get_args(Predict))
         self.nll = check_flag("nll", nll)
         self.needs = frozenset({"logits"} | NEEDS[covariance])
         self.implied, self.relative = 0 if self.dummy else 1, False
@@ -212,12 +212,6 @@ class LN(Loss):
     def distribution(self, out: Output) -> LogisticNormal:
         """The distribution over labels that ``out`` predicts, with each sample's Σ."""
         return LogisticNormal(out.logits, **self._spread(out), tau=self.tau)
-
-
-def _check_word(name: str, value: Any, words: tuple[str, ...]) -> Any:
-    if value not in words:
-        raise ValueError(f"Expected `{name}` to be one of {', '.join(words)}, got {value!r}.")
-    return value
 
 
 Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
@@ -387,7 +381,7 @@ class Het(Loss):
         super().__init__(**options)
         self.tau = check_number("tau", tau, "(0, inf)", 0)
         self.samples = check_count("samples", samples, 1, "The softmax is averaged over them.")
-        self.covariance = _check_word("covariance", covariance, ("diagonal", "full"))
+        self.covariance = check_word("covariance", covariance, ("diagonal", "full"))
         self.shared = check_flag("shared", shared)
         self.seed = check_count("seed", seed, 0)
         self.needs = frozenset({"logits", "scale"} | ({"factors"} if covariance == "full" else set()))

@@ -65,7 +65,6 @@ class Remargin(Loss):
     (tensor(0.0474), tensor(0.5000))
     """
 
-    class_indices_only = True
     formula: ClassVar[str] = "l(σ(αΔ + β))/α"
     source: ClassVar[str] = "002 Eq. 4; 004 §5.1.1"
 

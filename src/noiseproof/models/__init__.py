@@ -13,7 +13,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
 from noiseproof.models.spread import initial_logit_spread
-from noiseproof.models.timm import TimmBackbone
+from noiseproof.models.timm import TimmBackbone, spelled_out
 
 __all__ = [
     "INITS", "MODELS", "Backbone", "cnn", "get_model", "inception", "initial_logit_spread", "initialise_head", "mlp",
@@ -40,7 +40,7 @@ def get_model(
     torch.Size([5, 32])
     """
     generator = torch.Generator().manual_seed(0) if generator is None else generator
-    name, values = MODELS.parse(_spelled_out(spec) if isinstance(spec, str) else spec, params)
+    name, values = MODELS.parse(spelled_out(spec) if isinstance(spec, str) else spec, params)
     if input_shape is not None:
         for key, size in _sizes(name, input_shape).items():
             if values.setdefault(key, size) != size:
@@ -56,16 +56,6 @@ def get_model(
     if input_shape is not None:
         _try(model, spec, input_shape)
     return model
-
-
-def _spelled_out(spec: str) -> str:
-    """``timm:NAME,key=value,…`` as a call like any other."""
-    prefix, _, rest = spec.strip().partition(":")
-    if prefix != "timm" or rest.startswith("name="):
-        return spec
-    if not rest:
-        raise ValueError(f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}.")
-    return f"timm:name={rest}"
 
 
 def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import init
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from noiseproof.core.checks import check_word
 from noiseproof.core.registry import Registry
 
 MODELS: Registry[Backbone] = Registry("model")
@@ -71,9 +72,7 @@ class Backbone(nn.Module):
 
     def __init__(self, init: str = "pytorch") -> None:
         super().__init__()
-        if init not in INITS:
-            raise ValueError(f"Expected `init` to be one of {', '.join(INITS)}, got {init!r}.")
-        self.init = init
+        self.init: str = check_word("init", init, INITS)
 
     def reset_parameters(self, generator: Generator | None) -> None:
         """Draw all weights anew from ``generator`` and restart the batch statistics."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.checks import check_count, check_word
 from noiseproof.models.base import MODELS, Backbone
 from noiseproof.models.layers import NormReLU
 
@@ -138,13 +138,9 @@ class ResNet(Backbone):
         init: str = "kaiming-out",
     ) -> None:
         super().__init__(init)
-        for name, value, known in (
-            ("block", block, tuple(BLOCKS)),
-            ("stem", stem, ("imagenet", "cifar")),
-            ("shortcut", shortcut, ("projection", "pad")),
-        ):
-            if value not in known:
-                raise ValueError(f"Expected `{name}` to be one of {', '.join(known)}, got {value!r}.")
+        check_word("block", block, BLOCKS)
+        check_word("stem", stem, ("imagenet", "cifar"))
+        check_word("shortcut", shortcut, get_args(Shortcut))
         imagenet = stem == "imagenet"
         self.conv1 = conv(in_channels, width, 7, 2) if imagenet else conv(in_channels, width, 3)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if imagenet else nn.Identity()

@@ -61,13 +61,21 @@ class TimmBackbone(Backbone):
         return out
 
 
+def spelled_out(spec: str) -> str:
+    """``timm:NAME,key=value,…`` as a call like any other."""
+    prefix, _, rest = spec.strip().partition(":")
+    if prefix.strip() != "timm" or rest.startswith("name="):
+        return spec
+    if not rest:
+        raise ValueError(f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}.")
+    return f"timm:name={rest}"
+
+
 def without_weights(model: str) -> str:
     """The spec of a backbone without weights of its own, which come from elsewhere: timm reads no file for it."""
-    prefix, _, rest = model.strip().partition(":")
-    if prefix.strip() != "timm":
-        name, params = parse_call(model)
+    name, params = parse_call(spelled_out(model))
+    if name != "timm":
         return format_call(name, params | {"pretrained": False}) if "pretrained" in params else model
-    _, params = parse_call("timm:" + (rest if rest.startswith("name=") else f"name={rest}"))
     reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
     if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
         raise ValueError(f"Expected a model that is built without files of its own, got {model!r}.")

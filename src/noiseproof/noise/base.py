@@ -10,33 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_labels, check_number
+from noiseproof.core.checks import check_count, check_labels, check_number, check_word
 from noiseproof.core.registry import Registry, format_call
 
 Count = Literal["draws", "total", "per-class", "equal"]
-N = TypeVar("N", bound="NoiseModel")
-
 NOISES: Registry[NoiseModel] = Registry("noise model")
-
-
-def register(name: str) -> Callable[[type[N]], type[N]]:
-    """Class decorator: add a noise model (a dataclass of its parameters) to the registry under ``name``."""
-
-    def add(cls: type[N]) -> type[N]:
-        cls.name = name
-        NOISES.register(name)(cls)
-        return cls
-
-    return add
+register = NOISES.named  # of a dataclass of its parameters
 
 
 def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> NoiseModel:
@@ -207,8 +194,7 @@ def uniform(generator: torch.Generator | None, *shape: int) -> Tensor:
 def check_rate(rate: float, count: str = "draws") -> None:
     """Refuse a rate outside [0, 1] and a count that :func:`select` does not know."""
     check_number("rate", rate, "[0, 1]", 0, 1, "A rate of 40 % is 0.4.")
-    if count not in get_args(Count):
-        raise ValueError(f"Expected `count` to be one of {', '.join(get_args(Count))}, got {count!r}.")
+    check_word("count", count, get_args(Count))
 
 
 def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: torch.Generator | None) -> Tensor:

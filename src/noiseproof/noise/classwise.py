@@ -51,9 +51,7 @@ CIFAR100_SUPERCLASS = (
 class Clean(NoiseModel):
     """No noise: every label is given as it is."""
 
-    @property
-    def nominal(self) -> float:
-        return 0.0
+    nominal = 0.0
 
     def transition(self, num_classes: int) -> Tensor:
         return torch.eye(self._check_classes(num_classes), dtype=torch.float64)
@@ -167,10 +165,7 @@ class TenClassNoise(MappedNoise):
     """A published map between ten classes."""
 
     pairs: ClassVar[Mapping[int, int]] = {}
-
-    @property
-    def classes(self) -> int:
-        return 10
+    classes = 10
 
     def destination(self, num_classes: int) -> Tensor:
         return torch.tensor([self.pairs.get(c, c) for c in range(num_classes)])
@@ -240,9 +235,7 @@ class AsymmetricBlocks(MappedNoise):
 class AsymmetricSuperclass(MappedNoise):
     """CIFAR-100: each class becomes the next fine class of its *true* superclass, the last becomes the first."""
 
-    @property
-    def classes(self) -> int:
-        return len(CIFAR100_SUPERCLASS)
+    classes = len(CIFAR100_SUPERCLASS)
 
     def destination(self, num_classes: int) -> Tensor:
         members: dict[int, list[int]] = {}

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noiseproof.core.checks import check_word
 from noiseproof.noise.base import NoiseModel, NoisyLabels, register
 from noiseproof.noise.pickled import Array, load_saved
 
@@ -135,8 +136,7 @@ class CIFARN(NoiseModel):
     keys: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        if self.which not in self.keys:
-            raise ValueError(f"Expected `which` to be one of {', '.join(self.keys)}, got {self.which!r}.")
+        check_word("which", self.which, self.keys)
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
@@ -175,10 +175,7 @@ class CIFAR10N(CIFARN):
         "random3": "random_label3",
         "worst": "worse_label",
     }
-
-    @property
-    def classes(self) -> int:
-        return 10
+    classes = 10
 
 
 @register("cifar100n")
@@ -189,10 +186,7 @@ class CIFAR100N(CIFARN):
     which: str = "noisy"
     file: ClassVar[str] = "CIFAR-100_human.pt"
     keys: ClassVar[Mapping[str, str]] = {"noisy": "noisy_label", "clean": "clean_label"}
-
-    @property
-    def classes(self) -> int:
-        return 100
+    classes = 100
 
 
 def majority_vote(labels: Tensor) -> Tensor:

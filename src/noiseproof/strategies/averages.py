@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
 from noiseproof.strategies.base import Batch, Strategy
 from noiseproof.strategies.run import Run, check_scores
 
-COLUMNS = ("times", "margin", "missed", "doubt")
+COLUMNS = ("times", "missed", "doubt")
 
 
 class _Averages(Strategy):
-    """Sums by row: of predicted probabilities (N, K), and of times, margins, misses of the label, doubts (N, 4)."""
+    """Sums by row: of predicted probabilities (N, K), and of times, misses of the label, doubts (N, 3)."""
 
     probs: Tensor
     sums: Tensor
@@ -33,12 +32,12 @@ class _Averages(Strategy):
 
     @torch.no_grad()
     def _said(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
-        """(b, K + 4), of several models the mean: probabilities, one, margin, whether the label was missed, doubt."""
+        """(b, K + 3), of several models the mean: probabilities, one, whether the label was missed, doubt."""
         each = []
         for out in outs:
             scores = run.loss.scores(out).detach()
             missed = scores.argmax(1) != labels
-            parts = [torch.ones_like(missed), margin(scores, labels), missed, _doubt(out)]
+            parts = [torch.ones_like(missed), missed, _doubt(out)]
             each.append(torch.cat([scores.softmax(1), torch.stack([part.to(scores.dtype) for part in parts], 1)], 1))
         return torch.stack(each).mean(0).to(torch.float32)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Hashable
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -15,19 +15,8 @@ from noiseproof.strategies.batch import Batch as Batch
 from noiseproof.strategies.batch import Step as Step
 from noiseproof.strategies.run import Run
 
-S = TypeVar("S", bound="Strategy")
 STRATEGIES: Registry[Strategy] = Registry("strategy")
-
-
-def register(name: str) -> Callable[[type[S]], type[S]]:
-    """Class decorator: add a strategy to the registry under ``name``, where the contract tests find it."""
-
-    def add(cls: type[S]) -> type[S]:
-        cls.name = name
-        STRATEGIES.register(name)(cls)
-        return cls
-
-    return add
+register = STRATEGIES.named
 
 
 def get_strategy(spec: str, **params: Any) -> Strategy:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag
+from noiseproof.core.checks import check_count, check_flag, check_word
 from noiseproof.strategies.base import Batch, Strategy, register
 from noiseproof.strategies.run import Run, check_scores
 
@@ -36,9 +36,7 @@ class LabelCorrection(Strategy):
         self.start = check_count("start", start, 0)
         self.soft = check_flag("soft", soft)
         self.invert = check_flag("invert", invert)
-        if against not in get_args(Against):
-            raise ValueError(f"Expected `against` to be one of {', '.join(get_args(Against))}, got {against!r}.")
-        self.against: Against = against
+        self.against: Against = check_word("against", against, get_args(Against))
         self.kept: Tensor | None = None  # (N,): the share of the given label in the target
         self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: what the rest goes to
 

@@ -370,19 +370,16 @@ class Run:
         x = self.data.x if x is None else x
         models = self.evaluated if models is None else models
         self.share_buffers(models)
-        augmented = augment is not None and self.augment is not None
-        transform = self.augment if augmented else self.normalise
-        params = None
-        if augmented:
-            assert augment is not None and self.augment is not None
-            params = self.augment.draw(len(x), self.generator(augment, self.epoch)).to(self.device)
-        share = -(-len(x) // self.world_size)
-        places = torch.arange(self.rank * share, (self.rank + 1) * share)
-        order = places % len(x)  # equally many for all processes: what is added at the end does not count
+        transform, params = self.normalise, None
+        if augment is not None and self.augment is not None:
+            transform = self.augment
+            params = transform.draw(len(x), self.generator(augment, self.epoch)).to(self.device)
+        places = self._places(len(x))
+        order = places % len(x)  # what is added at the end does not count
         size = SWEEP
         if self.device.type == "cuda" and isinstance(x, Tensor) and len(x):
             memory = torch.cuda.get_device_properties(self.device).total_memory
-            size = sweep_rows(share, x[0].numel(), memory)
+            size = sweep_rows(len(places), x[0].numel(), memory)
         parts = torch.split(order, size)
         counted = torch.split((places < len(x)).to(self.device), size)
         with evaluating([*models, self.loss]):  # a loss that draws its scores draws the same ones for every such pass

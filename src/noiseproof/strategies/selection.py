@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number, check_word
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses.correction import Backward
@@ -85,9 +85,7 @@ class SmallLoss(Selection):
 
     def __init__(self, forget: float, ramp: int = 10, by: By = "loss", start: int = 0) -> None:
         super().__init__(forget, ramp, start)
-        if by not in get_args(By):
-            raise ValueError(f"Expected `by` to be one of {', '.join(get_args(By))}, got {by!r}.")
-        self.by: By = by
+        self.by: By = check_word("by", by, get_args(By))
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         if self.by == "margin":

@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from noiseproof.losses.presets import HUMAN, QUALIFIERS, SYNTHETIC, Row
 from noiseproof.losses.presets import PRESETS as LOSS_PRESETS
-from noiseproof.losses.presets import QUALIFIERS, Row
 from noiseproof.losses.remargin import CYCLE_002
 
 _CYCLE = f"{list(CYCLE_002)},every=11"
-_SYNTHETIC = [
-    ("none", 0.0),
-    *(("symmetric", rate) for rate in (0.2, 0.4, 0.6)),
-    *(("asymmetric", rate) for rate in (0.2, 0.3, 0.4)),
-]
-_HUMAN = [
-    *(("cifar10n", noise) for noise in ("random1", "random2", "random3", "aggregate", "worst")),
-    ("cifar100n", "human"),
-    ("clothing1m", "human"),
-]
 
 
 def _rows() -> list[Row]:
@@ -31,9 +21,9 @@ def _rows() -> list[Row]:
     # Paper 000, Tables 5 and 6. NAN is sln; LN is [τ, λ], Het-τ-Σ_full [τ, R]. CE and Het have nothing to set; the
     # number of samples is the default in its code.
     columns: list[dict[str, Any]] = [
-        {"dataset": d, "noise": n, "rate": r} for d in ("mnist", "cifar10", "cifar100") for n, r in _SYNTHETIC
+        {"dataset": d, "noise": n, "rate": r} for d in ("mnist", "cifar10", "cifar100") for n, r in SYNTHETIC
     ]
-    columns += [{"dataset": dataset, "noise": noise} for dataset, noise in _HUMAN]
+    columns += [{"dataset": dataset, "noise": noise} for dataset, noise in HUMAN]
     table: dict[str, tuple[Any, ...]] = {
         "het-tau:tau={},samples=2000": (
             0.5, 0.1, 20, 10, 0.5, 0.5, 0.1,

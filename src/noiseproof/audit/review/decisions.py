@@ -101,9 +101,8 @@ def _whole(data: bytes) -> int:
 def to_line(cells: Iterable[object]) -> bytes:
     """One record of the file."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(
-        cells
-    )  # what may end a line is quoted inside a cell: here both may
+    # What may end a line is quoted inside a cell: here both may.
+    csv.writer(line, lineterminator="\r\n").writerow(cells)
     return line.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
