@@ -329,9 +329,19 @@ def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -
     ]
     runs = {f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more}) for n, more in enumerate(own)}
     seeds = {name: [run.seed for run in group] for name, group in dynamics.seeds_of(runs).items()}
-    assert seeds == {"ce · seed=0": [0, 1], "ce · seed=2": [2, 3], "ce · seed=4": [4]}
+    assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
     some = {name: run for name, run in runs.items() if run.seed < 2}
     assert list(dynamics.seeds_of(some)) == ["ce"]
+
+
+def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        train(digits(), "ce", replace(SHORT, epochs=2), seed=seed, out=tmp_path / str(seed), samples=True)
+    both, one = open_runs([tmp_path / "1", tmp_path / "0"]), open_runs([tmp_path / "0"])
+    figure, alone = dynamics.weight_figure(both), dynamics.weight_figure(one)
+    assert isinstance(figure, Figure) and isinstance(alone, Figure)
+    assert figure.data.equals(alone.data) and set(figure.data["method"]) == {"ce"}
+    assert figure.reading == f"{alone.reading} Of several seeds the smallest alone is shown."
 
 
 # Label correction

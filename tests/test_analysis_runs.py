@@ -384,6 +384,9 @@ def test_runs_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:
     assert list(open_runs([folders[0], described(4, epochs=5)])) == ["ce · epochs=2", "ce · epochs=5"]
     twins = [folders[0], described(5)]
     assert list(open_runs(twins)) == [f"ce · {folder}" for folder in twins]
+    assert list(open_runs([*twins, folders[2]]))[-1] == "gce"  # which has no twin
+    pairs = [described(6, seed=1, rows=5), described(7, seed=1, rows=9), described(8, rows=5), described(9, rows=9)]
+    assert list(seeds_of(open_runs(pairs))) == [f"ce · seeds=1,0 · {folder}" for folder in pairs[:2]]
 
 
 def test_inputs_that_have_changed_are_refused(tmp_path: Path) -> None:

@@ -110,6 +110,17 @@ def test_a_head_of_the_users_own_predicts_as_it_was_trained(tmp_path: Path, monk
     np.testing.assert_array_equal(again.predict_proba(rows), fitted.predict_proba(rows))
 
 
+@pytest.mark.parametrize(
+    ("loss", "head"),
+    [("2*ln:dummy=false", "gaussian-root"), ("bitempered + mae", "linear"), ("0.5*het:samples=8", "gaussian-scale")],
+)
+def test_a_loss_inside_another_predicts_as_in_the_run(loss: str, head: str) -> None:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.2")
+    result = train(task, Method(get_loss(loss), head), Settings(epochs=1, model="mlp:hidden=[16]"))
+    x = get_dataset("digits").test.x[:20]
+    torch.testing.assert_close(Predictor.of(result)(x), said(result, x))
+
+
 def test_het_averages_over_its_noise_in_prediction_too() -> None:
     result, x = trained("two-moons", "het:samples=50", "mlp:hidden=[16]")
     torch.testing.assert_close(Predictor.of(result)(x[:5]), said(result, x[:5]))

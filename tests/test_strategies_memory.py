@@ -32,7 +32,7 @@ def task() -> Task:
     return prepare(get_dataset("digits"), "symmetric:rate=0.4")
 
 
-def make_run(task: Task, loss: str = "ce", models: int = 1, precision: Any = "64-true") -> Run:
+def make_run(task: Task, loss: str = "ce", models: int = 1, precision: Any = "64-true", head: str = "linear") -> Run:
     """A run with untrained models."""
     run = Run(
         fabric=Fabric(accelerator="cpu", devices=1, precision=precision),
@@ -46,7 +46,7 @@ def make_run(task: Task, loss: str = "ce", models: int = 1, precision: Any = "64
     for m in range(models):
         generator = torch.Generator().manual_seed(m)
         shape = task.input_shape
-        model = build_classifier("mlp:hidden=[8]", "linear", input_shape=shape, num_outputs=K, generator=generator)
+        model = build_classifier("mlp:hidden=[8]", head, input_shape=shape, num_outputs=K, generator=generator)
         run.add(model.to(run.dtype), torch.optim.Adam)
     return run
 
@@ -71,7 +71,8 @@ def one_hot(task: Task) -> np.ndarray:
 @pytest.mark.parametrize("every, delta, floor", [(1, 0.0, 0.0), (3, 0.0, 0.0), (3, 0.6, 0.0), (2, 0.6, 1e-4)])
 def test_estimated_targets_follow_the_recursion(task: Task, every: int, delta: float, floor: float) -> None:
     """t = 0.9 t + 0.1 softmax(z) where τ > δ, before the loss; the released code then clamps the whole table."""
-    run, strategy = make_run(task), EstimatedTargets(start=2, every=every, delta=delta, floor=floor)
+    run = make_run(task, head="attention")
+    strategy = EstimatedTargets(start=2, every=every, delta=delta, floor=floor)
     strategy.setup(run)
     random, table = np.random.default_rng(0), one_hot(task)
     for epoch in range(9):
@@ -116,11 +117,18 @@ def test_two_models_estimate_each_its_own(task: Task) -> None:
     np.testing.assert_allclose(target.numpy(), 0.9 * one_hot(task)[:7] + 0.1 * softmax(z.numpy()), rtol=1e-13)
 
 
-def test_delta_needs_attention(task: Task) -> None:
-    run, strategy = make_run(task), EstimatedTargets(start=0, delta=0.5)
-    strategy.setup(run)
+def test_delta_needs_attention_before_the_first_step(task: Task) -> None:
     with pytest.raises(ValueError, match=r"attention.*delta=0"):
-        strategy.revise(make_batch(run, range(3)), [Output(torch.zeros(3, K, dtype=torch.float64))], run)
+        train(task, "ce & estimated-targets:start=2,delta=0.5", SETTINGS)
+
+
+@pytest.mark.parametrize("strategy", ["estimated-targets:start=2", "label-correction:start=2"])
+@pytest.mark.parametrize("loss", ["mae*", "ce + 0.1*remargin:loss=(mae),shift=1.0"])
+def test_a_loss_of_class_indices_alone_is_refused_before_the_first_step(task: Task, loss: str, strategy: str) -> None:
+    steps: list[int] = []
+    with pytest.raises(ValueError, match=f"real-valued targets for {strategy.split(':')[0]}, got .*remargin"):
+        train(task, f"{loss} & {strategy}", SETTINGS, progress=lambda *at: steps.append(1))
+    assert not steps
 
 
 @pytest.mark.parametrize("beta, clip", [(0.7, 1e-4), (0.9, 0.0), (0.3, 0.2)])

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,19 +65,36 @@ def seeds_of(runs: Runs) -> dict[str, list[RunFolder]]:
         while any(run.seed == other.seed for other in found.get(kind, ("", []))[1]):
             kind += "'"  # they differ in what run.json does not say
         found.setdefault(kind, (name, []))[1].append(run)
-    short = Counter(_without_seed(name) for name, _ in found.values())  # groups may differ in what names don't say
-    return {
-        common if len(group) > 1 and short[common := _without_seed(name)] == 1 else name: group
-        for name, group in found.values()
-    }
+    short = Counter(_without_seed(name) for name, _ in found.values())
+    named = {}
+    for name, group in found.values():
+        if len(group) > 1 and short[_without_seed(name)] == 1:
+            name = _without_seed(name)
+        elif len(group) > 1:  # groups differ in what names don't say
+            name = re.sub(r"\bseed=\d+", f"seeds={','.join(str(run.seed) for run in group)}", name)
+        named[name] = group
+    return named
 
 
 def _without_seed(name: str) -> str:
-    return re.sub(r" · seed=\d+$", "", name)
+    return re.sub(r" · seed=\d+( · .*)?$", "", name)
 
 
 def _first_of_each(runs: Runs) -> dict[str, RunFolder]:
     return {name: min(group, key=lambda run: run.seed) for name, group in seeds_of(runs).items()}
+
+
+def _of_one_seed(make: Callable[[Runs], Figure | Missing]) -> Callable[[Runs], Figure | Missing]:
+    """A figure of samples, which has the first seed of each run alone, says so."""
+
+    @wraps(make)
+    def made(runs: Runs) -> Figure | Missing:
+        figure = make(runs)
+        if isinstance(figure, Missing) or all(len(group) == 1 for group in seeds_of(runs).values()):
+            return figure
+        return replace(figure, reading=f"{figure.reading} Of several seeds the smallest alone is shown.")
+
+    return made
 
 
 def curves(runs: Runs, columns: Sequence[str]) -> pd.DataFrame:
@@ -346,6 +365,7 @@ def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
     return histogram(kept.double().cpu().numpy(), _groups(run), np.linspace(0, 1, bins + 1), "kept")
 
 
+@_of_one_seed
 def kept_figure(runs: Runs) -> Figure | Missing:
     """Histograms of what label correction left of right and of wrong labels."""
     title, paper = "What label correction leaves of a label", "001 section 3.3"
@@ -429,6 +449,7 @@ def margin_distributions(run: RunFolder, epochs: Sequence[int] | None = None, bi
     return table.assign(weight=weight.numpy())
 
 
+@_of_one_seed
 def margin_figure(runs: Runs) -> Figure | Missing:
     """Distributions of Δ of right and wrong labels at the beginning, on the way and at the end."""
     import pandas as pd
@@ -465,6 +486,7 @@ def margin_figure(runs: Runs) -> Figure | Missing:
     )
 
 
+@_of_one_seed
 def trust_figure(runs: Runs) -> Figure | Missing:
     """Distributions of NAL's τ of right and wrong labels at the beginning, on the way and at the end."""
     title, paper = "How much noise attention trusts its labels", "003 Figs. 11-13"
@@ -537,6 +559,7 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@_of_one_seed
 def weight_figure(runs: Runs) -> Figure | Missing:
     """α_t, the mean weight of right and wrong labels, and snr by epoch."""
     import pandas as pd
@@ -611,6 +634,7 @@ def residual_histograms(found: Mapping[str, Array], groups: Mapping[str, Array],
     return table.assign(residual=10 ** table["log10"])
 
 
+@_of_one_seed
 def residual_figure(runs: Runs) -> Figure | Missing:
     """Residuals of right and wrong labels under the Logistic-Normal likelihood."""
     title, paper = "Residuals of the Logistic-Normal likelihood", "000 Figs. 6, 7"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -326,8 +327,8 @@ def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFol
         names = [
             f"{name} · {key}={value}" if name in twice else name for name, value in zip(names, values, strict=True)
         ]
-    if len(set(names)) < len(names):
-        names = [f"{name} · {run.folder}" for name, run in zip(names, runs, strict=True)]
+    count = Counter(names)
+    names = [f"{name} · {run.folder}" if count[name] > 1 else name for name, run in zip(names, runs, strict=True)]
     return dict(zip(names, runs, strict=True))
 
 

@@ -94,10 +94,10 @@ class Loss(nn.Module):
 
     def scores(self, out: Output) -> Tensor:
         """Class scores (B, K) whose softmax is the predicted distribution: what accuracy and margins are taken of."""
-        own = self._predictors()
+        own = self.predictors()
         return own[0].scores(out) if own else out.logits
 
-    def _predictors(self) -> list[Loss]:
+    def predictors(self) -> list[Loss]:
         """This loss and those inside it, if their scores are not the logits."""
         return [part for part in (self, *self._parts()) if type(part).scores is not Loss.scores]
 
@@ -109,7 +109,7 @@ class Loss(nn.Module):
         self.linear = all(loss.linear for loss in losses)
         self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
-        own = {str(part) for loss in losses for part in loss._predictors()}
+        own = {str(part) for loss in losses for part in loss.predictors()}
         if len(own) > 1 or len({loss.implied for loss in losses}) > 1:
             named = sorted(own if len(own) > 1 else map(str, losses))
             raise ValueError(f"Expected losses that predict alike, got {' and '.join(named)}.")

@@ -19,7 +19,11 @@ from noiseproof.losses.spec import inner_loss
 
 
 class CoupledLoss(Loss):
-    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) beside the label's ``y.nll``."""
+    """A loss of all log-probabilities: ``value`` may use ``y.log_p`` (B, K) beside the label's ``y.nll``.
+
+    Sums over classes go by ``y.total``, so that they fit where ``y.nll`` is (B, K), each class in the label's place, as
+    it is with real-valued targets.
+    """
 
     kind: Kind = "coupled"
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
 from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run, check_scores
+from noiseproof.strategies.run import Run, check_real_targets, check_scores
 
 Against = Literal["current", "original"]
 
@@ -43,6 +43,7 @@ class LabelCorrection(Strategy):
     def setup(self, run: Run) -> None:
         run.check_reached("start", self.start)
         check_scores(run.loss, self.name)
+        check_real_targets(run.loss, self.name)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

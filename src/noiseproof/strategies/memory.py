@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run, check_scores, evaluating
+from noiseproof.strategies.run import Run, check_real_targets, check_scores, evaluating
 
 
 class _Memory(Strategy):
@@ -56,6 +56,12 @@ class EstimatedTargets(_Memory):
     def setup(self, run: Run) -> None:
         run.check_reached("start", self.start)
         check_scores(run.loss, self.name)
+        check_real_targets(run.loss, self.name)
+        if self.delta and not all("attention" in getattr(model.head, "gives", ()) for model in run.plain_models):
+            raise ValueError(
+                "Expected a head that gives `attention` to compare with `delta`, got none. "
+                "Use the head `attention`, or delta=0 to update every sample."
+            )
         given = F.one_hot(run.data.given, run.num_classes).to(run.device, run.dtype)
         self.table = given[:, None].repeat(1, len(run.models), 1)
 
@@ -72,7 +78,8 @@ class EstimatedTargets(_Memory):
             before = self.table[batch.rows]  # (b, M, K)
             after = torch.lerp(before, _predictions(outs, run), 1 - self.alpha)
             if self.delta:
-                trusted = torch.stack([_attention(out) for out in outs], 1) > self.delta  # (b, M)
+                taus = [cast(Tensor, out.attention).detach().sigmoid() for out in outs]
+                trusted = torch.stack(taus, 1) > self.delta  # (b, M)
                 after = torch.where(trusted[..., None], after, before)
             self._write(after, batch, run)
             if self.floor:
@@ -159,12 +166,3 @@ class ExchangedMemory(TargetMemory):
 def _predictions(outs: Sequence[Output], run: Run) -> Tensor:
     """Predicted distributions (b, M, K), as constants."""
     return torch.stack([run.loss.scores(out).detach().softmax(1) for out in outs], 1)
-
-
-def _attention(out: Output) -> Tensor:
-    if out.attention is None:
-        raise ValueError(
-            "Expected an output with `attention` to compare with `delta`, got none. "
-            "Use the head `attention`, or delta=0 to update every sample."
-        )
-    return out.attention.detach().sigmoid()

@@ -45,10 +45,10 @@ class Predictor(nn.Module):
 
     def __init__(self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None) -> None:
         super().__init__()
-        if loss is not None and type(loss).scores is Loss.scores:
+        if loss is not None and not loss.predictors():
             loss = None  # logits are scores
         self.loss = loss
-        self.models = nn.ModuleList(models if isinstance(loss, Het) else map(_without_spread, models))
+        self.models = nn.ModuleList(models if self.draws else map(_without_spread, models))
         self.normalise = normalise
         self.eval()
 
@@ -56,6 +56,11 @@ class Predictor(nn.Module):
     def of(cls, result: Result) -> Predictor:
         """What a finished run predicts with."""
         return cls(result.models, result.run.loss, result.run.normalise)
+
+    @property
+    def draws(self) -> bool:
+        """Whether a prediction is an average over noise."""
+        return self.loss is not None and any(isinstance(part, Het) for part in self.loss.modules())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.normalise is not None:
@@ -94,7 +99,7 @@ def export(
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
-    if others or isinstance(predictor.loss, Het):
+    if others or predictor.draws:
         what = str(predictor.loss) if predictor.loss is not None else others[0]
         raise ValueError(f"Expected a network with plain logits to export, got `{what}`. Train another method.")
     plain = copy.deepcopy(predictor).cpu()
