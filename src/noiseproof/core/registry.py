@@ -291,6 +291,9 @@ class Registry(Generic[T]):
     def __contains__(self, name: object) -> bool:
         return name in self._factories
 
+    def __len__(self) -> int:
+        return len(self._factories)
+
     def parameters(self, name: str) -> dict[str, Any]:
         """The parameters of ``name`` with their defaults (``inspect.Parameter.empty`` where required).
 

@@ -62,6 +62,15 @@ def check_scores(loss: Loss, who: str) -> None:
         )
 
 
+def check_real_targets(loss: Loss, who: str) -> None:
+    """Refuse a loss of class indices alone, for ``who`` makes targets that are distributions."""
+    if loss.class_indices_only:
+        raise ValueError(
+            f"Expected a loss that takes real-valued targets for {who}, got `{loss}`: a shift needs one labelled "
+            "logit. Use the loss without remargin."
+        )
+
+
 @contextmanager
 def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
     """Models in evaluation mode, for a while."""
