@@ -16,6 +16,7 @@ Both are taken from predictions p, which a model made without having seen the ro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -108,11 +109,14 @@ def fit_class_noise(
         for rounds in (ROUNDS, MANY)
     )
     sure, every = 1 - float(confident.trace()), confident_joint(y, p, surely=False)
-    # Where one class alone loses labels to another, most of its rows are less sure than its mean, and not counted.
-    # Overlap does not explain that, as far as it goes one way.
+    # Where one class alone loses labels to another, half of its rows are less sure than their mean, and not counted.
+    # Overlap does not explain that, as far as it goes one way and by more than chance: McNemar's measure, in rows, is
+    # then χ² of one degree of freedom for each pair of classes.
     contradicted = 1 - float(every.trace())
-    one_way = float(_one_way(every, len(y)).sum()) / max(contradicted, SMALL)
-    most = sure + min(1.0, ONE_WAY * one_way) * max(0.0, contradicted - sure)
+    pairs = int(((every + every.T).fill_diagonal_(0) > 0).sum()) / 2
+    one_way = float(_one_way(every).sum()) - (pairs + 2 * math.sqrt(2 * pairs)) / len(y)
+    share = min(1.0, ONE_WAY * max(0.0, one_way) / max(contradicted, SMALL))
+    most = sure + share * max(0.0, contradicted - sure)
     return ClassNoise(beta, T, FLOOR, mean, least, sure, most)
 
 
@@ -143,15 +147,17 @@ def confident_joint(labels: Tensor, probs: Tensor, *, surely: bool = True) -> Te
     return joint.mul_(count / joint.sum(0) / len(labels))
 
 
-def _one_way(joint: Tensor, num_rows: int) -> Tensor:
-    """What overlap does not explain of J, less one row's worth for each pair, which is what chance puts there."""
-    excess = (joint - joint.T).clamp_(min=0)
-    return (excess.square_() / (joint + joint.T).clamp_(min=SMALL) - 1 / num_rows).clamp_(min=0)
+def _one_way(joint: Tensor) -> Tensor:
+    """What overlap does not explain of J: McNemar's (J_ij − J_ji)₊²/(J_ij + J_ji)."""
+    return (joint - joint.T).clamp_(min=0).square_() / (joint + joint.T).clamp_(min=SMALL)
 
 
 def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
-    """J with the off-diagonal mass that overlap explains spread over all pairs; the columns' sums stay."""
-    excess = _one_way(joint, num_rows)
+    """J with the off-diagonal mass that overlap explains spread over all pairs; the columns' sums stay.
+
+    One row's worth is taken off each excess, which is what chance puts there.
+    """
+    excess = (_one_way(joint) - 1 / num_rows).clamp_(min=0)
     given = joint.sum(0)
     even = torch.outer(joint.sum(1), given).fill_diagonal_(0)
     left = (1 - joint.trace() / joint.sum()) * joint.sum() - excess.sum()
