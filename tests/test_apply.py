@@ -525,7 +525,7 @@ def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(t
     with pytest.raises(FileNotFoundError, match="Expected decisions in"):
         corrected(tmp_path / "audit", frame)
     for other in (frame[1:], frame[::-1], frame.assign(y="a")):
-        with pytest.raises(ValueError, match="changed since"):
+        with pytest.raises(ValueError, match="that were audited in memory, they or their order have changed since"):
             corrected(tmp_path / "audit", other, accept_all=True)
     with pytest.raises(ValueError, match="its column 'y', got x"):
         corrected(tmp_path / "audit", frame[["x"]], accept_all=True)
@@ -546,6 +546,33 @@ def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path)
     assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
     with pytest.raises(ValueError, match="Expected the labels that were audited, an array"):
         corrected(tmp_path / "audit", pd.DataFrame({"y": given}), accept_all=True)
+
+
+def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
+    random, true = np.random.default_rng(0), np.arange(40) % 2
+    given = true.copy()
+    given[0] = 1
+    x = random.normal(size=(40, 2)) + 4 * true[:, None]
+    audit_rows(read_rows(x, labels=given, pred_probs=np.eye(2)[true] * 0.8 + 0.1)).save(tmp_path / "audit")
+    assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
+    for options in ((), ("--retrain",)):
+        assert "apply.corrected" in run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
+    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).content(0, "0")["note"]
+
+
+def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:
+    random, true = np.random.default_rng(0), np.arange(60) % 2
+    given = true.copy()
+    given[0] = 1
+    np.save(tmp_path / "x.npy", random.normal(size=(60, 3)) + 4 * true[:, None])
+    np.save(tmp_path / "y.npy", np.array(["cat", "dog"])[given])
+    run(
+        "audit", "--labels", tmp_path / "y.npy", "--embeddings", tmp_path / "x.npy", "--fast", "--epochs", 5,
+        "--out", tmp_path / "audit",
+    )  # fmt: skip
+    options = ("--accept-all", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
+    assert "difference" in run("apply", tmp_path / "audit", *options)
+    assert np.load(tmp_path / "new.npy").tolist() == np.array(["cat", "dog"])[true].tolist()
 
 
 # --- before and after -------------------------------------------------------------------------------------------------

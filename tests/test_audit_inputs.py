@@ -171,6 +171,21 @@ def test_a_trusted_table_of_numerals_alone_is_read_as_the_other(tmp_path: Path) 
     assert x is not None and x.shape == (5, 2) and torch.equal(torch.as_tensor(x[4]), torch.as_tensor(x[0]))
 
 
+def test_a_trusted_table_in_memory_is_as_good_as_its_file(csv: Path, tmp_path: Path) -> None:
+    more = write(tmp_path / "more.csv", "size,colour,y,when,ok\n9,red,dog,2020-01-01,no\n")
+    trusted = pd.read_csv(more)
+    file = read_rows(csv, label="y", id="name", group="who", trusted=str(more))
+    for data in (csv, pd.read_csv(csv)):
+        found = read_rows(data, label="y", id="name", group="who", trusted=trusted)
+        assert found.row.tolist() == file.row.tolist() and found.given.tolist() == file.given.tolist()
+        assert found.trusted is not None and found.trusted.tolist() == [False] * 4 + [True]
+        np.testing.assert_array_equal(found.x, file.x)
+    with pytest.raises(ValueError, match="of the audited table in `trusted`, got 'fox', which it never has"):
+        read_rows(csv, label="y", id="name", group="who", trusted=trusted.assign(y="fox"))
+    with pytest.raises(ValueError, match="of the audited table in `trusted`, 'colour' are not there"):
+        read_rows(csv, label="y", id="name", group="who", trusted=trusted.drop(columns="colour"))
+
+
 def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.array([1, 3]))
     np.save(tmp_path / "flags.npy", np.array([False, True, False, True, False]))
@@ -194,9 +209,12 @@ def test_arrays_from_npz_and_npy(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", y)
     one = read_rows(tmp_path / "d.npz")
     two = read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
+    three = read_rows(x, labels=y)
+    four = read_rows(torch.from_numpy(x), labels=pd.Series(y).set_axis(range(6)[::-1]))
+    assert three.source["data"] is three.source["labels"] is three.source["labels_key"] is None
     assert one.source["labels_key"] == "labels" and two.source["labels_key"] is None
     assert two.source["labels"] == str(tmp_path / "y.npy")
-    for data in (one, two):
+    for data in (one, two, three, four):
         assert (data.kind, data.classes, data.given.tolist()) == ("arrays", ("a", "b"), [1, 0, 1, 0, 1, 0])
         assert data.x is not None
         expected = (x - x.mean(0)) / np.median(x.std(0))  # spreads of one order stay as they are to one another
@@ -267,8 +285,9 @@ def test_predictions_alone(tmp_path: Path) -> None:
         read_rows(labels=y, pred_probs=p[:, ::-1] * 9 - 4)
     with pytest.raises(ValueError, match="with 5 rows, as the data has, got shape"):
         read_rows(labels=y, pred_probs=p[:4])
-    with pytest.raises(ValueError, match="both `labels` and `pred_probs`"):
-        read_rows(pred_probs=p)
+    for alone, given in (({"pred_probs": p}, "`pred_probs` alone"), ({"labels": y}, "`labels` alone"), ({}, "none")):
+        with pytest.raises(ValueError, match=rf"both `labels` and `pred_probs` \(or `embeddings`\), got {given}\.$"):
+            read_rows(**alone)  # type: ignore[arg-type]
     words = read_rows(labels=np.array(["a", "b", "b", "a", "c"]), pred_probs=np.full((5, 3), 1 / 3), classes=None)
     assert words.classes == ("a", "b", "c") and len(words) == 4  # c is alone
 
@@ -311,9 +330,68 @@ def test_numbers_that_are_names_and_other_positions_are_refused() -> None:
     table = pd.DataFrame({"x": y, "y": y, "a": y})
     for options in ({"label": "y"}, {"annotators": ["y", "a"]}):
         with pytest.raises(ValueError, match="Save the labels as words, which are looked up by name"):
-            read_rows(table, classes=BY_WORD, **options)  # type: ignore[arg-type]
+            read_rows(table, classes=BY_WORD, **options)
     assert read_rows(labels=y, pred_probs=p, classes=list("abcdefghijk")).given.tolist() == y.tolist()
     assert read_rows(labels=y, pred_probs=p, classes=[str(k) for k in range(11)]).given.tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("kind", ["frame", "array", "csv"])
+def test_columns_of_predictions_are_found_by_their_names(tmp_path: Path, kind: str) -> None:
+    names = ["cat", "dog", "eel", "fox"]
+    y = np.arange(40) % 4
+    table = pd.DataFrame({"x": np.arange(40.0), "kind": np.array(names)[y]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    options: dict[str, object] = {"data": table, "label": "kind"}
+    if kind == "array":
+        options = {"labels": table["kind"].to_numpy()}
+    elif kind == "csv":
+        options["data"] = tmp_path / "t.csv"
+    p = np.eye(4)[y] * 0.8 + 0.05
+    frame = pd.DataFrame(p, columns=names)
+    for order in (names, ["cat", "dog", "fox", "eel"]):
+        for classes in (None, names, names[::-1]):
+            found = read_rows(pred_probs=frame[order], classes=classes, **options)  # type: ignore[arg-type]
+            assert found.pred_probs is not None
+            assert (found.pred_probs.argmax(1) == found.given).all()
+            assert [found.classes[k] for k in found.given] == table["kind"].tolist()
+    for plain in (p, pd.DataFrame(p), pd.DataFrame(p, columns=list("0123")), pd.DataFrame(p, columns=[5, 6, 7, 8])):
+        found = read_rows(pred_probs=plain, **options)  # type: ignore[arg-type]  # by position
+        np.testing.assert_allclose(found.pred_probs, p, rtol=1e-6)  # type: ignore[arg-type]
+    for other in (["cat", "dog", "fox", "owl"], ["cat", "cat", "dog", "fox"], ["p_cat", "p_dog", "p_eel", "p_fox"]):
+        with pytest.raises(ValueError, match=f"called as the classes, 'cat', .* got '{other[0]}', .*to_numpy"):
+            read_rows(pred_probs=frame.set_axis(other, axis=1), **options)  # type: ignore[arg-type]
+
+
+def test_columns_called_by_numbers_are_found_by_them_too() -> None:
+    y = np.array([3, 10, 8] * 8)
+    p = 0.8 * (y[:, None] == [8, 10, 3]) + 0.2 / 3
+    found = read_rows(labels=y, pred_probs=pd.DataFrame(p, columns=[8, 10, 3]))
+    assert found.classes == ("3", "8", "10") and found.pred_probs is not None
+    assert (found.pred_probs.argmax(1) == found.given).all()
+    backwards = pd.DataFrame(np.eye(2)[[1, 0] * 4]).iloc[:, ::-1]
+    found = read_rows(labels=np.array([1, 0] * 4), pred_probs=backwards)
+    assert found.pred_probs is not None and (found.pred_probs.argmax(1) == found.given).all()
+    words = pd.DataFrame(np.eye(2)[[1, 0] * 4], columns=["off", "on"])
+    with pytest.raises(ValueError, match="called as the classes, '0', '1', got 'off', 'on'. .*name all classes with"):
+        read_rows(labels=np.array([1, 0] * 4), pred_probs=words)
+    assert read_rows(labels=np.array([1, 0] * 4), pred_probs=words, classes=["off", "on"]).classes == ("off", "on")
+
+
+@pytest.mark.parametrize("name", ["pred_probs", "embeddings"])
+def test_rows_in_another_order_by_their_index_are_refused(csv: Path, name: str) -> None:
+    values = pd.DataFrame(np.tile([0.25, 0.75], (5, 1)))
+    table = pd.read_csv(csv).set_axis(list("vwxyz"))
+    moved = values.set_axis(list("zyxwv"))
+    refused = f"Expected the rows of `{name}` in the order of the data, its index has them in another.*to_numpy"
+    for data, options in (
+        ({"data": table, "label": "y"}, {name: moved}),
+        ({"data": csv, "label": "y"}, {name: values[::-1]}),
+        ({"labels": table["name"].str.replace("[bd]", "a", regex=True)}, {name: moved}),
+    ):
+        with pytest.raises(ValueError, match=refused):
+            read_rows(**data, **options)  # type: ignore[arg-type]
+    for right in (moved[::-1], moved.to_numpy(), values, values.set_axis(list("abcde"))):  # names of their own
+        assert len(read_rows(table, label="y", **{name: right})) == 4  # type: ignore[arg-type]
 
 
 def test_one_probability_a_row_is_made_two_columns() -> None:
@@ -336,6 +414,18 @@ def test_predictions_and_embeddings_beside_a_table(csv: Path) -> None:
     assert huge.x is not None and huge.x.max() == 1  # squares of 1e30 are infinite in float32
     with pytest.raises(ValueError, match=r"shape \(5, 2\), a column for each class in the order 'cat', 'dog'"):
         read_rows(csv, label="y", pred_probs=np.full((5, 4), 0.25))
+
+
+def test_embeddings_beside_labels_alone(tmp_path: Path) -> None:
+    x = np.arange(12.0).reshape(6, 2)
+    x[4, 1] = np.nan
+    y = np.array(["b", "a", "b", "a", "b", "a"])
+    np.save(tmp_path / "x.npy", x)
+    for embeddings in (x, pd.DataFrame(x, columns=["p", "q"]), tmp_path / "x.npy"):
+        data = read_rows(labels=y, embeddings=embeddings)
+        assert data.classes == ("a", "b") and data.given.tolist() == [1, 0, 1, 0, 0] and data.pred_probs is None
+        np.testing.assert_array_equal(data.x, x[[0, 1, 2, 3, 5]])
+        assert reasons(data) == {"NaN, infinite or too large numbers in embeddings": [4]}
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -552,8 +642,14 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
     np.savez(tmp_path / "odd.npz", a=np.zeros(3), b=np.ones(3))
     with pytest.raises(ValueError, match="Expected inputs in .*odd.npz, called x or"):
         read_rows(tmp_path / "odd.npz")
-    with pytest.raises(ValueError, match="got data.txt"):
-        read_rows(write(tmp_path / "data.txt", "hello"))
+    for name in ("data.txt", "data.jsonl", "data.csv.bz2"):
+        for label in (None, "y"):
+            with pytest.raises(ValueError, match=f"Expected a table .*, arrays .* or a folder of pictures, got {name}"):
+                read_rows(write(tmp_path / name, "hello"), label=label)
+    with pytest.raises(ValueError, match="Expected `labels` beside the array of inputs, got none"):
+        read_rows(np.zeros((4, 2)))
+    with pytest.raises(ValueError, match="no columns for arrays, got 'label'. Only tables have columns"):
+        read_rows(np.zeros((4, 2)), label="y")
     with pytest.raises(ValueError, match="Only tables have columns"):
         read_rows(photos, label="y")
     with pytest.raises(ValueError, match="the names of its folders are the labels"):

@@ -32,7 +32,7 @@ import noiseproof
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
 from noiseproof.models.classifier import build_classifier
-from noiseproof.train import prepare
+from noiseproof.train import Interrupted, prepare
 from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out, squared_distances
 from noiseproof.train.task import blocks
 
@@ -250,6 +250,8 @@ def test_a_frame_has_no_two_columns_of_one_name() -> None:
         ({"model": "lenet5"}, "Expected inputs of shape"),
         ({"epochs": 0}, "Expected `epochs`"),
         ({"validation": 1.5}, "Expected `validation`"),
+        ({"device": "gpu"}, "^Expected `device` to be auto, cpu, cuda, cuda:1, … or mps, got 'gpu'"),
+        ({"device": "cpu:0"}, "^Expected `device` to be auto, cpu"),
         ({"random_state": -1}, "Expected `random_state` to be an integer of at least 0, got -1"),
         ({"method": "ln:predict=released"}, "score for each class for NoisyLabelClassifier, .*Use predict=classes"),
         pytest.param(
@@ -263,6 +265,27 @@ def test_bad_parameters_are_refused_by_fit(options: dict[str, Any], message: str
         small(**options).fit(X, Y)
     with pytest.raises(NotFittedError):
         small(**options).predict(X)
+
+
+def test_a_fit_that_fails_leaves_no_model_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*args: Any, **options: Any) -> None:
+        raise Interrupted("by Ctrl-C")
+
+    for error in (ValueError, KeyboardInterrupt):
+        model = small().fit(X, NAMES)
+        if error is ValueError:
+            model.set_params(method="gcee")
+        else:
+            monkeypatch.setattr("noiseproof.estimator.train", stopped)
+        with pytest.raises(error):
+            model.fit(X, Y)
+        for use in (model.predict, model.predict_proba, model.predict_frame):
+            with pytest.raises(NotFittedError):
+                use(X)
+        with pytest.raises(NotFittedError):
+            model.save(tmp_path / "model")
+    monkeypatch.undo()
+    assert set(model.fit(X, Y).predict(X)) <= {0, 1, 2}
 
 
 def test_tables_of_numbers_and_words(tmp_path: Path) -> None:

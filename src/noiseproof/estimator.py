@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -62,7 +63,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         validation: the share of rows held out, so that ``history_`` tells how well labels as given are met, and
             ``& early-stopping`` has something to look at.
-        device: auto, cpu, cuda, cuda:1, …
+        device: auto, cpu, cuda, cuda:1, … or mps.
         random_state: of weights, batches and whatever the method draws: a seed, a ``RandomState`` or ``Generator`` to
             draw one from, or None for another one each time.
 
@@ -117,6 +118,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row of weight 0 is left out.
         """
+        self.__dict__.pop("predictor_", None)  # where this fit fails, the last one's must not predict the new classes
         x = self._inputs(X, reset=True)
         labels = self._labels(X, y)
         keep, weights = self._weights(X, labels, sample_weight)
@@ -276,6 +278,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _fabric(self) -> Fabric:
         if self.device == "auto":
             return make_fabric(accelerator="auto", devices=1)
+        if not re.fullmatch(r"cpu|(cuda|mps)(:\d+)?", str(self.device), re.ASCII):
+            raise ValueError(f"Expected `device` to be auto, cpu, cuda, cuda:1, … or mps, got {self.device!r}.")
         device = torch.device(self.device)
         return make_fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
 

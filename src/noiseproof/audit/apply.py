@@ -163,8 +163,8 @@ def _check_unchanged(audit: Audit, words: Sequence[str]) -> None:
     """Refuse a dataset whose labels are not those that were audited."""
     if not same_labels(audit.config, words):
         raise ValueError(
-            f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels']}, they have "
-            "changed since. Audit the data as it is now."
+            f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}, "
+            "they or their order have changed since. Audit the data as it is now."
         )
 
 
@@ -529,7 +529,7 @@ def read_again(audit: Audit) -> AuditData:
     from noiseproof.audit.inputs import read_rows
 
     config = audit.config
-    if config["kind"] in ("table", "text"):
+    if config["kind"] != "predictions":
         _source(audit)
     has_data = config["data"] is not None
     if not has_data and not config.get("embeddings"):

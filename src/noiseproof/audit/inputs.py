@@ -19,7 +19,7 @@ from noiseproof.audit.pictures import SMALLEST, PatchFeatures, backbone_features
 from noiseproof.audit.review.issues import as_words
 from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
-from noiseproof.data.labels import describe_labels, encode_labels, read_labels, some
+from noiseproof.data.labels import describe_labels, encode_labels, find_words, read_labels, some
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import fit_columns, moments, read_table, shift_of
 from noiseproof.data.text import TextFeatures
@@ -103,7 +103,7 @@ class AuditData:
 
 
 def read_rows(
-    data: PathLike | pd.DataFrame | None = None,
+    data: PathLike | pd.DataFrame | NDArray[Any] | Tensor | None = None,
     *,
     label: str | None = None,
     text: str | None = None,
@@ -125,19 +125,21 @@ def read_rows(
 
     Args:
         data: a DataFrame, a .csv, .tsv or .parquet file, a folder with a folder of pictures for each class, a .npz
-            file with ``x`` and ``labels``, or a .npy file of inputs beside ``labels``; none beside ``pred_probs``.
+            file with ``x`` and ``labels``, or an array or a .npy file of inputs beside ``labels``; none where there are
+            ``labels`` with ``pred_probs`` or ``embeddings``.
         label: column of the given labels; without it, the majority of ``annotators``.
         text: column of texts, which are audited by their words; the other columns are not looked at.
         id: column that names a row.
         group: column whose equal values belong together, such as a patient: never split between folds.
         time: column of numbers or dates: folds are blocks of time.
         ignore: columns that no model should see.
-        trusted: labels known to be right: a column of yes and no, or a .npy file of booleans or row numbers, or a
-            table with the same columns, whose rows help but are not audited.
+        trusted: labels known to be right: a column of yes and no, or an array or a .npy file of booleans or row
+            numbers, or a table with the same columns, whose rows help but are not audited.
         annotators: columns with the labels of several annotators.
-        labels: labels beside arrays or predictions: an array, or a .npy file.
-        pred_probs: out-of-sample class probabilities (N, K) of another model: nothing is trained.
-        embeddings: features (N, F) from elsewhere: an array, or a .npy file.
+        labels: labels beside arrays, predictions or embeddings: an array, or a .npy file.
+        pred_probs: out-of-sample class probabilities (N, K) of another model: nothing is trained. An array, a .npy
+            file, or a DataFrame, whose columns are found by name where they have names.
+        embeddings: features (N, F) from elsewhere: an array, a DataFrame, or a .npy file.
         classes: names of the classes, in the order of the columns of ``pred_probs``; whole numbers are then positions
             in it, unless they came as words and numbers are among the names.
         backbone: ``timm:NAME`` for pictures, where timm is installed.
@@ -161,11 +163,16 @@ def read_rows(
         raise ValueError(
             f"Expected names in UTF-8, which config.json can hold, got {some(odd)}. Give them other names."
         )
-    is_table = data is not None and (path is None or path.name.lower().endswith(TABLES))
-    if not is_table and (asked := [name for name, value in columns.items() if value]):
+    in_memory = isinstance(data, (np.ndarray, Tensor, list, tuple))
+    is_table = data is not None and not in_memory and (path is None or path.name.lower().endswith(TABLES))
+    is_array = in_memory or (path is not None and path.suffix.lower() in (".npy", ".npz"))
+    if path is not None and not (is_table or is_array or path.is_dir()):
         raise ValueError(
-            f"Expected no columns for {path or 'predictions'}, got {some(asked)}. Only tables have columns."
+            f"Expected a table ({', '.join(TABLES[:3])}), arrays (.npy, .npz) or a folder of pictures, got {path.name}."
         )
+    if not is_table and (asked := [name for name, value in columns.items() if value]):
+        what = path or ("arrays" if in_memory else "predictions")
+        raise ValueError(f"Expected no columns for {what}, got {some(asked)}. Only tables have columns.")
     if is_table and labels is not None:
         raise ValueError("Expected `label`, the column of the labels in the table, got `labels`.")
     if backbone is not None and not (path and path.is_dir()):
@@ -173,23 +180,22 @@ def read_rows(
     needs_features = embeddings is None and pred_probs is None
     if is_table:
         found = _from_table(path or data, source, classes, trusted, seed, needs_features)
+    elif is_array:
+        found = _from_arrays(path or data, labels, classes, seed)
     elif path is None:
-        found = _from_predictions(labels, pred_probs, classes)
-    elif path.is_dir():
+        found = _from_predictions(labels, pred_probs, embeddings, classes)
+    else:
         if labels is not None:
             raise ValueError(
                 "Expected no `labels` beside a folder of pictures: the names of its folders are the labels."
             )
         found = _from_folder(path, classes, backbone, seed, progress, needs_features)
-    elif path.suffix.lower() in (".npy", ".npz"):
-        found = _from_arrays(path, labels, classes, seed)
-    else:
-        raise ValueError(
-            f"Expected a table ({', '.join(TABLES[:3])}), arrays (.npy, .npz) or a folder of pictures, got {path.name}."
-        )
+    rows = data if is_table else labels
     if pred_probs is not None:
-        found = _with_pred_probs(found, _load(pred_probs, "pred_probs"), classes is not None)
+        _check_order(pred_probs, rows, "pred_probs")
+        found = _with_pred_probs(found, pred_probs, classes is not None)
     if embeddings is not None:
+        _check_order(embeddings, rows, "embeddings")
         found = _with_features(found, _load(embeddings, "embeddings"), "embeddings")
     if trusted is not None and found.trusted is None:
         found = replace(found, trusted=_trusted_rows(found, _load(trusted, "trusted")))
@@ -232,6 +238,19 @@ def _load(value: Any, name: str) -> NDArray[Any]:
     if len(arrays) > 1:
         raise ValueError(f"Expected one array of {name} in {value}, got {some(list(arrays))}. Save it with numpy.save.")
     return next(iter(arrays.values()))
+
+
+def _check_order(table: Any, rows: Any, name: str) -> None:
+    """Refuse a DataFrame that has the ``rows``, by its index and theirs (0, 1, … without one), in another order."""
+    if not hasattr(table, "iloc"):
+        return
+    found = table.index.tolist()
+    expected = rows.index.tolist() if hasattr(rows, "iloc") else list(range(len(found)))
+    if found != expected and len(found) == len(expected) and {*found} == {*expected}:
+        raise ValueError(
+            f"Expected the rows of `{name}` in the order of the data, its index has them in another. Sort them with "
+            f"`{name}.loc[…]` by the index of the data, or, if they are in order, give `{name}.to_numpy()`."
+        )
 
 
 def _open(path: Path, name: str) -> dict[str, NDArray[Any]]:
@@ -386,22 +405,24 @@ def _trusted_table(
     trusted: Any, roles: dict[str, str], frame: pd.DataFrame, words: Sequence[Any]
 ) -> pd.DataFrame | None:
     """The rows of another table, known to be right."""
-    if not isinstance(trusted, (str, os.PathLike)) or "trusted" in roles or str(trusted).lower().endswith(".npy"):
+    in_memory = hasattr(trusted, "columns")
+    is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(".npy")
+    if "trusted" in roles or not (is_path or in_memory):
         return None
-    if not str(trusted).lower().endswith(TABLES):
+    if is_path and not str(trusted).lower().endswith(TABLES):
         raise ValueError(
             f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
             f"The columns are {some(list(frame.columns), 20)}."
         )
     as_words = [str(c) for c in frame.columns if frame[c].dtype.kind == "O"]  # where it happens to hold numerals, too
     extra = read_table(trusted, *words, categories=as_words).reset_index(drop=True)
-    free = (roles.get("id"), roles.get("group"))
+    where, free = "`trusted`" if in_memory else trusted, (roles.get("id"), roles.get("group"))
     if absent := [c for c in frame.columns if c not in extra.columns and c not in free]:
-        raise ValueError(f"Expected the columns of the audited table in {trusted}, {some(absent)} are not there.")
+        raise ValueError(f"Expected the columns of the audited table in {where}, {some(absent)} are not there.")
     known = set(frame[words[0]].astype(str))
     if unknown := sorted(set(extra[words[0]].astype(str)) - known):
         raise ValueError(
-            f"Expected labels of the audited table in {trusted}, got {some(unknown)}, which it never has. "
+            f"Expected labels of the audited table in {where}, got {some(unknown)}, which it never has. "
             "Correct these labels, or drop their rows."
         )
     return extra
@@ -568,17 +589,19 @@ def _picture_features(pictures: Tensor, readable: NDArray[np.bool_], seed: int) 
 # --- arrays and predictions -------------------------------------------------------------------------------------------
 
 
-def _from_arrays(path: Path, labels: Any, classes: Sequence[str] | None, seed: int) -> AuditData:
-    arrays = _open(path, "inputs")
+def _from_arrays(inputs: Any, labels: Any, classes: Sequence[str] | None, seed: int) -> AuditData:
+    arrays = _open(inputs, "inputs") if isinstance(inputs, Path) else {"": _load(inputs, "inputs")}
     key = next((name for name in ("", *INPUTS) if name in arrays), None)
     if key is None:
-        raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {some(list(arrays))}.")
+        raise ValueError(f"Expected inputs in {inputs}, called {' or '.join(INPUTS)}, got {some(list(arrays))}.")
     labels_key = None
     if labels is None:
+        if not isinstance(inputs, Path):
+            raise ValueError("Expected `labels` beside the array of inputs, got none.")
         labels_key = next((name for name in LABELS if name in arrays), None)
         if labels_key is None:
             raise ValueError(
-                f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or save "
+                f"Expected labels with the inputs of {inputs}, got none. Name their .npy file with `labels`, or save "
                 f"them in the .npz file as {LABELS[0]}."
             )
         labels = arrays[labels_key]
@@ -587,12 +610,19 @@ def _from_arrays(path: Path, labels: Any, classes: Sequence[str] | None, seed: i
     return _with_features(found, arrays[key], "inputs", seed, scale=True)
 
 
-def _from_predictions(labels: Any, pred_probs: Any, classes: Sequence[str] | None) -> AuditData:
-    if labels is None or pred_probs is None:
-        raise ValueError("Expected data to audit, or both `labels` and `pred_probs`, got neither.")
-    probabilities, labels = _load(pred_probs, "pred_probs"), _load(labels, "labels")
-    if classes is None and probabilities.ndim == 2 and labels.dtype.kind in "iuf":
-        classes = [str(k) for k in range(probabilities.shape[1])]  # a label is the number of its column
+def _from_predictions(labels: Any, pred_probs: Any, embeddings: Any, classes: Sequence[str] | None) -> AuditData:
+    if labels is None or (pred_probs is None and embeddings is None):
+        given = {"labels": labels, "pred_probs": pred_probs, "embeddings": embeddings}
+        got = " and ".join(f"`{name}`" for name, value in given.items() if value is not None)
+        raise ValueError(
+            "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got "
+            f"{f'{got} alone' if got else 'none'}."
+        )
+    labels = _load(labels, "labels")
+    if classes is None and pred_probs is not None and _names(pred_probs) is None and labels.dtype.kind in "iuf":
+        probabilities = _load(pred_probs, "pred_probs")
+        if probabilities.ndim == 2:
+            classes = [str(k) for k in range(probabilities.shape[1])]  # a label is the number of its column
     return _with_labels("predictions", labels, classes)
 
 
@@ -626,14 +656,31 @@ def _aligned(found: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     return array[found.row]
 
 
-def _with_pred_probs(found: AuditData, pred_probs: NDArray[Any], named: bool) -> AuditData:
-    p = _aligned(found, pred_probs, "pred_probs")
+def _names(table: Any) -> list[Any] | None:
+    """What the columns of a DataFrame are called; None where it has none, or calls them 0, 1, … as pandas does."""
+    names = list(getattr(table, "columns", ()))
+    return None if list(map(str, names)) == list(map(str, range(len(names)))) else names
+
+
+def _with_pred_probs(found: AuditData, pred_probs: Any, named: bool) -> AuditData:
+    names, array = _names(pred_probs), _load(pred_probs, "pred_probs")
+    p = _aligned(found, array, "pred_probs")
     K = len(found.classes)
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
         raise ValueError(
             f"Expected `pred_probs` of shape ({found.source_rows}, {K}), a column for each class in the order "
-            f"{some(list(found.classes))}, got {pred_probs.shape}, {pred_probs.dtype}. Name all classes with `classes`."
+            f"{some(list(found.classes))}, got {array.shape}, {array.dtype}. Name all classes with `classes`."
         )
+    if names is not None:
+        place = list(find_words(map(str, names), found.classes).values())
+        if {*place} == {*range(K)}:
+            p, named = p[:, [place.index(k) for k in range(K)]], True
+        elif not all(isinstance(name, (int, float, np.number)) for name in names):
+            raise ValueError(
+                f"Expected the columns of `pred_probs` to be called as the classes, {some(list(found.classes))}, got "
+                f"{some(names)}. Rename them, name all classes with `classes`, or, if they are in this order, give "
+                "`pred_probs.to_numpy()`."
+            )
     p = p.astype(np.float32)
     finite = np.isfinite(p).all(1)
     sums = p[finite].sum(1)
