@@ -16,7 +16,6 @@ from PIL import Image
 from torch import nn
 
 from noiseproof.audit import AuditData, read_rows
-from noiseproof.audit.inputs import _majority
 from noiseproof.audit.pictures import PatchFeatures
 
 
@@ -149,11 +148,6 @@ def test_annotators_groups_and_ids_are_read_as_they_are_written(tmp_path: Path) 
     assert data.names.tolist() == ["00152", "", "128e2", "128", "9", "10"]
     assert data.groups is not None and data.groups[0] == data.groups[1]
     assert len(set(data.groups.tolist())) == 5  # NA, null, None, and two rows that belong to nobody
-
-
-def test_the_majority_is_the_first_among_equals() -> None:
-    votes = np.array([[0, 1, 1], [2, 1, 0], [-1, -1, -1], [-1, 3, -1], [0, 0, -1]])
-    assert _majority(votes).tolist() == [1, 2, -1, 3, 0]
 
 
 def test_a_trusted_table_adds_rows_that_are_not_audited(csv: Path, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_several_annotators(annotated: dict[str, Path], suffix: str) -> None:
 
 
 def test_votes_and_worst_labels() -> None:
-    assert majority_vote(torch.tensor([[2, 1, 1, 2], [0, 1, 2, 3], [-1, -1, 3, 0]])).tolist() == [2, 0, 3]
+    assert majority_vote(torch.tensor([[2, 1, 1, 2], [0, 1, 2, 3], [-1, -1, 3, 0], [-1] * 4])).tolist() == [2, 0, 3, -1]
     assert majority_vote(torch.tensor([[4], [0]])).tolist() == [4, 0]
     assert worst_label(torch.tensor([[1, -1], [-1, 2], [1, 3]]), torch.tensor([1, 0, 1])).tolist() == [1, 2, 3]
 

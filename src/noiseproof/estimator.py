@@ -32,8 +32,6 @@ from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
 from noiseproof.models.timm import without_weights
-from noiseproof.strategies import Strategy
-from noiseproof.strategies.mixing import Mixup
 from noiseproof.strategies.run import check_scores
 from noiseproof.strategies.weighting import SampleWeights
 from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
@@ -258,7 +256,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if weights is None:
             return method
         for strategy in method.strategies:
-            if type(strategy).step is not Strategy.step or isinstance(strategy, Mixup):
+            if strategy.writes("step") or strategy.mixes:
                 raise ValueError(
                     f"Expected a method with a loss for each row to multiply by `sample_weight`, got {self.method_!r}: "
                     f"`{strategy}` has none. Leave the weights out, or choose another method."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.audit.pictures import SMALLEST, PatchFeatures, backbone_features
-from noiseproof.audit.review.issues import as_words
+from noiseproof.audit.review.issues import as_words, labels_digest
 from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
 from noiseproof.data.labels import describe_labels, encode_labels, find_words, read_labels, some
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import fit_columns, moments, read_table, shift_of
 from noiseproof.data.text import TextFeatures
+from noiseproof.noise.human import majority_vote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,12 +291,6 @@ def _check_positions(values: Any, classes: Sequence[str], name: str) -> None:
         )
 
 
-def _sha256(labels: Any, absent: NDArray[np.bool_]) -> str:
-    words = np.array(as_words(labels), dtype=object)
-    words[absent] = ""
-    return hashlib.sha256("\n".join(words.tolist()).encode()).hexdigest()
-
-
 # --- tables and texts -------------------------------------------------------------------------------------------------
 
 
@@ -338,7 +332,7 @@ def _from_table(
         given[~absent_label] = labelled.numpy()
     else:
         assert votes is not None and names is not None  # there are annotators
-        given = _majority(votes)
+        given = majority_vote(torch.from_numpy(votes)).numpy()  # −1 where nobody spoke
     notes: list[str] = []
     skip = [("no label", given < 0)]
     if text is not None:
@@ -365,7 +359,7 @@ def _from_table(
         ids=ids, groups=_codes(whole[roles["group"]]) if "group" in roles else None, time=times,
         trusted=known if "trusted" in roles or extra is not None else None, annotators=votes, frame=frame,
         source={
-            "labels_sha256": _sha256(frame[label], absent_label[: len(frame)]) if label else None,
+            "labels_sha256": labels_digest(as_words(frame[label])) if label else None,
             **({"trusted": trusted} if "trusted" in roles else {}),
         },
         notes=tuple(notes),
@@ -444,12 +438,6 @@ def _votes(
     votes = np.full(len(said), -1)
     votes[~absent] = spoken.numpy()
     return votes.reshape(-1, len(frame)).T[:, : len(annotators)].copy(), names
-
-
-def _majority(votes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The label that most annotators gave, the first one's among equals, (N,); −1 where nobody spoke."""
-    support = np.stack([(votes == votes[:, [a]]).sum(1) * (votes[:, a] >= 0) for a in range(votes.shape[1])], 1)
-    return np.take_along_axis(votes, support.argmax(1)[:, None], 1)[:, 0]
 
 
 def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
@@ -568,11 +556,11 @@ def _from_folder(
             f"The pictures were audited by features learned from their own patches at {THUMBNAIL} × {THUMBNAIL} "
             "pixels. A pretrained backbone sees more: --backbone timm:NAME, or --embeddings with your own features."
         )
-    names = np.array(dataset.classes, dtype=object)[dataset.train.y.numpy()]
+    names = [dataset.classes[k] for k in dataset.train.y.tolist()]
     given = np.array([classes.index(name) for name in dataset.classes])[dataset.train.y.numpy()]
     found = AuditData(
         "folder", classes, given, np.arange(len(files)), len(files), x, ids=ids,
-        source={"data": str(files.root), "labels_sha256": _sha256(names, np.zeros(len(files), dtype=bool))},
+        source={"data": str(files.root), "labels_sha256": labels_digest(names)},
         notes=tuple(notes),
     )  # fmt: skip
     return _leave_out(found, [(reason, np.isin(found.row, rows)) for reason, rows in damage.items()])
@@ -636,7 +624,7 @@ def _with_labels(kind: Kind, labels: NDArray[Any], classes: Sequence[str] | None
     given, names = encode_labels(labels[~absent], classes, positions=classes is not None, name="labels")
     rows = np.flatnonzero(~absent)
     skipped = (Skipped("no label", np.flatnonzero(absent)),) if absent.any() else ()
-    source = {"labels_sha256": _sha256(labels, absent)}
+    source = {"labels_sha256": labels_digest(as_words(labels))}
     return AuditData(kind, names, given.numpy(), rows, len(labels), source=source, skipped=skipped)
 
 

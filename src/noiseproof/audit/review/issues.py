@@ -101,10 +101,14 @@ def as_ids(column: Any) -> list[str]:
     return ["" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)]
 
 
+def labels_digest(words: Sequence[str]) -> str:
+    """Of a source's labels, one a row, as config.json has it; a blank one is none."""
+    return hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
+
+
 def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
     """Whether a source's labels, one a row, are those that were audited."""
-    found = hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
-    return bool(found == config["labels_sha256"])
+    return bool(labels_digest(words) == config["labels_sha256"])
 
 
 def same_id(found: str, known: str) -> bool:
