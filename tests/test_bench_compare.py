@@ -256,6 +256,54 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     assert texts.test is not None and len(texts.test) == 12 and texts.train.raw is not None
 
 
+def test_a_column_that_is_left_out_of_the_table_is_in_neither_part(tmp_path: Path) -> None:
+    """Of 80 % of the rows, numbers of rows have gaps and 110 words are fewer than 100: these would be kept."""
+    draw = np.random.default_rng(0)
+    y = np.sort(draw.integers(0, 3, 300))
+    frame = pd.DataFrame({"position": range(300), "f": draw.normal(size=300), "y": y})
+    frame["word"] = [f"w{i}" if i < 110 else "w0" for i in range(300)]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    spec, notes = own_table(tmp_path / "t.csv", "y", tmp_path)
+    params = parse_call(spec)[1]
+    for part in ("table", "test"):
+        assert list(pd.read_csv(params[part]).columns) == ["f", "y"]
+    assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
+    assert notes[0].startswith("Column 'position' numbers the rows and was left out") and len(notes) == 3
+    assert notes[1] == "Column 'word' holds 110 different words and was left out."
+    named, _ = own_table(tmp_path / "t.csv", "y", tmp_path, features=["position", "f"])
+    assert get_dataset(named).encoder.names == ("position", "f")  # type: ignore[attr-defined]
+    # The one row that contradicts a code of the label is in the test part: what trains is a code without doubt.
+    held = pd.read_csv(params["test"])["f"][0]
+    frame["code"] = np.where(frame["f"] == held, 99, 7 * y)
+    spec, notes = own_table(frame, "y", tmp_path)
+    assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
+    assert any(note.startswith("Column 'code' goes with the label one to one and was left out") for note in notes)
+
+
+def test_notes_tell_the_median_that_the_runs_have(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": draw.normal(size=101).round(3), "y": ["u"] * 50 + ["v"] * 51})
+    frame.loc[::7, "a"] = None
+    spec, notes = own_table(frame, "y", tmp_path, missing="impute")
+    params = parse_call(spec)[1]
+    train, held = (pd.read_csv(params[part])["a"] for part in ("table", "test"))
+    assert f"{train.median():g}" != f"{frame['a'].median():g}" and held.isna().any()
+    assert [note for note in notes if "median" in note] == [
+        f"{train.isna().sum()} missing numbers in column 'a' were filled with its median {train.median():g}.",
+        f"{held.isna().sum()} missing numbers in column 'a' of the test set were filled with its median "
+        f"{train.median():g}.",
+    ]
+
+
+def test_a_results_folder_has_many_names_and_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, results = digits_csv(tmp_path), tmp_path / "results"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to(results)
+    monkeypatch.chdir(tmp_path / "sub")
+    specs = {own_table(source, "kind", name)[0] for name in (results, "../results", "../sub/../results", "../link")}
+    assert len(specs) == 1
+
+
 @pytest.mark.parametrize("label", ["007", "none", "True", "(y)", "[y]", "{y}", "1e3", "0.50", "a=b", "y & z"])
 def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
     pd.read_csv(digits_csv(tmp_path)).rename(columns={"kind": label}).to_csv(tmp_path / "odd.csv", index=False)
@@ -437,7 +485,7 @@ def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
     data = get_dataset(spec)
     at = data.encoder.names.index("pixel 20")
     assert data.test is not None and data.test.x[0, at] == data.encoder.fill[at].float()
-    assert any("1 words in it ('?') count as missing" in note for note in notes)
+    assert any(note.startswith("1 missing numbers in column 'pixel 20' of the test set were filled") for note in notes)
 
 
 def test_a_method_in_two_spellings_is_compared_once(tmp_path: Path) -> None:

@@ -688,6 +688,24 @@ def test_what_a_run_prints_does_not_confuse_its_driver(tmp_path: Path, capfd: py
     assert capfd.readouterr().err.count("é" * 40) == MOST_DEATHS
 
 
+def test_modules_that_are_called_as_pythons_own_do_not_reach_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("csv", "queue", "select", "random"):
+        (tmp_path / f"{name}.py").write_text("print('not this one')\nraise RuntimeError\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a session
+    (result,) = run_all([ONE], tmp_path / "results", engine="processes", workers=1).values()
+    assert (result["status"], result["error"]) == ("done", None)
+
+
+def test_workers_that_print_and_die_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import os\nprint({'é' * 40!r}, flush=True)\nos._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with pytest.raises(ChildProcessError, match=f"Expected workers that work, {MOST_DEATHS} ended with 7"):
+        run_all([ONE], tmp_path / "results", engine="processes", workers=1)
+
+
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ChildProcessError, match="Expected workers that work"):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
 from noiseproof.bench.experiment import RESULT_VERSION, REVISED, _digest, folder_digest
@@ -247,6 +248,72 @@ def test_a_task_is_prepared_as_its_paper_does_with_foreign_images(monkeypatch: p
         replace(open_set, foreign=None).make_task()
 
 
+def test_a_matrix_in_a_file_is_in_the_key_and_a_list_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(name: str) -> str:
+        return replace(ONE, noise=f"matrix:T={tmp_path / name}").key
+
+    keys = []
+    for matrix in (np.eye(10), np.full((10, 10), 0.1), np.eye(10)):
+        np.save(tmp_path / "T.npy", matrix)
+        np.savetxt(tmp_path / "T.csv", matrix, delimiter=",")
+        keys.append((key("T.npy"), key("T.csv")))
+    assert keys[0] == keys[2] and len({*keys[0], *keys[1]}) == 4
+    short, long = (replace(ONE, noise=f"matrix:T={np.eye(n).tolist()}") for n in (2, 30))
+    before = short.key, long.key
+    (tmp_path / str(np.eye(2).tolist())).write_text("no matrix")
+    monkeypatch.chdir(tmp_path)
+    assert (short.key, long.key) == before
+
+
+def test_what_lies_in_linked_folders_is_in_the_key(tmp_path: Path) -> None:
+    """As the loader reads it: a part and a class may be links. A link to a folder around it ends nowhere."""
+    store, images = tmp_path / "store", tmp_path / "images"
+    for name in ("cat", "dog"):
+        (store / name).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (8, 8)).save(store / name / f"{name}{i}.png")
+    images.mkdir()
+    (images / "train").symlink_to(store)
+    (store / "dog" / "around").symlink_to(tmp_path)
+    one = replace(ONE, dataset=f"folder:path={images},size=8", noise="none", validation=0.0)
+
+    def counts() -> tuple[str, list[int]]:
+        folder_digest.cache_clear()
+        return one.key, one.make_task().train.given.bincount().tolist()
+
+    before = counts()
+    assert counts() == before and before[1] == [3, 3]
+    (store / "cat" / "cat0.png").rename(store / "dog" / "cat0.png")
+    after = counts()
+    assert after[0] != before[0] and after[1] == [2, 4]
+
+
+def test_a_folder_without_links_has_the_digest_that_it_always_had(tmp_path: Path) -> None:
+    for name in ("b/2.png", "b/.hidden/1.png", "a.txt", "a/1.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "c.png").symlink_to("a/1.png")
+    (tmp_path / "broken.png").symlink_to("nowhere")
+    expected = [("a.txt", 5), ("a/1.png", 7), ("b/.hidden/1.png", 15), ("b/2.png", 7), ("c.png", 7)]
+    assert folder_digest(str(tmp_path)) == hashlib.sha256(repr(expected).encode()).hexdigest()
+
+
+def test_the_file_of_labels_that_is_read_is_the_one_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path itself, where there is one, and only else under the folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    one = replace(ONE, noise="file:path=mine.npy,folder=folder", validation=0.0)
+    seen = []
+    for number, path in enumerate(("folder/mine.npy", "mine.npy", "folder/mine.npy", "mine.npy")):
+        np.save(path, np.full(1437, number))
+        seen.append((one.key, int(one.make_task().train.given[0])))
+    assert [label for _, label in seen] == [0, 1, 1, 3]
+    keys = [key for key, _ in seen]
+    assert keys[1] == keys[2] and len(set(keys)) == 3
+
+
 # Files
 
 GRID = """# a comment
@@ -328,7 +395,16 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ('dataset = "digits"\nnoise_seed', "noise_seed", 13, "Expected a `dataset`"),
         ('dataset = "digits"\nnoise_seed', 'dataset = "digit"\nnoise_seed', 14, "Unknown dataset 'digit'"),
         ('dataset = "digits"\nnoise_seed', 'dataset = "mnist"\nnoise_seed', 14, "Expected the files of mnist"),
-        ("noise_seed = 0", 'foreign = "mnist"', 15, "Expected the files of mnist"),
+        ("noise_seed = 0", 'noise = "open-set:rate=0.4"\nforeign = "mnist"', 16, "Expected the files of mnist"),
+        ("noise_seed = 0", 'noise = "open-set:rate=0.4"', 15, "--foreign DATASET on the command line, `foreign` in an"),
+        (
+            "noise_seed = 0",
+            'foreign = "digits"',
+            15,
+            "Expected open-set noise beside `foreign`, whose images it puts in, ",
+        ),
+        ("noise_seed = 0", 'paper = "999"', 15, "Expected a `paper` of 000, 001, 002, 003, 004, zhou2021, got '999'."),
+        ("noise_seed = 0", 'paper = ["000",\n  "004x"]', 16, "zhou2021, got '004x'."),
         ("drop_last = true", "[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
         ("workers = 2", "workers = ", 17, "Expected TOML"),
     ],
@@ -368,6 +444,13 @@ def test_chens_noise_comes_from_a_file_as_its_refusal_says(tmp_path: Path) -> No
         assert torch.equal(task.train.given, given) and task.train.rate == pytest.approx(0.4, abs=1 / 1437)
 
 
+def test_other_images_may_stand_beside_a_grid_of_noise_of_which_one_is_open_set() -> None:
+    text = '[[experiment]]\ndataset = "digits"\nnoise = ["none", "open-set:rate=0.4"]\nforeign = "digits"\n'
+    assert [found.foreign for found in load_experiments(text)] == ["digits", "digits"]
+    with pytest.raises(BadExperiment, match=r"^text:4: Expected open-set noise .*got none, symmetric. Leave `foreign`"):
+        load_experiments(text.replace("open-set:", "symmetric:"))
+
+
 def test_experiments_made_in_python_are_refused_by_field() -> None:
     with pytest.raises(BadExperiment, match="Unknown method") as refused:
         check([ONE, replace(ONE, method="never")])
@@ -375,6 +458,9 @@ def test_experiments_made_in_python_are_refused_by_field() -> None:
     with pytest.raises(BadExperiment, match="head that gives") as refused:
         check([replace(ONE, method="nal:lam=1 + ce")])
     assert refused.value.field == "method"
+    with pytest.raises(BadExperiment, match="Expected a `paper` of 000, .*, got '999'") as refused:
+        check([replace(ONE, paper="999")])
+    assert refused.value.field == "paper"
 
 
 # What editors and calendars put into files

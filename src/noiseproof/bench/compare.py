@@ -19,7 +19,7 @@ from noiseproof.core.registry import format_call
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import own_generator, shuffled
 from noiseproof.data.sources import PathLike
-from noiseproof.data.tables import Table, read_table
+from noiseproof.data.tables import Columns, Table, read_table
 from noiseproof.train import Interrupted, Settings
 from noiseproof.train.estimate import estimate
 from noiseproof.train.settings import make_fabric
@@ -118,14 +118,16 @@ def own_table(
     """The spec of a dataset with a test part made of a table, and what there is to know about it.
 
     Without ``test`` a ``share`` of each class's rows is held out. Both parts are written to ``folder``, under a name
-    that follows from what they hold: experiments on other rows are other experiments. ``options`` are those of the
-    dataset ``table``, or with ``text`` of that.
+    that follows from what they hold: experiments on other rows are other experiments. A column that is left out of the
+    whole table is in neither. ``options`` are those of the dataset ``table``, or with ``text`` of that.
     """
     import pandas as pd
 
     kind, text = ("text" if "text" in options else "table"), options.get("text")
     whole = get_dataset(kind, table=table, label=label, **options)  # refuses by its owner's row numbers
-    notes = list(whole.notes)
+    columns = whole.encoder if isinstance(whole.encoder, Columns) else None
+    left_out: list[str] = []
+    held_out: list[str] = []
     train = read_table(table, label, text).reset_index(drop=True)
     if test is None:
         check_number("share", share, "(0, 1)", 0, 1)
@@ -133,14 +135,19 @@ def own_table(
         classes = mixed.groupby(mixed[label].astype(str))[label]
         size = classes.transform("size")
         chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # no class is left without a row
-        for name in getattr(whole.encoder, "categories", ()):  # numerals alone would be read as numbers
+        for name in columns.categories if columns else ():  # numerals alone would be read as numbers
             words = pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
             if words.any() and not words[~chosen].any():
                 chosen &= mixed.index != words.idxmax()
         train, held = mixed[~chosen].sort_index(), mixed[chosen].sort_index()
         if held.empty:
             raise ValueError(f"Expected rows enough to hold {share:.0%} of each class out, got {len(mixed)}.")
-        notes.append(
+        if columns is not None:  # in a part the row numbers have gaps, and the words may be few enough
+            kept = {label, *columns.numeric, *columns.categories}
+            out = [c for c in mixed if c not in kept]
+            train, held = train.drop(columns=out), held.drop(columns=out)
+            left_out = [note for note in whole.notes if note.startswith(tuple(f"Column {c!r} " for c in out))]
+        held_out.append(
             f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong, too: accuracy is "
             "how often labels as given are met. Rows whose labels were checked, as a test table, would say more."
         )
@@ -148,9 +155,11 @@ def own_table(
         held = read_table(test, label, text)
     ending = "parquet" if str(table).endswith((".parquet", ".pq")) else "csv"
     parts = {"table": _bytes(train, ending), "test": _bytes(held, ending)}
-    place = Path(folder).absolute() / "data" / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
+    place = Path(folder).resolve() / "data" / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
     paths = {name: str(_write(place / f"{name}.{ending}", content)) for name, content in parts.items()}
-    return format_call(kind, {**paths, "label": label, **options}), notes
+    spec = format_call(kind, {**paths, "label": label, **options})
+    read = whole if columns is None else get_dataset(spec)  # with the medians that the runs have
+    return spec, [*left_out, *read.notes, *held_out]
 
 
 def _bytes(frame: pd.DataFrame, ending: str) -> bytes:

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
@@ -145,7 +145,7 @@ def run_all(
         _forget(key, folder)
     plan = Plan(
         str(folder), engine, threads, accelerator, str(data_root(data_dir).absolute()), os.getcwd(),
-        " ".join(sys.argv), {} if engine == "local" else _modules(todo), [p for p in sys.path if p],
+        " ".join(sys.argv), {} if engine == "local" else _modules(todo), [place or os.getcwd() for place in sys.path],
     )  # fmt: skip
     done = len(every) - len(todo)
 
@@ -360,8 +360,16 @@ def torch_threads(number: int) -> Iterator[None]:
 
 # In several processes
 
-# The order first: a long one must not wait in the pipe, and the driver with it, until torch is there.
-START = "import sys; order = sys.stdin.readline(); from noiseproof.bench.engines import work; work(order)"
+# The order first: a long one must not wait in the pipe, and the driver with it, until torch is there. Then modules come
+# from where the driver has them, but Python's own from Python: a csv.py of somebody's may lie in the folder.
+START = """
+import json, os, sys
+order, own = json.loads(sys.stdin.readline()), os.path.dirname(os.__file__)
+library = [place for place in sys.path if place.startswith(own) and "-packages" not in place]
+sys.path[:] = dict.fromkeys([*library, *order["plan"]["path"], *sys.path])
+from noiseproof.bench.engines import work
+work(order)
+"""
 
 
 def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
@@ -370,7 +378,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
     text = json.dumps({"plan": asdict(plan), "experiments": runs}) + "\n"
     waiting = {experiment.key: experiment for experiment in todo}
     made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
-    deaths: Counter[str] = Counter()
+    every, deaths = frozenset(waiting), Counter[str]()
     team: list[_Worker] = []
     with asked_to_stop() as asked:
         try:
@@ -378,7 +386,7 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
             while waiting and not asked:
                 for place, worker in enumerate(team):
                     code = worker.process.poll()
-                    key = worker.last_claim()
+                    key = worker.last_claim(every)
                     if code in (None, 0, TROUBLE):
                         continue
                     deaths[key] += 1
@@ -415,7 +423,7 @@ class _Worker:
             own = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
             environment["CUDA_VISIBLE_DEVICES"] = own.split(",")[number % len(own.split(","))]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START],
+            [sys.executable, "-P", "-c", START],  # without the folder that it is called in
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -428,12 +436,12 @@ class _Worker:
             self.process.stdin.flush()
         self._said = b""
 
-    def last_claim(self) -> str:
-        """The key of the run that it has begun last."""
+    def last_claim(self, keys: Container[str]) -> str:
+        """The key of the run that it has begun last; nothing of what a module may have printed before."""
         assert self.process.stdout is not None
         self._said = (self._said + (self.process.stdout.read() or b""))[-34:]
-        lines = self._said.decode().split("\n")
-        return lines[-2] if len(lines) > 1 else ""
+        lines = self._said.decode(errors="replace").split("\n")
+        return lines[-2] if len(lines) > 1 and lines[-2] in keys else ""
 
     def leave(self) -> None:
         """Let it know that it should stop."""
@@ -451,9 +459,8 @@ class _Worker:
         self.process.stdout.close()
 
 
-def work(text: str) -> None:
+def work(order: Json) -> None:
     """What a worker does with the order that it has read; on its standard output it says what it begins."""
-    order = json.loads(text)
     claims = os.dup(1)
     os.dup2(2, 1)  # what a strategy of somebody's prints is not for the driver
     threading.Thread(target=_stop_with_driver, daemon=True).start()

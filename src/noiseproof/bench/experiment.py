@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,10 +31,10 @@ from noiseproof.noise import NOISES, get_noise
 from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
 from noiseproof.train.loop import Job, training
 from noiseproof.train.methods import plain_method
-from noiseproof.train.protocols import protocol
+from noiseproof.train.protocols import PROTOCOLS, protocol
 from noiseproof.train.settings import PRECISIONS
 
-PATHS = ("path", "table", "test", "validation", "trusted")  # parameters of datasets and noise that name a user's files
+PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
 REVISED = {  # or here, where it is one method's
     "nfl+mae@002": 3, "nfl+mae**@002": 3, "nce+mae@002": 2, "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2,
@@ -212,7 +213,9 @@ def _paths(registry: Registry[Any], spec: str) -> list[Path]:
         name, params = _parsed(spec)
     except ValueError:  # it will be refused
         return []
-    found = [Path(str(params.get("folder", "")), str(params[key])) for key in PATHS if key in params]
+    said = [str(params[key]) for key in PATHS if key in params and not isinstance(params[key], list)]  # T may be one
+    folder = str(params.get("folder", ""))
+    found = [Path("" if os.path.exists(word) else folder, word) for word in said]  # as the noise `file` looks for it
     if registry.kind in Registry.foreign.get(name, {}):
         values = {**registry.parameters(name), **params}.values()
         words = (word for value in values for word in (value if isinstance(value, (list, tuple)) else [value]))
@@ -226,9 +229,17 @@ _parsed = lru_cache(maxsize=4096)(parse_call)
 @lru_cache(maxsize=64)
 def folder_digest(path: str) -> str:
     """Of names and sizes: of images by the million nobody reads every one. Looked at once for all runs of a sweep."""
-    files = (file for file in Path(path).rglob("*") if file.is_file())
-    names = sorted((file.relative_to(path).as_posix(), file.stat().st_size) for file in files)
-    return hashlib.sha256(repr(names).encode()).hexdigest()
+    files: list[Path] = []
+    for folder, inner, names in os.walk(path, followlinks=True):
+        inner[:] = [name for name in inner if not _is_circle(Path(folder, name))]
+        files += [Path(folder, name) for name in names]
+    sizes = sorted((file.relative_to(path).as_posix(), file.stat().st_size) for file in files if file.is_file())
+    return hashlib.sha256(repr(sizes).encode()).hexdigest()
+
+
+def _is_circle(folder: Path) -> bool:
+    """Whether it is a link to a folder that it lies in."""
+    return folder.is_symlink() and folder.resolve() in {above.resolve() for above in folder.parents}
 
 
 def _as_one(value: Any) -> Any:
@@ -287,6 +298,12 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
                 )
         with _blame(experiment, "foreign"):
             foreign_images(experiment.foreign, data_dir)
+        with _blame(experiment, "paper"):
+            if experiment.paper is not None and experiment.paper not in (known := sorted({p for p, _ in PROTOCOLS})):
+                raise ValueError(
+                    f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it out to have "
+                    "inputs prepared as usual."
+                )
         with _blame(experiment, "rows"):
             _first(data.train, experiment.rows or 1)
         try:
@@ -450,6 +467,15 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
                 _check_alone(key, value)
             except (ValueError, TypeError) as error:
                 raise _BadValue(str(error), key, value) from error
+    load_plugins()
+    noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
+    if "foreign" in grid and not noises & {"open-set", *Registry.foreign}:  # of a name of one's own nobody knows
+        raise _BadValue(
+            f"Expected open-set noise beside `foreign`, whose images it puts in, got {', '.join(sorted(noises))}. "
+            'Leave `foreign` out, or take noise = "open-set:rate=…".',
+            "foreign",
+            None,
+        )
     for chosen in product(*grid.values()):
         said = dict(zip(grid, chosen, strict=True))
         base, paper = Settings(), said.pop("protocol", None)

@@ -11,7 +11,6 @@ import fcntl
 import functools
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import re
@@ -134,7 +133,7 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
         found |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
         found |= {"last": None, "best": None, "oracle": None, "seconds": None}
     found |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
-    plain: Json = _plain(found)
+    plain: Json = json.loads(json.dumps(found), parse_constant=lambda _: None)  # NaN is no JSON
     return plain
 
 
@@ -183,13 +182,6 @@ def once(experiments: Iterable[Experiment]) -> list[Experiment]:
     for experiment in experiments:
         found.setdefault(experiment.key, experiment)
     return list(found.values())
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON does not know as null."""
-    if isinstance(value, dict):
-        return {key: _plain(v) for key, v in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _peak_memory() -> int:
