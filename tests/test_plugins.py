@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,17 +13,20 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import typer
 
 from noiseproof.bench import Experiment, run_all
 from noiseproof.bench.engines import _modules
+from noiseproof.cli.show import refusals
 from noiseproof.core.registry import PLUGINS, Registry, import_module, load_plugins
-from noiseproof.data import DATASETS
+from noiseproof.data import DATASETS, get_dataset
+from noiseproof.heads import HEADS
 from noiseproof.losses import LOSSES, get_loss
 from noiseproof.models import MODELS
 from noiseproof.noise import NOISES
 from noiseproof.strategies import STRATEGIES
-from noiseproof.train import Settings
-from noiseproof.train.methods import METHODS
+from noiseproof.train import Settings, prepare, train
+from noiseproof.train.methods import METHODS, get_method
 
 LOSS = """
 from noiseproof.core.margin import LabelProb
@@ -60,7 +64,71 @@ from noiseproof.data import DATASETS
 def mine(file="default.npz", files=(), word="train", n=3):
     '''One's own.'''
 """
-OWN = (LOSSES, METHODS, STRATEGIES, DATASETS)
+NOISE = """
+from noiseproof.noise import NoiseModel, register
+
+@register("plain")
+class Plain(NoiseModel):
+    def draw(self, clean, num_classes, generator, features): ...
+"""
+MISTAKES = """
+import torch
+from torch import nn
+from noiseproof.core.output import Output
+from noiseproof.data import DATASETS
+from noiseproof.heads import HEADS, Head
+from noiseproof.losses import get_loss
+from noiseproof.models import MODELS, Backbone
+from noiseproof.strategies import Strategy, register
+from noiseproof.train.methods import METHODS, Method
+
+@HEADS.register("tensor")
+class Bare(Head):
+    def __init__(self, num_features, num_outputs):
+        super().__init__()
+        self.layer = nn.Linear(num_features, num_outputs)
+
+    def forward(self, features): return self.layer(features)
+
+@HEADS.register("wide")
+class Wide(Bare):
+    def forward(self, features): return Output(self.layer(features).repeat(1, 2))
+
+for head in ("tensor", "wide"):
+    METHODS.register(f"with-{head}")(lambda setting, /, head=head: Method(get_loss("ce"), head))
+
+@METHODS.register("nothing")
+def nothing(setting, /): ...
+
+@DATASETS.register("nothing")
+def no_data(): ...
+
+@MODELS.register("narrow")
+class Narrow(Backbone):
+    def __init__(self, in_features): super().__init__()
+    def forward(self, x): return x
+
+@DATASETS.register("raises")
+def raises():
+    return float("no number")
+
+def strategy(name, **hooks):
+    register(name)(type("Wrong", (Strategy,), {key: lambda *_, it=it: it for key, it in hooks.items()}))
+
+strategy("rows0", rows=torch.zeros(0, dtype=torch.int64))
+strategy("mask", rows=torch.ones(100, dtype=torch.bool))
+strategy("targets0", targets=None)
+strategy("outputs0", outputs=None)
+strategy("revise0", revise=None)
+strategy("weights7", weights=torch.ones(7))
+strategy("step0", step=0)
+strategy("state0", state_dict={"a": [torch.ones(2), {"b": object()}]})
+
+@register("forgets")
+class Forgets(Strategy):
+    def __init__(self, a=1, b=2): self.a = a
+"""
+OWN = (LOSSES, METHODS, STRATEGIES, DATASETS, HEADS, MODELS, NOISES)
 
 
 def leave() -> None:
@@ -246,6 +314,81 @@ def test_a_broken_package_is_named_and_stops_nothing(
     assert "the plugin theirs (no_such_module) could not be loaded" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "method, said",
+    [
+        ("nothing", "Expected the method 'nothing' to give a Method, got NoneType."),
+        ("with-tensor", "the head 'tensor' to return Output(logits) of a row with logits of shape (1, 2), since its "
+         "`num_outputs` are 2, got Tensor."),
+        ("with-wide", "since its `num_outputs` are 2, got logits of shape (1, 4)."),
+        ("ce & rows0", "`rows` of the strategy 'rows0' to return the numbers of the rows to train on, one at least, "
+         "got torch.int64 of shape (0,)."),
+        ("ce & mask", "one at least, got torch.bool of shape (100,)."),
+        ("ce & targets0", "`targets` of the strategy 'targets0' to return a Batch, the given one where it changes "
+         "nothing, got NoneType."),
+        ("ce & outputs0", "`outputs` of the strategy 'outputs0' to return a list of Output, "),
+        ("ce & revise0", "`revise` of the strategy 'revise0' to return a Batch, "),
+        ("ce & weights7", "`weights` of the strategy 'weights7' to return a factor for each of the `losses` in their "
+         "shape (1, 25), or None, got torch.float32 of shape (7,)."),
+        ("ce & step0", "`step` of the strategy 'step0' to return a Step or None, got int."),
+        ("ce & forgets", "Expected Forgets to keep each of its parameters (a, b) under its own name, got none of `b`."),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_part_of_a_method_is_said_with_its_name(
+    method: str, said: str, begin: Callable[..., None]
+) -> None:
+    begin(mistakes=MISTAKES)
+    with pytest.raises(TypeError, match=re.escape(said)):
+        train(prepare(get_dataset("two-moons:n=100")), method, Settings("mlp:hidden=[4]", epochs=1, batch_size=25))
+
+
+def test_a_state_that_no_file_can_hold_is_refused_after_a_step(begin: Callable[..., None], tmp_path: Path) -> None:
+    begin(mistakes=MISTAKES)
+    seen: list[int] = []
+    settings = Settings("mlp:hidden=[4]", epochs=2, batch_size=25)
+    with pytest.raises(
+        TypeError, match="tensors and plain values in `state_dict` of the strategy `state0`, got: .*obj"
+    ):
+        train(
+            prepare(get_dataset("two-moons:n=100")),
+            "ce & state0",
+            settings,
+            out=tmp_path / "run",
+            progress=lambda epoch, step, steps, row: seen.append(step),
+        )
+    assert not seen
+
+
+def test_data_and_models_of_ones_own_are_what_they_have_to_be(begin: Callable[..., None]) -> None:
+    begin(mistakes=MISTAKES)
+    with pytest.raises(TypeError, match="Expected the dataset 'nothing' to give a Dataset, got NoneType"):
+        get_dataset("nothing")
+    with pytest.raises(TypeError, match="Expected the model 'narrow' to say how wide .* no integer `num_features`"):
+        train(prepare(get_dataset("two-moons:n=100")), "ce", Settings("narrow", epochs=1))
+    with pytest.raises(ValueError, match="'plain' to be a dataclass of its parameters, .* @register and Plain.$"):
+        begin(noise=NOISE)
+
+
+def test_a_refusal_says_where_in_ones_own_file(
+    begin: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(work: Callable[[], object]) -> str:
+        with pytest.raises(typer.Exit), refusals():
+            work()
+        return capsys.readouterr().err
+
+    begin(mistakes=MISTAKES)
+    at = MISTAKES.splitlines().index('    return float("no number")') + 1
+    place = f"(in {tmp_path / 'own_mistakes.py'}, line {at})"
+    assert line(lambda: get_dataset("raises")).endswith(f"could not convert string to float: 'no number' {place}\n")
+    assert line(lambda: get_loss("gce:q=7")).endswith("Use ce for q → 0.\n")
+    twice = LOSS.format(name="gce")
+    at = twice.splitlines().index('@register("gce")') + 1
+    place = f"(in {tmp_path / 'own_twice.py'}, line {at})"
+    assert line(lambda: begin(twice=twice)).endswith(f": The loss 'gce' is already registered. {place}\n")
+    assert line(lambda: begin(early="1\nint('one')")).endswith(f"(in {tmp_path / 'own_early.py'}, line 2)\n")
+
+
 @pytest.mark.parametrize("name", ["gce", "nce+agce"])
 def test_names_of_a_script_are_refused_before_any_worker_starts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -266,3 +409,16 @@ def test_plugins_are_loaded_once_and_before_a_name_is_unknown(tmp_path: Path, mo
     load_plugins()
     with pytest.raises(ValueError, match="Unknown loss 'taylor5'. Did you mean 'taylor4'"):
         get_loss("taylor5")
+
+
+@pytest.mark.parametrize("method", ["taylor8", "own-method", "taylor8 & idle8", "0.5*taylor8 + mae"])
+def test_a_method_is_unknown_only_once_plugins_are_loaded(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        LOSS.format(name="taylor8") + METHOD.format(name="own-method", loss="taylor8") + STRATEGY.format(name="idle8")
+    )
+    (tmp_path / "late_method.py").write_text(text)
+    monkeypatch.setenv(PLUGINS, str(tmp_path / "late_method.py"))
+    load_plugins.cache_clear()
+    assert "taylor8" in str(get_method(method, prepare(get_dataset("two-moons:n=20")), Settings(epochs=1)))

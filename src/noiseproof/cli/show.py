@@ -50,7 +50,9 @@ def refusals() -> Iterator[None]:
     except BrokenPipeError:  # the reader went away, which is no refusal
         raise
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        say(error)
+        from noiseproof.core.registry import foreign_place
+
+        say(f"{error}{foreign_place(error)}")
         raise typer.Exit(2) from None
 
 

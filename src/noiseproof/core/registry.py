@@ -16,7 +16,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -166,11 +167,18 @@ def load_plugins() -> None:
             entry.load()
         except Exception as error:  # somebody else's package must not stop everything
             log.warning("the plugin %s (%s) could not be loaded: %s", entry.name, entry.value, error)
-    for name in filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(","))):
+    for module, name in _listed_plugins():
         try:
-            import_module(Path(name).stem if name.endswith(".py") else name, name)
+            import_module(module, name)
         except Exception as error:
-            raise ValueError(f"Expected modules or .py files in {PLUGINS}, got {name!r}: {error}.") from error
+            why = str(error).rstrip(".")
+            raise ValueError(f"Expected modules or .py files in {PLUGINS}, got {name!r}: {why}.") from error
+
+
+def _listed_plugins() -> list[tuple[str, str]]:
+    """Modules that $NOISEPROOF_PLUGINS names, each with what it says."""
+    listed = filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(",")))
+    return [(Path(name).stem if name.endswith(".py") else name, name) for name in listed]
 
 
 def import_module(name: str, file: str = "") -> None:
@@ -228,6 +236,29 @@ def foreign_code(text: str) -> dict[str, str]:
     return dict(sorted(Registry.code.items())) if foreign_names(text) else {}
 
 
+def foreign_place(error: BaseException) -> str:
+    """Where modules with names of their own last had a part in ``error``: " (in FILE, line N)", or ""."""
+    modules = {module for kinds in Registry.foreign.values() for module in kinds.values()}
+    modules |= {module for module, _ in _listed_plugins()}  # one that cannot be imported has registered nothing
+    place, cause = "", error.__cause__
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__") in modules:
+            place = f" (in {frame.f_code.co_filename}, line {line})"
+    return (foreign_place(cause) if cause else "") or place
+
+
+def kept_parameters(thing: object, names: Iterable[str]) -> dict[str, Any]:
+    """The parameters that ``thing`` was made of, which it keeps under their own names."""
+    names = list(names)
+    for name in names:
+        if not hasattr(thing, name):
+            raise TypeError(
+                f"Expected {type(thing).__name__} to keep each of its parameters ({', '.join(names)}) under its own "
+                f"name, got none of `{name}`. Write `self.{name} = …` in its __init__."
+            )
+    return {name: getattr(thing, name) for name in names}
+
+
 def _is(said: Any, default: Any) -> bool:
     default = list(default) if isinstance(default, tuple) else default
     return isinstance(said, bool) == isinstance(default, bool) and bool(said == default)
@@ -244,9 +275,10 @@ class Registry(Generic[T]):
     foreign: ClassVar[dict[str, dict[str, str]]] = {}  # names that are not noiseproof's own: their modules by kind
     code: ClassVar[dict[str, str]] = {}  # digests of these modules' files as they were imported: it is that which runs
 
-    def __init__(self, kind: str, shared: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, shared: tuple[str, ...] = (), gives: type = object) -> None:
         self.kind = kind
         self.shared = shared  # what a factory's **kwargs may hold
+        self.gives = gives  # what a factory has to return
         self._factories: dict[str, Callable[..., T]] = {}
 
     def register(self, name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
@@ -334,4 +366,10 @@ class Registry(Generic[T]):
         if unknown or missing:
             fault = f"got {', '.join(map(repr, unknown))}" if unknown else f"{', '.join(map(repr, missing))} is missing"
             raise TypeError(f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}.")
-        return factory(*context, **params)
+        made = factory(*context, **params)
+        if not isinstance(made, self.gives):
+            raise TypeError(
+                f"Expected the {self.kind} {name!r} to give a {self.gives.__name__}, got {type(made).__name__}. "
+                "Return one."
+            )
+        return made

@@ -10,7 +10,7 @@ from typing import Any
 from noiseproof.core.registry import Registry, format_call
 from noiseproof.data.base import Dataset
 
-DATASETS: Registry[Dataset] = Registry("dataset")
+DATASETS: Registry[Dataset] = Registry("dataset", gives=Dataset)
 
 PathLike = str | os.PathLike[str]
 

@@ -11,8 +11,6 @@ from torch import Generator, Tensor, nn
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry
 
-HEADS: Registry[Head] = Registry("head")
-
 
 class Head(nn.Module):
     """Features (B, num_features) to an ``Output`` whose ``logits`` have ``num_outputs`` columns.
@@ -34,6 +32,9 @@ class Head(nn.Module):
                 fill(module, generator)
 
 
+HEADS: Registry[Head] = Registry("head", gives=Head)
+
+
 def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> Head:
     """Build the head that ``spec`` names; its layers are filled by ``reset_parameters``.
 
@@ -43,4 +44,14 @@ def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> H
     name, values = HEADS.parse(spec, params)
     # A layer fills itself from the global generator as it is made: without a trace.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        return HEADS.create(name, num_features=num_features, num_outputs=num_outputs, **values)
+        head = HEADS.create(name, num_features=num_features, num_outputs=num_outputs, **values)
+        with torch.no_grad():
+            out = head.eval()(torch.zeros(1, num_features))
+    is_output = isinstance(out, Output)
+    if not is_output or out.logits.shape != (1, num_outputs):
+        got = f"logits of shape {tuple(out.logits.shape)}" if is_output else type(out).__name__
+        raise TypeError(
+            f"Expected the head {name!r} to return Output(logits) of a row with logits of shape (1, {num_outputs}), "
+            f"since its `num_outputs` are {num_outputs}, got {got}."
+        )
+    return head.train()

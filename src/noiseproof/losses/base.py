@@ -21,7 +21,7 @@ from noiseproof.core.checks import (
 )
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
-from noiseproof.core.registry import Registry, format_call
+from noiseproof.core.registry import Registry, format_call, kept_parameters
 from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks, pointwise, readable, wide
 
 Reduction = Literal["mean", "sum", "none"]
@@ -273,14 +273,9 @@ class Loss(nn.Module):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """The parameters that make this loss, by name."""
-        names = [n for n in inspect.signature(type(self).__init__).parameters if n not in ("self", "options", *OPTIONS)]
-        try:
-            return {name: getattr(self, name) for name in names}
-        except AttributeError as error:  # of which nn.Module would make that there are no hyperparameters at all
-            raise TypeError(
-                f"Expected {type(self).__name__} to keep each of its parameters ({', '.join(names)}) under its own "
-                f"name, got none of `{error.name}`. Write `self.{error.name} = …` in its __init__."
-            ) from None
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in ("self", *OPTIONS)]
+        return kept_parameters(self, names)
 
     def with_hyperparameters(self, **changes: Any) -> Loss:
         """The same loss with some hyperparameters replaced."""

@@ -15,8 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from noiseproof.core.checks import check_word
 from noiseproof.core.registry import Registry
 
-MODELS: Registry[Backbone] = Registry("model")
-
 Fill = Callable[..., Tensor]  # fills a weight in place, with generator=…
 
 uniform: Fill = partial(init.kaiming_uniform_, a=sqrt(5))  # U(±1/√fan_in), as PyTorch's own layers
@@ -84,6 +82,9 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+MODELS: Registry[Backbone] = Registry("model", gives=Backbone)
 
 
 def initialise_head(backbone: Backbone, head: nn.Linear, generator: Generator | None) -> None:

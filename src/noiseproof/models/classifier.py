@@ -35,6 +35,11 @@ def build_classifier(
     Classifier(...)
     """
     backbone = get_model(model, input_shape=input_shape, generator=generator)
+    if not isinstance(getattr(backbone, "num_features", None), int):
+        raise TypeError(
+            f"Expected the model {model!r} to say how wide its features are, got no integer `num_features`. "
+            "Write `self.num_features = …` in its __init__."
+        )
     top = get_head(head, backbone.num_features, num_outputs)
     top.reset_parameters(INITS[backbone.init], generator)
     return Classifier(backbone, top)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -23,7 +24,21 @@ from noiseproof.core.registry import Registry, format_call
 
 Count = Literal["draws", "total", "per-class", "equal"]
 NOISES: Registry[NoiseModel] = Registry("noise model")
-register = NOISES.named  # of a dataclass of its parameters
+C = TypeVar("C")
+
+
+def register(name: str) -> Callable[[type[C]], type[C]]:
+    """Class decorator: add a noise model, a dataclass of its parameters, under ``name``."""
+
+    def add(cls: type[C]) -> type[C]:
+        if not dataclasses.is_dataclass(cls):
+            raise TypeError(
+                f"Expected the noise model {name!r} to be a dataclass of its parameters, got a plain class. "
+                f"Write @dataclass(frozen=True) between @register and {cls.__name__}."
+            )
+        return NOISES.named(name)(cls)
+
+    return add
 
 
 def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> NoiseModel:

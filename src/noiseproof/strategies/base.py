@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import wraps
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.core.registry import Registry, format_call
+from noiseproof.core.registry import Registry, format_call, kept_parameters
 from noiseproof.losses.margin import CE
 from noiseproof.strategies.batch import Batch as Batch
 from noiseproof.strategies.batch import Step as Step
@@ -29,6 +31,40 @@ def get_strategy(spec: str, **params: Any) -> Strategy:
     return STRATEGIES.create(name, **values)
 
 
+_SAME = "the given one where it changes nothing"
+_ANSWERS: dict[str, tuple[tuple[type, ...], str]] = {  # of hooks: their types, and in words
+    "rows": ((Tensor,), "the numbers of the rows to train on, one at least"),
+    "targets": ((Batch,), f"a Batch, {_SAME}"),
+    "outputs": ((list,), f"a list of Output, {_SAME}"),
+    "revise": ((Batch,), f"a Batch, {_SAME}"),
+    "weights": ((Tensor, type(None)), "a factor for each of the `losses` in their shape {shape}, or None"),
+    "step": ((Step, type(None)), "a Step or None"),
+}
+
+
+def _looked_at(hook: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+    """A strategy's ``hook``, whose answer is refused where the loop could not use it; no values are read for that."""
+    types, expected = _ANSWERS[hook]
+
+    @wraps(ask)
+    def answer(self: Strategy, given: Any, *more: Any, **named: Any) -> Any:
+        got = ask(self, given, *more, **named)
+        fits = isinstance(got, types)
+        if fits and hook == "weights" and got is not None:
+            fits = got.shape == given.shape
+        elif fits and hook == "rows":
+            fits = got.dim() == 1 and len(got) > 0 and got.dtype is not torch.bool
+        if not fits:
+            said = expected.format(shape=tuple(given.shape)) if hook == "weights" else expected
+            found = f"{got.dtype} of shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+            raise TypeError(
+                f"Expected `{hook}` of the strategy {self.name or type(self).__name__!r} to return {said}, got {found}."
+            )
+        return got
+
+    return answer
+
+
 class Strategy:
     """One part of a method. Every hook defaults to "change nothing"; a subclass writes those that it needs.
 
@@ -43,6 +79,11 @@ class Strategy:
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
     watches: ClassVar[bool] = False  # whether it changes nothing of the training, so that a step may pass it by
     mixes: ClassVar[bool] = False  # whether inputs are mixed, so that what models say in a step is of no single row
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for hook in _ANSWERS.keys() & vars(cls).keys():
+            setattr(cls, hook, _looked_at(hook, vars(cls)[hook]))
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
@@ -129,4 +170,4 @@ class Strategy:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that make this strategy, by name."""
-        return {name: getattr(self, name) for name in STRATEGIES.parameters(self.name)} if self.name else {}
+        return kept_parameters(self, STRATEGIES.parameters(self.name)) if self.name else {}

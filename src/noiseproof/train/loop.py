@@ -7,6 +7,7 @@ rows of the epoch → batch → targets → models → outputs → revise → lo
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 import re
@@ -237,6 +238,8 @@ def training(
                     position = done  # its step is not made: it stops where its stack's others do, to be stacked again
                 done = position
                 keeper.look()
+                if folder is not None and run.step == first_step + 1:
+                    keeper.strategy_states()  # what no file can hold is refused now, not after the training
                 if progress is not None:
                     progress(run.epoch, position, len(parts), None)
                 interrupted = run.world_size == 1 and bool(asked)
@@ -460,13 +463,25 @@ class _Keeper:
             "models": [model.state_dict() for model in run.plain_models],
             "optimizers": [optimizer.state_dict()["state"] for optimizer in run.optimizers],
             "loss": run.loss.state_dict(),
-            "strategies": [strategy.state_dict() for strategy in self.method.strategies],
+            "strategies": self.strategy_states(),
             "record": self.record.state_dict(),
         }
         self.saved_at = time.monotonic()
         if self.checkpoints is not None and run.rank == 0:
             checkpoint.save(self.checkpoints, run.step, state)
         run.fabric.barrier()
+
+    def strategy_states(self) -> list[dict[str, Any]]:
+        """What each strategy remembers."""
+        states = [strategy.state_dict() for strategy in self.method.strategies]
+        for strategy, state in zip(self.method.strategies, states, strict=True):
+            try:
+                json.dumps(state, default=lambda v: None if isinstance(v, Tensor) else json.JSONEncoder().default(v))
+            except TypeError as error:
+                raise TypeError(
+                    f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`, got: {error}."
+                ) from None
+        return states
 
     def restore(self, resume: bool, name: str) -> int:
         """Take the last checkpoint's state; the number of steps that lie behind in its epoch."""

@@ -17,7 +17,15 @@ from typing import Any, Literal
 
 import torch
 
-from noiseproof.core.registry import Registry, format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.registry import (
+    Registry,
+    format_call,
+    format_value,
+    load_plugins,
+    parse_call,
+    parse_sum,
+    split_outside_brackets,
+)
 from noiseproof.losses import (
     LOSSES,
     Loss,
@@ -120,7 +128,7 @@ class Setting:
         return 0.2 if self.rate is None or self.noise == "none" else self.rate
 
 
-METHODS: Registry[Method] = Registry("method")
+METHODS: Registry[Method] = Registry("method", gives=Method)
 
 
 def get_method(spec: str, task: Task, settings: Settings) -> Method:
@@ -173,6 +181,8 @@ def _build(spec: str, setting: Setting) -> Method:
     name = _first_word(spec)
     if "@" in name:
         return _build(_from_paper(spec, setting), setting)
+    if name not in METHODS and name not in LOSSES:
+        load_plugins()
     if _is_named(spec):
         return METHODS.create(name, setting, **parse_call(spec)[1])
     bare = name.rstrip("*+")  # with these at its end it is no sum of losses
