@@ -27,7 +27,7 @@ from noiseproof.losses.averages import combined, log_sum, normal
 from noiseproof.losses.base import terms_of
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin, logit_bias
 from noiseproof.losses.gaussian import LN
-from noiseproof.losses.logistic_normal import LogisticNormal
+from noiseproof.losses.logistic_normal import LogisticNormal, softmax_centred
 from noiseproof.losses.spec import as_loss
 from noiseproof.strategies import Run, Strategy
 from noiseproof.train import Method, Settings, Task, get_method, train
@@ -429,7 +429,7 @@ def simplex_density(
     side = torch.linspace(-reach, reach, points, dtype=torch.float64)
     z1, z2 = torch.meshgrid(mean[0] + side, mean[1] + side, indexing="ij")
     z = torch.stack([z1, z2], -1)  # (n, n, 2)
-    probs = torch.softmax(torch.cat([z, torch.zeros_like(z[..., :1])], -1), -1)
+    probs = softmax_centred(z)
     # p(z) = p(q)·|∂q/∂z|, and the determinant of the centred softmax is the product of all probabilities.
     flat = (distribution.log_prob(probs) + probs.log().sum(-1)).exp()
     logits = {"space": "logits", "x": z1.flatten(), "y": z2.flatten(), "density": flat.flatten()}

@@ -22,6 +22,7 @@ from noiseproof.analysis.predictions import stacked
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import own_generator, shuffled
+from noiseproof.losses.engine import wide
 from noiseproof.strategies.run import evaluating
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Landscape:
 def cross_entropy(out: Output | Tensor, target: Tensor) -> Tensor:
     """−log p_y of each row."""
     logits = out if isinstance(out, Tensor) else out.logits
-    return F.cross_entropy(logits.float() if logits.dtype.itemsize < 4 else logits, target, reduction="none")
+    return F.cross_entropy(logits.to(wide(logits.dtype)), target, reduction="none")
 
 
 @torch.no_grad()

@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.data.augment import Normalise
+from noiseproof.data.augment import IMAGENET
 from noiseproof.data.base import own_generator, shuffled
 from noiseproof.models import get_model
 
 PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own feature vector
 LOOKED_AT, PATCHES, BLOCK = 5_000, 50_000, 256
-IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class PatchFeatures:

@@ -78,12 +78,12 @@ from noiseproof.audit.inputs import AuditData, Progress
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.neighbours import Neighbours, nearest
 from noiseproof.audit.review.decisions import check_free
+from noiseproof.audit.review.issues import FORMAT
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
 log = logging.getLogger("noiseproof")
 
 Mode = Literal["thorough", "fast"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number, check_seed
-from noiseproof.core.registry import Registry, file_digest, foreign_code, load_plugins, parse_call, whole
+from noiseproof.core.registry import Registry, file_digest, foreign_code, load_plugins, near_names, parse_call, whole
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
 from noiseproof.data.sources import PathLike, data_root
@@ -453,9 +452,7 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
     """The experiments of a block."""
     for key in block:
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=3)
-            hint = f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(KEYS)}."
-            raise _BadValue(f"Unknown key {key!r}. {hint}", key, None)
+            raise _BadValue(f"Unknown key {key!r}. {near_names(key, KEYS)}", key, None)
     if "dataset" not in block:
         raise _BadValue("Expected a `dataset` in each [[experiment]], got none.", "", None)
     grid = {key: value if isinstance(value, list) else [value] for key, value in block.items()}

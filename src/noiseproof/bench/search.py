@@ -20,15 +20,14 @@ from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import Json, holder, read_result
 from noiseproof.bench.tables import Table
 from noiseproof.core.checks import check_count
-from noiseproof.core.registry import format_value, parse_value
+from noiseproof.core.registry import NUMBER, format_value, parse_value
 from noiseproof.data import get_dataset
 from noiseproof.data.base import own_seed
 from noiseproof.train import Interrupted
 from noiseproof.train.fleet import Job, Outcome, fit_many
 from noiseproof.train.record import Row
 
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_RANGE = rf"(?:log\s*)?{_NUMBER}\.\.{_NUMBER}"
+_RANGE = rf"(?:log\s*)?{NUMBER}\.\.{NUMBER}"
 _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
 
 # What 000 (App. C; its NAN is our sln) and 001 (App. B.1, 300 epochs; DivideMix's two one after the other) search.

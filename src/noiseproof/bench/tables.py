@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import html
 import math
 import re
@@ -16,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.core.registry import split_specs
+from noiseproof.core.registry import near_names, split_specs
 from noiseproof.train.protocols import protocol
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]
@@ -107,7 +106,7 @@ class Table:
         wanted = [{name.casefold() for name in split_specs(word)} for word in words]
         known = set[str]().union(*(cell.names for cell in self.cells))
         for name in sorted(set[str]().union(*wanted) - known):
-            raise ValueError(f"Unknown name {name!r} in {self.id}. {_hint(name, known)}")
+            raise ValueError(f"Unknown name {name!r} in {self.id}. {near_names(name, sorted(known))}")
         cells = tuple(cell for cell in self.cells if all(cell.names & names for names in wanted))
         if not cells:
             raise ValueError(f"Expected cells of {self.id} that go by {' and by '.join(words)} at once, got none.")
@@ -143,14 +142,8 @@ def load_table(id: str) -> Table:
     """
     tables = _tables()
     if id not in tables:
-        raise ValueError(f"Unknown table {id!r}. {_hint(id, tables)}")
+        raise ValueError(f"Unknown table {id!r}. {near_names(id, sorted(tables))}")
     return tables[id]
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
 
 
 @cache

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -27,8 +27,8 @@ T = TypeVar("T")
 C = TypeVar("C")
 log = logging.getLogger("noiseproof")
 
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_SCALED = re.compile(rf"\s*({_NUMBER})\s*\*\s*(.+)", re.DOTALL)
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_SCALED = re.compile(rf"\s*({NUMBER})\s*\*\s*(.+)", re.DOTALL)
 _IS_SIGN = re.compile(r"(?:^|[^\w.])[\d.]+[eE]$|=\s*$")  # a plus that follows
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
@@ -84,7 +84,7 @@ def parse_value(text: str) -> Any:
             raise ValueError(f"Expected a JSON list or map, got {text!r}: {error}.") from None
     if text.startswith("(") and text.endswith(")"):
         return text[1:-1].strip()
-    if re.fullmatch(_NUMBER, text):
+    if re.fullmatch(NUMBER, text):
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
     return text
 
@@ -269,6 +269,12 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def near_names(name: str, known: Collection[str]) -> str:
+    """What to say to whoever asked for a ``name`` that is none of the ``known``."""
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(known)}."
+
+
 class Registry(Generic[T]):
     """Names to factories, with errors that say what exists."""
 
@@ -313,9 +319,7 @@ class Registry(Generic[T]):
             load_plugins()
         if name in self._factories:
             return self._factories[name]
-        near = difflib.get_close_matches(name, self._factories, n=3)
-        hint = f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(sorted(self))}."
-        raise ValueError(f"Unknown {self.kind} {name!r}. {hint}")
+        raise ValueError(f"Unknown {self.kind} {name!r}. {near_names(name, sorted(self))}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)

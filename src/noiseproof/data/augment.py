@@ -511,7 +511,8 @@ def _restore(values: Tensor, images: Tensor) -> Tensor:
     return (values if images.is_floating_point() else values.round_().clamp_(0, 255)).to(images.dtype)
 
 
-_IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+SAME_IMAGES = {"cifar10n": "cifar10", "cifar100n": "cifar100"}
+IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLOTHING = Normalise((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
 _MNIST = Normalise((0.1307,), (0.3081,))
 _FASHION = Normalise((0.286,), (0.353,))
@@ -529,9 +530,9 @@ _RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transf
     (None, "fashion-mnist"): ((), (), _FASHION),
     (None, "cifar10"): (_CROP_FLIP, (), _CIFAR10),
     (None, "cifar100"): (_CROP_FLIP, (), _CIFAR100),
-    (None, "animal10n"): ((Flip(),), (), _IMAGENET),
+    (None, "animal10n"): ((Flip(),), (), IMAGENET),
     (None, "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    (None, "webvision"): ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), _IMAGENET),
+    (None, "webvision"): ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), IMAGENET),
     ("000", "mnist"): ((), (), Normalise((0.0,), (1.0,))),
     ("000", "fashion-mnist"): ((), (), Normalise((0.0,), (1.0,))),
     ("000", "cifar10"): ((PadCrop(2), Flip()), (), _CIFAR10),
@@ -545,18 +546,18 @@ _RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transf
     ("001", "cifar100"): (_CROP_FLIP, (), Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))),
     ("001", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
     ("002", "fashion-mnist"): ((Flip(), PadCrop(4)), (), _FASHION),
-    ("002", "cifar10"): ((Flip(), PadCrop(4)), (), _IMAGENET),
+    ("002", "cifar10"): ((Flip(), PadCrop(4)), (), IMAGENET),
     ("002", "cifar100"): (
         (PadCrop(4), Flip(), Rotate(15)),
         (),
         Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
     ),
-    ("002", "webvision"): ((Resize(256), Flip(), PadCrop(0, size=224)), (ResizeCrop(256, 224),), _IMAGENET),
+    ("002", "webvision"): ((Resize(256), Flip(), PadCrop(0, size=224)), (ResizeCrop(256, 224),), IMAGENET),
     ("003", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
     ("003", "cifar100"): (_CROP_FLIP, (), Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))),
-    ("003", "animal10n"): ((Flip(),), (), _IMAGENET),
+    ("003", "animal10n"): ((Flip(),), (), IMAGENET),
     ("003", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    ("003", "webvision"): ((Resize(256), PadCrop(0, size=227), Flip()), (ResizeCrop(256, 227),), _IMAGENET),
+    ("003", "webvision"): ((Resize(256), PadCrop(0, size=227), Flip()), (ResizeCrop(256, 227),), IMAGENET),
     ("004", "mnist"): ((), (), _MNIST),
     ("004", "cifar10"): ((Shift(0.125), Flip()), (), _CIFAR10),
     ("004", "cifar100"): ((Shift(0.125), Flip()), (), _CIFAR100),
@@ -564,7 +565,7 @@ _RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transf
     ("004", "webvision"): (
         (RandomResizedCrop(224), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.2)),
         (ResizeCrop(256, 224),),
-        _IMAGENET,
+        IMAGENET,
     ),
 }
 
@@ -592,7 +593,7 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
     >>> augmentation("cifar10", "002").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
     """
-    name = {"cifar10n": "cifar10", "cifar100n": "cifar100"}.get(dataset, dataset)
+    name = SAME_IMAGES.get(dataset, dataset)
     if (paper, name) not in _RECIPES:
         known = ", ".join(f"{d}@{p}" if p else d for p, d in sorted(_RECIPES, key=str))
         raise ValueError(

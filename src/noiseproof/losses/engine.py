@@ -90,9 +90,9 @@ def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -
     # In operations whose gradients are pointwise, of which a compiler makes one pass, g·(softmax − onehot). Of cross
     # entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where g is a short expression that it
     # inlines; that of a closed slope is long enough to be made a vector first (torch 2.11, see benchmarks/gpu.py).
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
+    z = logits.to(wide(logits.dtype))
     is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
-    nll = wide.logsumexp(1) - torch.where(is_label, wide, 0).sum(1)
+    nll = z.logsumexp(1) - torch.where(is_label, z, 0).sum(1)
     return torch.where(target != ignore_index, nll, 0).to(logits.dtype)
 
 

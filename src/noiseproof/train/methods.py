@@ -7,7 +7,6 @@ dataset is decides between their choices.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from noiseproof.core.registry import (
     format_call,
     format_value,
     load_plugins,
+    near_names,
     parse_call,
     parse_sum,
     split_outside_brackets,
@@ -187,10 +187,7 @@ def _build(spec: str, setting: Setting) -> Method:
         return METHODS.create(name, setting, **parse_call(spec)[1])
     bare = name.rstrip("*+")  # with these at its end it is no sum of losses
     if bare.replace("-", "").isalnum() and name not in LOSSES:
-        known = {*METHODS, *LOSSES}
-        near = difflib.get_close_matches(name, sorted(known), n=3)
-        hint = f"Did you mean {', '.join(map(repr, near))}?" if near else f"There are: {', '.join(sorted(known))}."
-        raise ValueError(f"Unknown method {name!r}. {hint}")
+        raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
     return Method(get_loss(spec))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from noiseproof.data.augment import SAME_IMAGES
 from noiseproof.train.settings import Settings
 
 PRETRAINED = "timm:resnet50.tv_in1k,pretrained=true"  # on ImageNet, with the weights that torchvision has
-SAME_IMAGES = {"cifar10n": "cifar10", "cifar100n": "cifar100"}
 
 
 def _sgd(lr: float, weight_decay: float, momentum: float = 0.9, nesterov: bool = False) -> str:
