@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from functools import wraps
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import torch
@@ -42,27 +41,21 @@ _ANSWERS: dict[str, tuple[tuple[type, ...], str]] = {  # of hooks: their types, 
 }
 
 
-def _looked_at(hook: str, ask: Callable[..., Any]) -> Callable[..., Any]:
-    """A strategy's ``hook``, whose answer is refused where the loop could not use it; no values are read for that."""
+def answered(strategy: Strategy, hook: str, given: Any, *more: Any) -> Any:
+    """What a strategy's ``hook`` says of ``given``; refused where the loop could not use it, without reading values."""
+    got = getattr(strategy, hook)(given, *more)
     types, expected = _ANSWERS[hook]
-
-    @wraps(ask)
-    def answer(self: Strategy, given: Any, *more: Any, **named: Any) -> Any:
-        got = ask(self, given, *more, **named)
-        fits = isinstance(got, types)
-        if fits and hook == "weights" and got is not None:
-            fits = got.shape == given.shape
-        elif fits and hook == "rows":
-            fits = got.dim() == 1 and len(got) > 0 and got.dtype is not torch.bool
-        if not fits:
-            said = expected.format(shape=tuple(given.shape)) if hook == "weights" else expected
-            found = f"{got.dtype} of shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
-            raise TypeError(
-                f"Expected `{hook}` of the strategy {self.name or type(self).__name__!r} to return {said}, got {found}."
-            )
-        return got
-
-    return answer
+    fits = isinstance(got, types)
+    if fits and hook == "weights" and got is not None:
+        fits = got.shape == given.shape
+    elif fits and hook == "rows":
+        fits = got.dim() == 1 and len(got) > 0 and got.dtype is not torch.bool
+    if not fits:
+        said = expected.format(shape=tuple(given.shape)) if hook == "weights" else expected
+        found = f"{got.dtype} of shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        who = strategy.name or type(strategy).__name__
+        raise TypeError(f"Expected `{hook}` of the strategy {who!r} to return {said}, got {found}.")
+    return got
 
 
 class Strategy:
@@ -79,11 +72,6 @@ class Strategy:
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
     watches: ClassVar[bool] = False  # whether it changes nothing of the training, so that a step may pass it by
     mixes: ClassVar[bool] = False  # whether inputs are mixed, so that what models say in a step is of no single row
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for hook in _ANSWERS.keys() & vars(cls).keys():
-            setattr(cls, hook, _looked_at(hook, vars(cls)[hook]))
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""

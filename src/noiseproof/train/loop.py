@@ -35,6 +35,7 @@ from noiseproof.data.images import read_batches
 from noiseproof.losses.gaussian import Exploded
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
+from noiseproof.strategies.base import answered
 from noiseproof.train import checkpoint
 from noiseproof.train.graphs import ON_CPU, CapturedSteps, Convoy, Seating, obstacle
 from noiseproof.train.methods import Method, get_method
@@ -227,7 +228,7 @@ def training(
                     strategy.start_epoch(run)
             rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
             for strategy in method.strategies:
-                rows = strategy.rows(rows, run)
+                rows = answered(strategy, "rows", rows, run)
             parts = _parts(rows, full, settings.drop_last, run)
 
             for position in steps.epoch(parts, done) if steps else _eager_steps(parts, done, run, stepper):

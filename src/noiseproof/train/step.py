@@ -10,6 +10,7 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step, Strategy
+from noiseproof.strategies.base import answered
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Stepper:
     def __call__(self, batch: Batch) -> None:
         """The whole step."""
         self.begin(batch)
-        step = next((done for s in self.strategies if (done := s.step(batch, self.run)) is not None), None)
+        step = next((done for s in self.strategies if (done := answered(s, "step", batch, self.run)) is not None), None)
         self.finish(batch, forward_backward(batch, self.run, self.strategies) if step is None else step)
 
     def begin(self, batch: Batch) -> None:
@@ -68,22 +69,22 @@ def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> 
 def aim(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Batch:
     """What the batch is trained towards."""
     for strategy in strategies:
-        batch = strategy.targets(batch, run)
+        batch = answered(strategy, "targets", batch, run)
     return batch
 
 
 def judge(outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strategy]) -> tuple[Step, Tensor]:
     """What the models' outputs are worth, and the scalar whose gradient the step follows."""
     for strategy in strategies:
-        outs = strategy.outputs(outs, batch, run)
+        outs = answered(strategy, "outputs", outs, batch, run)
     for strategy in strategies:
-        batch = strategy.revise(batch, outs, run)
+        batch = answered(strategy, "revise", batch, outs, run)
     own = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
     each = [run.loss(out, target) for out, target in zip(outs, own, strict=True)]
     losses = torch.stack(each) if len(each) > 1 else each[0][None]  # (M, b)
     weights: Tensor | None = None
     for strategy in strategies:
-        factor = strategy.weights(losses.detach(), outs, batch, run)
+        factor = answered(strategy, "weights", losses.detach(), outs, batch, run)
         if factor is not None:
             weights = factor if weights is None else weights * factor
     loss = run.mean(losses if weights is None else losses * weights, batch)
