@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from noiseproof.data.augment import ColorJitter, Compose, Flip, Normalise, PadCrop, Rotate, Transform
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "data"))
 
 BATCH, WORKERS = 128, 2
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

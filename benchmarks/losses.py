@@ -23,7 +23,7 @@ from torch import Tensor
 from noiseproof import get_loss
 from noiseproof.losses import LOSSES
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 SMALL, LARGE = (128, 10), (4096, 1000)
 EXTRA = ("remargin:loss=mae,shift=3", "remargin:loss=mae,scale=0.5", "10*nce + 0.1*agce:a=1.8,q=3", "gce:exact=true")

@@ -4,7 +4,8 @@
 
 A cell's outcome is its accuracy without added noise over that of cross entropy beside it: from 0.9 it learns, from 0.5
 partly, else it underfits. Thresholds are the geometric means of the two neighbours that they must keep apart among the
-cells of 004 Table 2 and 002 Table 3; 002 Table 2 is held out, and so are 004 Tables 3 and 4. Nothing is trained.
+cells of curriculum paper, Table 2 and bias paper, Table 3; bias paper, Table 2 is held out, and so are curriculum
+paper, Tables 3 and 4. Nothing is trained.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ print(f"cross entropy: {accuracy(train(nn.CrossEntropyLoss())):.3f}")
 print(f"robust loss: {accuracy(train(get_loss('gce:q=0.7'))):.3f}")
 
 
-# The same loop with noise on the labels, a momentum model and label correction: SLN-MO-LC of paper 001. Losses take
+# The same loop with noise on the labels, a momentum model and label correction: SLN-MO-LC of the SLN paper. Losses take
 # targets (B, K) of real numbers as well as classes (B,).
 def train_with_all() -> nn.Module:
     model, order = make_model(), torch.Generator().manual_seed(0)

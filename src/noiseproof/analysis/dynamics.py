@@ -135,7 +135,7 @@ def _lines(color: str = "method", dash: str | None = None) -> Layer:
 
 def accuracy_figure(runs: Runs) -> Figure | Missing:
     """Accuracy on test rows and on training rows, with right and wrong labels apart."""
-    title, paper = "Accuracy by epoch", "000 Fig. 4, 001 Fig. 1, 002 Fig. 5, 003 Figs. 7-10"
+    title, paper = "Accuracy by epoch", "LN paper, Fig. 4, SLN paper, Fig. 1, bias paper, Fig. 5, NAL paper, Figs. 7-10"
     columns = {
         "test_accuracy": ("test rows", ALL),
         "validation_accuracy_clean": ("held-out rows, true labels", ALL),
@@ -171,7 +171,7 @@ def loss_figure(runs: Runs) -> Figure | Missing:
         "Loss by epoch",
         "A loss that falls for wrong labels too is learning them by heart; losses of different methods have no common "
         "scale.",
-        "001 Fig. 1",
+        "SLN paper, Fig. 1",
         _curve(runs, columns, ("rows", "labels")),
         (_lines(dash="labels"),),
         "epoch",
@@ -184,7 +184,7 @@ def loss_figure(runs: Runs) -> Figure | Missing:
 
 def false_label_figure(runs: Runs) -> Figure | Missing:
     """What the model says of training rows whose label is wrong, beside its test accuracy."""
-    title, paper = "Rows with a wrong label", "002 Fig. 4"
+    title, paper = "Rows with a wrong label", "bias paper, Fig. 4"
     columns = {
         "test_accuracy": ("test rows: true class", "test"),
         "train_accuracy_corrected": ("mislabelled rows: true class", "true class"),
@@ -196,7 +196,8 @@ def false_label_figure(runs: Runs) -> Figure | Missing:
     return Figure(
         "false-labels",
         title,
-        "Of rows whose label is wrong, how many the model gives their true class all the same (002's false-label "
+        "Of rows whose label is wrong, how many the model gives their true class all the same (the bias paper's "
+        "false-label "
         "accuracy), and how many their wrong label.",
         paper,
         table,
@@ -209,8 +210,8 @@ def false_label_figure(runs: Runs) -> Figure | Missing:
 
 
 def noise_figure(runs: Runs) -> Figure | Missing:
-    """Test accuracy under the variants of SGD noise of 001 Eqs. 1-3, for each σ."""
-    title, paper = "Noise in SGD, by where it is put", "001 Fig. 5"
+    """Test accuracy under the variants of SGD noise of SLN paper, Eqs. 1-3, for each σ."""
+    title, paper = "Noise in SGD, by where it is put", "SLN paper, Fig. 5"
     table = noise_variants(runs)
     if not len(table):
         needs = "runs of `sln`, `noise-f` and `noise-theta` beside `ce`: noiseproof train --method sln:sigma=0.5 …"
@@ -218,7 +219,8 @@ def noise_figure(runs: Runs) -> Figure | Missing:
     return Figure(
         "sgd-noise",
         title,
-        "Look for a σ between plain cross entropy (σ = 0), which learns wrong labels, and one that learns nothing; 001 "
+        "Look for a σ between plain cross entropy (σ = 0), which learns wrong labels, and one that learns nothing; the "
+        "SLN paper "
         "finds much room between them for noise on the labels alone.",
         paper,
         table,
@@ -282,7 +284,7 @@ def _apart(runs: Runs, *but: str) -> dict[str, str]:
 
 def schedule_figure(runs: Runs) -> Figure | Missing:
     """Test accuracy of one method under several learning rates, schedules or lengths."""
-    title, paper = "The schedule decides, too", "004 Fig. 4"
+    title, paper = "The schedule decides, too", "curriculum paper, Fig. 4"
     groups = {name: group[0] for name, group in seeds_of(runs).items()}
     said = {name: _schedule(run) for name, run in groups.items()}
     apart = _apart(groups, *SCHEDULED)
@@ -302,7 +304,7 @@ def schedule_figure(runs: Runs) -> Figure | Missing:
         "schedules",
         title,
         "Whether a bounded loss comes to learn wrong labels when it is trained for long, and whether a larger or a "
-        "smaller learning rate spares cross entropy, as 004 finds.",
+        "smaller learning rate spares cross entropy, as the curriculum paper finds.",
         paper,
         table.sort_values("kind", kind="stable", ignore_index=True),
         (_lines("schedule"),),
@@ -323,7 +325,7 @@ def _schedule(run: RunFolder) -> str:
 
 def correction_figure(runs: Runs) -> Figure | Missing:
     """Test accuracy from shortly before label correction begins, by which weight the label keeps."""
-    title, paper = "Label correction: ω or 1 − ω", "001 Fig. 10"
+    title, paper = "Label correction: ω or 1 − ω", "SLN paper, Fig. 10"
     corrected = [frozenset(_strategies(run)) for run in runs.values() if CORRECTION in _strategies(run)]
     if not corrected:
         needs = "runs of `sln-mo-lc`, with `invert=true` and without"
@@ -346,7 +348,7 @@ def correction_figure(runs: Runs) -> Figure | Missing:
         "label-correction",
         title,
         f"From epoch {begins} on targets are mixed with predictions: whether a label that keeps more weight the larger "
-        "its loss (ω) guards the model against its own mistakes better than 1 − ω does, as 001 finds.",
+        "its loss (ω) guards the model against its own mistakes better than 1 − ω does, as the SLN paper finds.",
         paper,
         table.reset_index(drop=True),
         (_lines(dash="target"),),
@@ -368,7 +370,7 @@ def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
 @_of_one_seed
 def kept_figure(runs: Runs) -> Figure | Missing:
     """Histograms of what label correction left of right and of wrong labels."""
-    title, paper = "What label correction leaves of a label", "001 section 3.3"
+    title, paper = "What label correction leaves of a label", "SLN paper, section 3.3"
     tables, why = {}, ""
     for name, run in _first_of_each(runs).items():
         if CORRECTION in _strategies(run):
@@ -454,14 +456,15 @@ def margin_figure(runs: Runs) -> Figure | Missing:
     """Distributions of Δ of right and wrong labels at the beginning, on the way and at the end."""
     import pandas as pd
 
-    title, paper = "Margins of right and wrong labels", "004 Figs. 3, 9, 10"
+    title, paper = "Margins of right and wrong labels", "curriculum paper, Figs. 3, 9, 10"
     tables = {}
     for name, run in _first_of_each(runs).items():
         try:
             table = margin_distributions(run)
         except NotARun:
             continue
-        # As 004 draws it: the weight, which is on no scale of the density's, to the same height; in rows of its own.
+        # As the curriculum paper draws it: the weight, which is on no scale of the density's, to the same height; in
+        # rows of its own.
         peak = table.groupby("epoch")["density"].transform("max")
         line = table[["epoch", "margin"]].assign(weight=table["weight"] / table["weight"].max() * peak)
         tables[name] = pd.concat([table.drop(columns="weight"), line.drop_duplicates().dropna()])
@@ -489,7 +492,7 @@ def margin_figure(runs: Runs) -> Figure | Missing:
 @_of_one_seed
 def trust_figure(runs: Runs) -> Figure | Missing:
     """Distributions of NAL's τ of right and wrong labels at the beginning, on the way and at the end."""
-    title, paper = "How much noise attention trusts its labels", "003 Figs. 11-13"
+    title, paper = "How much noise attention trusts its labels", "NAL paper, Figs. 11-13"
     tables = {}
     for name, run in _first_of_each(runs).items():
         try:
@@ -501,7 +504,8 @@ def trust_figure(runs: Runs) -> Figure | Missing:
     return Figure(
         "attention",
         title,
-        "In 003 τ is alike for all samples at first and then rises to one for right labels only; where the two do not "
+        "In the NAL paper τ is alike for all samples at first and then rises to one for right labels only; where the "
+        "two do not "
         "part, attention has not told wrong labels from right ones.",
         paper,
         _with_panels(tables),
@@ -525,12 +529,14 @@ def _with_panels(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def sample_weights(run: RunFolder) -> pd.DataFrame:
-    """α_t and snr of paper 004, by epoch, from every sample's recorded ``pull`` times the method's own ``weight``.
+    """α_t and snr of the curriculum paper, by epoch, from every sample's recorded ``pull`` times the method's own
+    ``weight``.
 
     With w = ½‖∂L/∂z‖₁ of each sample, which is w(Δ) where the loss has one, and η the learning rate,
 
-        α_t = Σ η·w / Σ η over all samples of steps 1 … t (004 §5.1, whose ‖∇Δ‖₁ must be the loss's gradient)
-        snr = w̄_right / w̄_wrong, both averaged the same way over the samples with right and wrong labels (App. C.2).
+        α_t = Σ η·w / Σ η over all samples of steps 1 … t (curriculum paper, §5.1, whose ‖∇Δ‖₁ must be the loss's
+        gradient) snr = w̄_right / w̄_wrong, both averaged the same way over the samples with right and wrong labels
+        (App. C.2).
 
     Returns ``epoch``, ``lr``, ``alpha``, ``snr`` (over all epochs so far), ``mean``, ``mean_right`` and ``mean_wrong``
     (of this epoch).
@@ -564,7 +570,7 @@ def weight_figure(runs: Runs) -> Figure | Missing:
     """α_t, the mean weight of right and wrong labels, and snr by epoch."""
     import pandas as pd
 
-    title, paper = "How hard the loss pulls, and at which labels", "004 Fig. 1, Table 5, App. C.2"
+    title, paper = "How hard the loss pulls, and at which labels", "curriculum paper, Fig. 1, Table 5, App. C.2"
     tables = {}
     for name, run in _first_of_each(runs).items():
         try:
@@ -607,7 +613,8 @@ def weight_figure(runs: Runs) -> Figure | Missing:
 def residuals(run: RunFolder) -> dict[str, Array]:
     """eᵀΣ⁻¹e of every training row, e = τy − μ, as the last checkpoint has it: with Σ = I and with the learned Σ_θ.
 
-    This is the part of 000 Eq. 5 that depends on the label. Inputs are not augmented. A run with Σ = I has no Σ_θ.
+    This is the part of LN paper, Eq. 5 that depends on the label. Inputs are not augmented. A run with Σ = I has no
+    Σ_θ.
     """
     result = run.result()
     if not isinstance(loss := result.run.loss, LN):
@@ -637,7 +644,7 @@ def residual_histograms(found: Mapping[str, Array], groups: Mapping[str, Array],
 @_of_one_seed
 def residual_figure(runs: Runs) -> Figure | Missing:
     """Residuals of right and wrong labels under the Logistic-Normal likelihood."""
-    title, paper = "Residuals of the Logistic-Normal likelihood", "000 Figs. 6, 7"
+    title, paper = "Residuals of the Logistic-Normal likelihood", "LN paper, Figs. 6, 7"
     tables, why = {}, ""
     for name, run in _first_of_each(runs).items():
         if not str(run.config["method"]).startswith("ln:"):

@@ -63,7 +63,7 @@ def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Arr
 def feature_map(
     run: RunFolder, part: Part = "train", *, rows: int = 2000, perplexity: float = 30.0, seed: int = 0
 ) -> pd.DataFrame:
-    """t-SNE of the penultimate features of up to ``rows`` rows, drawn with ``seed`` (paper 001, Fig. 7).
+    """t-SNE of the penultimate features of up to ``rows`` rows, drawn with ``seed`` (SLN paper, Fig. 7).
 
     One row each: ``x``, ``y``, its ``row``, its ``given`` label, ``label`` (right, wrong or unknown) and its true
     ``class`` (the given one where the truth is not known).
@@ -92,13 +92,13 @@ def _named(labels: Array, classes: Sequence[str]) -> pd.Series[Any]:
 
 
 def feature_figure(maps: Mapping[str, pd.DataFrame]) -> Figure:
-    """Maps of the penultimate features, by run (paper 001, Fig. 7)."""
+    """Maps of the penultimate features, by run (SLN paper, Fig. 7)."""
     return Figure(
         "features",
         "Penultimate features, t-SNE",
         "Each dot is a row in the colour of its true class: clouds of one colour are classes that the features tell "
         "apart; distances between clouds mean little.",
-        "001 Fig. 7",
+        "SLN paper, Fig. 7",
         stacked(maps),
         (Layer("points", "x", "y", color="class"),),
         "",
@@ -123,7 +123,7 @@ def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15)
 
 
 def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
-    """The predicted probability of the second class over the plane, and the training points (paper 000, Fig. 3).
+    """The predicted probability of the second class over the plane, and the training points (LN paper, Fig. 3).
 
     Rows of the grid have a ``probability``, rows of points a ``given`` label and ``label`` (right or wrong).
     """
@@ -151,8 +151,8 @@ def is_in_the_plane(run: RunFolder) -> bool:
 
 
 def boundary_figure(tables: Mapping[str, pd.DataFrame]) -> Figure | Missing:
-    """Decision boundaries in the plane, by run (paper 000, Fig. 3)."""
-    title, paper = "Decision boundary", "000 Fig. 3"
+    """Decision boundaries in the plane, by run (LN paper, Fig. 3)."""
+    title, paper = "Decision boundary", "LN paper, Fig. 3"
     if not tables:
         return Missing("boundary", title, paper, "a run on points in the plane: --dataset two-moons or circles", STAGE)
     return Figure(

@@ -40,7 +40,7 @@ class Figure:
     name: str  # fixed, unique on a page: "loss-weights"
     title: str
     reading: str  # one sentence: what to see in it
-    paper: str  # which figures it answers to: "004 Figs. 2, 5-8"
+    paper: str  # which figures it answers to: "curriculum paper, Figs. 2, 5-8"
     data: pd.DataFrame  # tidy: one row a mark
     layers: tuple[Layer, ...]
     x_label: str

@@ -46,7 +46,15 @@ def start_figures(runs: Runs) -> Figures:
     ]
     if not losses:
         needs = "a run whose loss is a function of logits alone, or `ln`"
-        return [Missing("loss-weights", "What weight each margin gets", "004 Figs. 2, 5-8", needs, "Before training")]
+        return [
+            Missing(
+                "loss-weights",
+                "What weight each margin gets",
+                "curriculum paper, Figs. 2, 5-8",
+                needs,
+                "Before training",
+            )
+        ]
     try:
         logits, labels = initial_logits(run.task, run.method, run.settings, seed=run.seed)
     except (ValueError, OSError):  # then simulated ones
@@ -64,7 +72,7 @@ def feature_figures(runs: Runs) -> Figures:
             why += f"{name}: {error} "
     if maps:
         return [feature_figure(maps)]
-    return [Missing("features", "Penultimate features, t-SNE", "001 Fig. 7", why.strip(), "After training")]
+    return [Missing("features", "Penultimate features, t-SNE", "SLN paper, Fig. 7", why.strip(), "After training")]
 
 
 def plane_figures(runs: Runs) -> Figures:
@@ -88,7 +96,7 @@ def kept_landscape_figures(runs: Runs) -> Figures:
             return landscape_figures(found)
         except ValueError as error:  # not made alike
             needs = str(error).removeprefix("Expected ")
-    about = ("001 Fig. 2", needs, "After training")
+    about = ("SLN paper, Fig. 2", needs, "After training")
     return [
         Missing("landscape-contour", "Loss around the trained model", *about),
         Missing("landscape-surface", "Loss around the trained model as a surface", *about),

@@ -61,7 +61,7 @@ def check_of_logits(loss: Loss, num_classes: int) -> None:
 def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: float = 1.0) -> Tensor:
     """The weight w(Δ) = −dl/dΔ of margin losses and, for losses that look at other classes too, its mean over those.
 
-    The mean is −⟨δ_k⟩(z_k) (paper 002, Eq. 3) where z_k puts the margin at Δ: z_k = Δ − E[Δ].
+    The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) where z_k puts the margin at Δ: z_k = Δ − E[Δ].
 
     >>> mean_weight("0.7*nce + 0.3*mae", torch.tensor([-5.0, 0.0]), 100)
     tensor([0.0034, 0.0757], dtype=torch.float64)
@@ -79,7 +79,7 @@ def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: f
 def weights(
     losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, unit: bool = True, points: int = 81
 ) -> pd.DataFrame:
-    """``weight`` over ``margin`` of each ``loss``, over its maximum if ``unit`` (paper 004, Figs. 2, 5, 7, 8).
+    """``weight`` over ``margin`` of each ``loss``, over its maximum if ``unit`` (curriculum paper, Figs. 2, 5, 7, 8).
 
     >>> table = weights(["ce", "mae"], 100)
     >>> float(table.loc[table["loss"] == "mae", "weight"].max().round(3))
@@ -101,7 +101,7 @@ def weights(
 
 
 def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
-    """The ``density`` of margins of N(0, σ²) logits, exact (paper 004, Fig. 6).
+    """The ``density`` of margins of N(0, σ²) logits, exact (curriculum paper, Fig. 6).
 
     >>> table = margin_density(100)
     >>> round(float(np.trapezoid(table["density"] * table["margin"], table["margin"])), 4)  # E[Δ]
@@ -130,7 +130,7 @@ def weights_figure(
         title="What weight each margin gets",
         reading="A loss learns from labels whose margins lie where its weight is large; one that is near zero over all "
         "margins of an untrained network cannot begin.",
-        paper="004 Figs. 2, 5-8",
+        paper="curriculum paper, Figs. 2, 5-8",
         data=pd.concat(parts, ignore_index=True),
         layers=(Layer("area", "margin", "density", color="margins"), Layer("line", "margin", "weight", color="loss")),
         x_label="margin Δ of the label",
@@ -204,7 +204,7 @@ def initial_logits(
 def average_errors(
     losses: Sequence[Loss | str], num_classes: Sequence[int], *, sigma: float = 1.0, points: int = 33
 ) -> pd.DataFrame:
-    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (paper 002, Eq. 3).
+    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper, Eq. 3).
 
     >>> average_errors(["mae:scale=2"], [10, 100], points=3)
               loss  classes  logit     error
@@ -258,7 +258,7 @@ def average_error_figure(
         title="How hard the labelled logit is pulled, before training",
         reading="A loss starts where its curve rises above the logits drawn below it; with more classes the curves of "
         "bounded losses move to the right, and the logits stay.",
-        paper="002 Figs. 1-3, appendix Figs. 2, 3",
+        paper="bias paper, Figs. 1-3, appendix Figs. 2, 3",
         data=data,
         layers=(Layer("area", "logit", "density", color="logits"), Layer("line", "logit", "pull", color="loss")),
         x_label="logit z_k of the label",
@@ -274,7 +274,7 @@ def error_map(
     """``pull`` −⟨δ_k⟩(0) over two hyperparameters, and the ``solution`` that keeps it as with ``like`` classes.
 
     The first of the pair runs over ``x``, the second over ``y`` or ``solution``, a tenth to ten times their values each
-    (paper 002, appendix Fig. 4).
+    (bias paper, appendix Fig. 4).
 
     >>> table = error_map("agce:a=0.6,q=0.6", 1000, ("a", "q"), points=3)
     >>> len(table.dropna(subset="pull")), bool(table["solution"].notna().any())
@@ -310,7 +310,7 @@ def error_map_figure(
         title=f"Where {loss} starts with {num_classes} classes as with {like}",
         reading=f"At the points an untrained network has the average error that {loss} gives it with {like} classes; "
         "equal colours start equally hard.",
-        paper="002 appendix Fig. 4",
+        paper="bias paper, appendix Fig. 4",
         data=table,
         layers=(
             Layer("contour", "x", "y", z="log_pull", label="log₁₀ −⟨δ_k⟩(0)"),
@@ -330,7 +330,7 @@ def logit_biases(
     C: Sequence[float] = (0.15,),
     sigma: float = 1.0,
 ) -> pd.DataFrame:
-    """``bias`` ε over the number of ``classes``, for mean probabilities ``C`` of the label (paper 002, Eq. 4).
+    """``bias`` ε over the number of ``classes``, for mean probabilities ``C`` of the label (bias paper, Eq. 4).
 
     >>> logit_biases([10, 100])["bias"].round(4).tolist()
     [0.5246, 3.0341]
@@ -348,7 +348,7 @@ def logit_bias_figure(*, C: Sequence[float] = (0.1, 0.15, 0.2), sigma: float = 1
         title="The logit bias that makes any number of classes start alike",
         reading="ε is added to the labelled logit in training, so that an untrained network gives the label the "
         "probability C on average; it grows like the logarithm of the number of classes.",
-        paper="002 appendix Fig. 1",
+        paper="bias paper, appendix Fig. 1",
         data=logit_biases(C=C, sigma=sigma),
         layers=(Layer("line", "classes", "bias", color="probability"),),
         x_label="classes K",
@@ -364,7 +364,7 @@ def logit_bias_figure(*, C: Sequence[float] = (0.1, 0.15, 0.2), sigma: float = 1
 def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, points: int = 121) -> pd.DataFrame:
     """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at the best variance.
 
-    In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (paper 000, section 3.1 and B.4).
+    In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper, section 3.1 and B.4).
 
     >>> attenuation([0.5], points=3)
        lambda  residual  loss  gradient
@@ -394,7 +394,7 @@ def attenuation_figure(lams: Sequence[float] = (0.1, 0.5, 1.0)) -> Figure:
         title="How the Logistic-Normal likelihood attenuates large residuals",
         reading="Up to a residual of λ the loss is a squared error; beyond it the learned variance keeps the loss at "
         "one, and the larger the residual, the smaller its gradient.",
-        paper="000 Fig. 2",
+        paper="LN paper, Fig. 2",
         data=table,
         layers=(Layer("line", "residual", "value", color="λ"),),
         x_label="residual r = |y − μ|",
@@ -408,7 +408,7 @@ def attenuation_figure(lams: Sequence[float] = (0.1, 0.5, 1.0)) -> Figure:
 def simplex_density(
     loc: Sequence[float] = (0.5, 0.3), root: Sequence[float] = (0.7, -0.5), lam: float = 0.4, *, points: int = 81
 ) -> pd.DataFrame:
-    """The ``density`` of a Logistic-Normal of three classes, in logit space and on the simplex (paper 000, Eq. 4).
+    """The ``density`` of a Logistic-Normal of three classes, in logit space and on the simplex (LN paper, Eq. 4).
 
     ``x`` and ``y`` are the logits; on the simplex they lay out (p_1, p_2, p_3) as a triangle whose corners are the
     classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the area of (p_1, p_2).
@@ -464,7 +464,7 @@ def simplex_figure(
         title="A normal distribution of logits is a Logistic-Normal one of probabilities",
         reading="The centred softmax carries the ellipse of the logits to the triangle of three classes, so that "
         "regression noise becomes label noise; colours are each density over its maximum.",
-        paper="000 Fig. 1",
+        paper="LN paper, Fig. 1",
         data=table,
         layers=(Layer("contour", "x", "y", z="share", label="density over its maximum"),),
         x_label="first coordinate",
@@ -483,16 +483,17 @@ def simplex_figure(
 class Robustness:
     """Which theorem covers a loss, with the numbers it rests on."""
 
-    symmetric: bool  # Σ_y L(z, y) is the same for all z (002 Eq. 1): robust to symmetric noise below (K − 1)/K
+    symmetric: bool  # Σ_y L(z, y) is the same for all z (bias paper, Eq. 1): robust to symmetric noise below (K − 1)/K
     total: float  # that sum, its mean over random logits
     spread: float  # largest less smallest sum over random logits
-    largest_ratio: float | None  # the loss is asymmetric up to this r̃ (004 §3.1); None where it isn't a function of p_y
+    largest_ratio: float | None  # asymmetric up to this r̃ (curriculum paper, §3.1); None where not a function of p_y
     noise_ratio: float | None  # r̃ of the transition matrix; None without one
     asymmetric: bool | None  # whether r̃ < 1 and r̃ ≤ largest_ratio; None where either is unknown
 
 
 def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = None) -> Robustness:
-    """Test a loss against the conditions of 002 Eq. 1 (symmetric) and 004 §3.1 (asymmetric, for this transition).
+    """Test a loss against the conditions of bias paper, Eq. 1 (symmetric) and curriculum paper, §3.1 (asymmetric, for
+    this transition).
 
     ``transition`` (K, K) is T[i, j] = P(given j | true i). The infimum of (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) is
     computed, not taken from A.3, which has AUL's cases swapped: AUL is asymmetric for every r̃ ≤ 1 where q ≤ 1, and up

@@ -1,4 +1,4 @@
-"""The loss around a trained model: filter-normalised landscapes (Li et al. 2018; paper 001, Fig. 2), their sharpness.
+"""The loss around a trained model: filter-normalised landscapes (Li et al. 2018; SLN paper, Fig. 2), their sharpness.
 
 A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂. The directions are random, each filter of
 them as long as the model's own filter, so that models whose weights differ in scale can be compared: at distance 1 the
@@ -221,7 +221,7 @@ def run_landscape(
 
 
 def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figure]:
-    """Contours and surfaces of landscapes, by name, on one scale (paper 001, Fig. 2); other seeds are not compared."""
+    """Contours and surfaces of landscapes, by name, on one scale (SLN paper, Fig. 2); other seeds are not compared."""
     if not landscapes:
         raise ValueError("Expected a landscape at least, got none.")
     made = {name: [found.made_by.get(key) for key in ("seed", "criterion")] for name, found in landscapes.items()}
@@ -249,7 +249,7 @@ def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figu
         "Loss around the trained model",
         "Lines close together are a sharp minimum, wide plains a flat one; one unit changes each filter by its own "
         f"length, losses above {CUT:g} are cut off. {numbers}",
-        "001 Fig. 2",
+        "SLN paper, Fig. 2",
         data,
         (Layer("contour", "alpha", "beta", z="shown", label="loss"),),
         *labels,
@@ -259,7 +259,7 @@ def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figu
         "landscape-surface",
         "Loss around the trained model as a surface",
         f"The steeper the bowl, the sharper the minimum; all surfaces have one scale. {numbers}",
-        "001 Fig. 2",
+        "SLN paper, Fig. 2",
         data,
         (Layer("surface", "alpha", "beta", z="shown", label="loss"),),
         *labels,

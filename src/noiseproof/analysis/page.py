@@ -19,12 +19,12 @@ from noiseproof.analysis.shell import pack, render
 LARGEST = 6_000_000  # bytes of a page
 DIGITS = 6  # of the numbers on a page that would be larger with all of them
 STROKES = ("none", "6 4", "2 3", "7 3 2 3", "11 3")
-PAPERS = {
-    "000": "Englesson, Mehrpanah, Azizpour: Logistic-Normal Likelihoods for Heteroscedastic Label Noise",
-    "001": "Chen et al.: Noise against Noise: Stochastic Label Noise Helps Combat Inherent Label Noise",
-    "002": "Staats, Thamm, Rosenow: Noise-Robust Loss Functions: Enhancing Bounded Losses",
-    "003": "Lu, Bo, He: Noise Attention Learning: Enhancing Noise Robustness by Gradient Scaling",
-    "004": "Ou, Zhang: A Curriculum View of Robust Loss Functions",
+PAPERS = {  # as figures name them
+    "LN": "Englesson, Mehrpanah, Azizpour: Logistic-Normal Likelihoods for Heteroscedastic Label Noise",
+    "SLN": "Chen et al.: Noise against Noise: Stochastic Label Noise Helps Combat Inherent Label Noise",
+    "bias": "Staats, Thamm, Rosenow: Noise-Robust Loss Functions: Enhancing Bounded Losses",
+    "NAL": "Lu, Bo, He: Noise Attention Learning: Enhancing Noise Robustness by Gradient Scaling",
+    "curriculum": "Ou, Zhang: A Curriculum View of Robust Loss Functions",
 }
 
 
@@ -77,7 +77,7 @@ def make_page(
         runs=_table(runs),
         stages=[{"name": name, "entries": items} for name, items in stages.items()],
         shared=_shared(drawn, styles),
-        papers=[(number, name) for number, name in PAPERS.items() if number in mentioned],
+        papers=[(name, title) for name, title in PAPERS.items() if f"{name} paper" in mentioned],
         plotly=code[1],
     )
 

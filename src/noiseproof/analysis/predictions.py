@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = NDArray[Any]
 
-INTERVALS = 50  # of the dissection: 1000 samples each on CIFAR, as in paper 001
+INTERVALS = 50  # of the dissection: 1000 samples each on CIFAR, as in the SLN paper
 STAGE = "After training"
 KNOWS_TRUTH = "a dataset whose clean labels are known, such as one with synthetic noise"
 
@@ -102,7 +102,7 @@ CASES = {  # label right?, prediction right?
 def dissection(
     labels: ArrayLike, predicted: ArrayLike, losses: ArrayLike, clean: ArrayLike, *, size: int | None = None
 ) -> pd.DataFrame:
-    """Samples in ascending order of loss, ``size`` to an interval, counted by the four cases (paper 001, Fig. 4).
+    """Samples in ascending order of loss, ``size`` to an interval, counted by the four cases (SLN paper, Fig. 4).
 
     ``rank`` is the number of samples before an interval's middle. By default 50 intervals.
 
@@ -129,11 +129,11 @@ def dissection(
 
 
 def dissection_figure(runs: Mapping[str, Predictions]) -> Figure | Missing:
-    """Samples by rank of their loss, in four cases (paper 001, Fig. 4)."""
+    """Samples by rank of their loss, in four cases (SLN paper, Fig. 4)."""
     title = "Which samples have small losses"
     known = {name: p for name, p in runs.items() if p.clean is not None}
     if not known:
-        return Missing("dissection", title, "001 Figs. 4, 9", KNOWS_TRUTH, STAGE)
+        return Missing("dissection", title, "SLN paper, Figs. 4, 9", KNOWS_TRUTH, STAGE)
     tables = {}
     for name, p in known.items():
         assert p.clean is not None
@@ -145,7 +145,7 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> Figure | Missing:
         title,
         "From the smallest loss to the largest: wrong labels among the small losses were memorised; wrong labels with "
         "right predictions are what label correction can mend.",
-        "001 Figs. 4, 9",
+        "SLN paper, Figs. 4, 9",
         stacked(tables),
         (Layer("area", "rank", "share", color="case"),),
         "samples in ascending order of loss",
@@ -182,7 +182,7 @@ def histogram(values: Array, groups: Mapping[str, Array], edges: Array, name: st
 def label_probability(
     labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None, *, bins: int = 50
 ) -> pd.DataFrame:
-    """Density of p_y, the probability of the given label, of right and of wrong labels apart (paper 001, Fig. 3).
+    """Density of p_y, the probability of the given label, of right and of wrong labels apart (SLN paper, Fig. 3).
 
     >>> table = label_probability([0, 1], [[0.9, 0.1], [0.6, 0.4]], clean=[0, 0], bins=2)
     >>> table[table["density"] > 0][["labels", "probability", "density"]].values.tolist()
@@ -199,13 +199,13 @@ def label_probability(
 
 
 def label_probability_figure(runs: Mapping[str, Predictions], *, bins: int = 50) -> Figure:
-    """Density of the probability of the given label (paper 001, Fig. 3)."""
+    """Density of the probability of the given label (SLN paper, Fig. 3)."""
     return Figure(
         "label-probability",
         "How sure the model is of the given labels",
         "Robust training keeps the probabilities of wrong labels away from one, and moves those of right labels "
         "little.",
-        "001 Fig. 3",
+        "SLN paper, Fig. 3",
         stacked({name: label_probability(p.labels, p.pred_probs, p.clean, bins=bins) for name, p in runs.items()}),
         (Layer("line", "probability", "density", color="method", dash="labels"),),
         "predicted probability of the given label",
@@ -215,7 +215,7 @@ def label_probability_figure(runs: Mapping[str, Predictions], *, bins: int = 50)
 
 
 def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd.DataFrame:
-    """How many rows of a clean class bear a label, and their share of the class (paper 003, Figs. 1-6).
+    """How many rows of a clean class bear a label, and their share of the class (NAL paper, Figs. 1-6).
 
     Rows of no class (−1) are left out.
 
@@ -242,7 +242,7 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
 
 
 def confusion_figure(runs: Mapping[str, Predictions]) -> Figure | Missing:
-    """Given, and corrected or predicted labels against clean ones (paper 003, Figs. 1-6)."""
+    """Given, and corrected or predicted labels against clean ones (NAL paper, Figs. 1-6)."""
     title = "Labels against the truth"
     tables: dict[str, pd.DataFrame] = {}
     seen: list[Array] = []
@@ -258,13 +258,13 @@ def confusion_figure(runs: Mapping[str, Predictions]) -> Figure | Missing:
             right = np.mean(labels == p.clean)
             tables[f"{what} ({right:.1%} right)"] = confusion(labels, p.clean, p.names)
     if not tables:
-        return Missing("confusion", title, "003 Figs. 1-6", KNOWS_TRUTH, STAGE)
+        return Missing("confusion", title, "NAL paper, Figs. 1-6", KNOWS_TRUTH, STAGE)
     return Figure(
         "confusion",
         title,
         "The brighter the diagonal, the more labels of a class are right; what lights up beside it is what the class "
         "is mistaken for.",
-        "003 Figs. 1-6",
+        "NAL paper, Figs. 1-6",
         stacked(tables, "labels"),
         (Layer("heat", "label", "clean", z="percent", label="% of the class"),),
         "label",
@@ -340,7 +340,7 @@ def reliability_figure(runs: Mapping[str, Predictions], *, bins: int = 15) -> Fi
         "reliability",
         "Reliability diagram",
         "Below the diagonal a model is surer than it is right, above it less sure.",
-        "000 App. G.2",
+        "LN paper, App. G.2",
         stacked({name: reliability(p.labels, p.pred_probs, bins=bins) for name, p in runs.items()}),
         (
             Layer("line", "middle", "middle", label="as right as sure"),
@@ -365,7 +365,7 @@ def calibration_figure(runs: Mapping[str, Predictions], *, bins: int = 15) -> Fi
         "calibration",
         "Calibration",
         "The lower, the better the predicted probabilities can be taken at their word.",
-        "000 App. G.2",
+        "LN paper, App. G.2",
         pd.DataFrame(rows),
         (Layer("bars", "metric", "value", color="method"),),
         "",
@@ -380,7 +380,7 @@ def calibration_figure(runs: Mapping[str, Predictions], *, bins: int = 15) -> Fi
 
 
 def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
-    """Mean over rows of the mean of −log p(y) over the labels of a row (paper 000, App. G.2, Eq. 29 and Table 4).
+    """Mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App. G.2, Eq. 29 and Table 4).
 
     ``annotations`` are (N, A), −1 where an annotator did not label a row.
 
@@ -411,16 +411,18 @@ def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> 
     return torch.stack(columns, 1).numpy()
 
 
-ANNOTATOR_NLL = {"het-τ-Σ": 1.66, "ce": 1.60, "gce": 1.58, "nan": 1.54, "ln": 1.18}  # 000 Table 4, without noise added
+ANNOTATOR_NLL = {"het-τ-Σ": 1.66, "ce": 1.60, "gce": 1.58, "nan": 1.54, "ln": 1.18}  # LN paper, Table 4, no noise added
 
 
 def annotator_figure(nll: Mapping[str, float], published: Mapping[str, float] = ANNOTATOR_NLL) -> Figure | Missing:
-    """Multi-annotator NLL of each run on CIFAR-10's training set, beside the published ones (paper 000, Table 4)."""
+    """Multi-annotator NLL of each run on CIFAR-10's training set, beside the published ones (LN paper, Table 4)."""
     import pandas as pd
 
     title = "What three annotators would say"
     if not nll:
-        return Missing("annotators", title, "000 Table 4", "a run on CIFAR-10, and CIFAR-10N's labels beside it", STAGE)
+        return Missing(
+            "annotators", title, "LN paper, Table 4", "a run on CIFAR-10, and CIFAR-10N's labels beside it", STAGE
+        )
     sources = {"measured": nll, "published": published}
     rows = [{"numbers": source, "method": m, "nll": value} for source, of in sources.items() for m, value in of.items()]
     return Figure(
@@ -428,7 +430,7 @@ def annotator_figure(nll: Mapping[str, float], published: Mapping[str, float] = 
         title,
         "The lower, the better the predicted distribution covers the labels that different people give to an image; "
         "the published models were trained on CIFAR-10's own labels.",
-        "000 Table 4",
+        "LN paper, Table 4",
         pd.DataFrame(rows),
         (Layer("bars", "method", "nll", color="numbers"),),
         "",
@@ -459,13 +461,13 @@ def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def cost_figure(runs: pd.DataFrame) -> Figure:
-    """Accuracy against training time (paper 001, Fig. 8): a table with ``method``, ``seconds`` and ``accuracy``."""
+    """Accuracy against training time (SLN paper, Fig. 8): a table with ``method``, ``seconds`` and ``accuracy``."""
     _check_columns(runs, ["method", "seconds", "accuracy"])
     return Figure(
         "cost",
         "Accuracy against training time",
         "The nearer to the upper left corner, the more accuracy for the time; compare only runs of the same machine.",
-        "001 Fig. 8",
+        "SLN paper, Fig. 8",
         runs,
         (Layer("points", "seconds", "accuracy", color="method"),),
         "seconds of training",
@@ -485,7 +487,8 @@ def sensitivity(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accur
 
 
 def sensitivity_figure(runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accuracy") -> Figure:
-    """``metric`` over one hyperparameter, as a band (001 Fig. 6), or over two, as a heat map (000 Figs. 5, 8)."""
+    """``metric`` over one hyperparameter, as a band (SLN paper, Fig. 6), or over two, as a heat map (LN paper, Figs. 5,
+    8)."""
     if len(by) not in (1, 2):
         raise ValueError(f"Expected one or two hyperparameters to look at, got {list(by)}.")
     table, words = sensitivity(runs, by, metric), metric.replace("_", " ")
@@ -498,7 +501,7 @@ def sensitivity_figure(runs: pd.DataFrame, by: Sequence[str], metric: str = "tes
         "sensitivity-" + "-".join(by),
         f"Sensitivity to {' and '.join(by)}",
         f"Mean {words} over seeds: where it changes little around the best value, the method needs little tuning.",
-        "001 Fig. 6" if len(by) == 1 else "000 Figs. 5, 8",
+        "SLN paper, Fig. 6" if len(by) == 1 else "LN paper, Figs. 5, 8",
         table,
         (layer,),
         by[0],
@@ -585,8 +588,10 @@ def prediction_figures(
     votes = {name: said for name, run in found.items() if (said := _annotations(run)) is not None}
     nll = {name: annotator_nll(said[train[name].rows], train[name].pred_probs) for name, said in votes.items()}
     needs = f"a run whose data and weights can be read.{why}" if why else "a dataset with test rows"
-    unsure = Missing("label-probability", "How sure the model is of the given labels", "001 Fig. 3", needs, STAGE)
-    unread = Missing("reliability", "Reliability diagram", "000 App. G.2", needs, STAGE)
+    unsure = Missing(
+        "label-probability", "How sure the model is of the given labels", "SLN paper, Fig. 3", needs, STAGE
+    )
+    unread = Missing("reliability", "Reliability diagram", "LN paper, App. G.2", needs, STAGE)
     figures: list[Figure | Missing] = [
         dissection_figure(train),
         label_probability_figure(train) if train else unsure,

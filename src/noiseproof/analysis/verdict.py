@@ -10,8 +10,8 @@ Two things keep a loss from learning, and both are seen in its mean weight w̄ o
   margin takes from its start to zero where dΔ/dt = w̄(Δ): the integral of 1/w̄, so that it counts how the weight decays
   as Δ grows.
 
-The thresholds lie between the cells of 004 Table 2 and 002 Table 3 that learn and those that don't
-(``benchmarks/verdict.py``).
+The thresholds lie between the cells of curriculum paper, Table 2 and bias paper, Table 3 that learn and those that
+don't (``benchmarks/verdict.py``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Verdict:
     num_classes: int
     answer: Answer
     margin: float  # E[Δ] at the start
-    weight: float  # w̄ there: −⟨δ_k⟩(0) of 002 Eq. 3 for simulated logits
+    weight: float  # w̄ there: −⟨δ_k⟩(0) of bias paper, Eq. 3 for simulated logits
     maximum: float  # of w over all margins; of w̄ for losses that look at other classes too
     start: float  # weight/maximum
     left_behind: float  # w̄ at margin − FALL, over the maximum
@@ -227,20 +227,20 @@ def _better(loss: Loss, found: Verdict, weights: _Weights) -> tuple[Alternative,
     candidates: list[tuple[str, Loss]] = []
     if found.left_behind >= LEARNS:  # only slow
         strong = WeightedSum([(_round(scale / found.maximum), term) for scale, term in terms_of(loss)])
-        candidates.append(("the same loss with unit maximum weight (004 §5)", strong))
+        candidates.append(("the same loss with unit maximum weight (curriculum paper, §5)", strong))
     with suppress(NoSolution, ValueError):  # no hyperparameter, or several
         like = 10 if K <= 100 else 100
         same = calibrate(loss, K, like, sigma=sigma)
         params = {name: _round(value) for name, value in same.params.items()}
-        why = f"the average error that it has with {like} classes (002 §3.3)"
+        why = f"the average error that it has with {like} classes (bias paper, §3.3)"
         candidates.append((why, loss.with_hyperparameters(**params)))
     if loss.kind == "margin" and K > 2:
         tau = round(-expected_margin(10, sigma=sigma), 2)
         scaled = remargin_for(loss, K, by="scale", tau=tau, sigma=sigma)
-        candidates.append(("margins scaled to start as those of 10 classes do (004 §5.1.1)", scaled))
+        candidates.append(("margins scaled to start as those of 10 classes do (curriculum paper, §5.1.1)", scaled))
     with suppress(ValueError):  # no shift is that large
         shifted = Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 2))
-        candidates.append(("a logit bias with which the label's mean probability is 0.15 (002 Eq. 4)", shifted))
+        candidates.append(("a logit bias with which the label's mean probability is 0.15 (bias paper, Eq. 4)", shifted))
     better = []
     for why, candidate in candidates:
         other = _judge(candidate, weights)

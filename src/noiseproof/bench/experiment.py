@@ -36,7 +36,7 @@ from noiseproof.train.settings import PRECISIONS
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
 REVISED = {  # or here, where it is one method's
-    "nfl+mae@002": 3, "nfl+mae**@002": 3, "nce+mae@002": 2, "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2,
+    "nfl+mae@bias": 3, "nfl+mae**@bias": 3, "nce+mae@bias": 2, "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2,
     "het-tau-full": 2,
 }  # fmt: skip
 
@@ -58,9 +58,9 @@ class Experiment:
         settings: model, epochs, batches, optimiser.
         validation: the share of noisy rows that is held out.
         paper: whose way to prepare inputs is taken (``noiseproof.train.prepare``).
-        noise_seed: of the wrong labels and the rows held out; None: ``seed``, as in 000.
+        noise_seed: of the wrong labels and the rows held out; None: ``seed``, as in the LN paper.
         foreign: the dataset whose images open-set noise puts in.
-        rows: only so many training rows, the first; None: all. 000 trains on 50 000 of MNIST's.
+        rows: only so many training rows, the first; None: all. The LN paper trains on 50 000 of MNIST's.
         precision: 32, bf16 (the network's arithmetic, not the loss) or 64.
 
     >>> first = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=1)

@@ -118,8 +118,9 @@ def write_result(folder: Path, result: Json) -> None:
 def make_result(experiment: Experiment, outcome: Result | Exception, rate: float | None, made_by: Json) -> Json:
     """What is kept of a run: its last, best and oracle's epochs, or why it failed; what it cost and how it was made.
 
-    ``samples`` is how many Het averages over, which 000 does not say. ``seconds`` are those of all its epochs, over all
-    sittings, and of runs side by side each one's share. ``peak_memory`` is the largest that its process, or the GPU
+    ``samples`` is how many Het averages over, which the LN paper does not say. ``seconds`` are those of all its epochs,
+    over all sittings, and of runs side by side each one's share. ``peak_memory`` is the largest that its process, or
+    the GPU
     with all that went on beside it, ever had until then.
     """
     found: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}

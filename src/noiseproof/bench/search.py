@@ -30,9 +30,10 @@ from noiseproof.train.record import Row
 _RANGE = rf"(?:log\s*)?{NUMBER}\.\.{NUMBER}"
 _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
 
-# What 000 (App. C; its NAN is our sln) and 001 (App. B.1, 300 epochs; DivideMix's two one after the other) search.
+# What the LN paper (App. C; its NAN is our sln) and the SLN paper (App. B.1, 300 epochs; DivideMix's two one after the
+# other) search.
 GRIDS: dict[str, dict[str, str]] = {
-    "000": {
+    "ln": {
         "ls": "ls:alpha=[0.1,0.3,0.5,0.7,0.9]",
         "gce": "gce:q=[0.1,0.3,0.5,0.7,0.9]",
         "het-tau": "het-tau:tau=[0.1,0.5,1,10,20],samples=2000",
@@ -40,7 +41,7 @@ GRIDS: dict[str, dict[str, str]] = {
         "sln": "sln:sigma=[0.1,0.2,0.5,0.75,1]",
         "ln": "ln:tau=[0.1,0.5,1],lam=[0.5,1]",
     },
-    "001": {
+    "sln": {
         "ls": "ls:alpha=[0.2,0.5,0.8]",
         "tgce": "tgce:q=0.7,k=0.5,start=[0,50,100,150,200],every=10",
         "phuber": "phuber:tau=[2,5,10,30,50]",
@@ -49,13 +50,13 @@ GRIDS: dict[str, dict[str, str]] = {
         "dividemix": "dividemix:warmup=[10,30,50,100],lambda_u=[0,1,5,10,25]",
     },
 }
-ON_MNIST = {"000": {"ln": "ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]"}}  # where it differs
+ON_MNIST = {"ln": {"ln": "ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]"}}  # where it differs
 
 
 def grids_of(paper: str, dataset: str) -> dict[str, str]:
     """What ``paper`` searches on ``dataset``, by method; nothing if it is none that does.
 
-    >>> grids_of("000", "cifar10")["ln"], grids_of("000", "mnist")["ln"]
+    >>> grids_of("ln", "cifar10")["ln"], grids_of("ln", "mnist")["ln"]
     ('ln:tau=[0.1,0.5,1],lam=[0.5,1]', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]')
     """
     own = ON_MNIST.get(paper, {}) if dataset.partition(":")[0] == "mnist" else {}
@@ -172,9 +173,9 @@ def search_all(
 
     Each point is trained with the grid's ``seed`` alone; the one of the largest accuracy on the held-out noisy rows
     (``validation``; the papers take 0.1) after the last epoch is chosen, the first of equals. Clean labels have no say.
-    The seeds are the grid's and those after it, so that the run that was chosen is the first of them (000); with
-    ``full`` all of them are trained on all rows, the held-out ones too (001). ``engine`` are options of ``run_all``,
-    which runs nothing twice, and gets the points of all grids at once, then all seeds of what was chosen.
+    The seeds are the grid's and those after it, so that the run that was chosen is the first of them (LN paper); with
+    ``full`` all of them are trained on all rows, the held-out ones too (SLN paper). ``engine`` are options of
+    ``run_all``, which runs nothing twice, and gets the points of all grids at once, then all seeds of what was chosen.
 
     With ``trials``, Optuna's TPE chooses that many points of each grid, of ranges (``gce:q=0.1..0.9``,
     ``sln:sigma=log 0.01..1``) as well as of lists, and its median rule gives up, from a third of the epochs on, what is

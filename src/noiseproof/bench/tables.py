@@ -136,7 +136,7 @@ def load_table(id: str) -> Table:
 
     >>> table = load_table("ln-table1")
     >>> table.paper, table.number, len(table.cells), str(table.cells[0].published)
-    ('000', 'Table 1', 189, '99.27 ± 0.07')
+    ('ln', 'Table 1', 189, '99.27 ± 0.07')
     >>> table.cells[1].experiment(seed=3).noise
     'symmetric-all:rate=0.2,count=total'
     """

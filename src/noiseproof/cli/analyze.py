@@ -196,8 +196,8 @@ def _own(
 def _show_verdict(found: Verdict, probe: Probe | None) -> None:
     typer.echo(f"{found.loss} with {found.num_classes} classes {found.answer}: {found.reason}.\n")
     rows = [
-        ("margin", plain(found.margin), "mean Δ of the labels before training (004 Eq. 4)"),
-        ("weight", plain(found.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (002 Eq. 3)"),
+        ("margin", plain(found.margin), "mean Δ of the labels before training (curriculum paper, Eq. 4)"),
+        ("weight", plain(found.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)"),
         ("maximum", plain(found.maximum), "largest weight over all margins"),
         ("start", plain(found.start), "weight over maximum"),
         ("left behind", plain(found.left_behind), "weight of a margin that falls 3 below, over maximum"),

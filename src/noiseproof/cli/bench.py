@@ -348,10 +348,10 @@ def bench_compare(
     "search",
     epilog=examples(
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
-        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol 000",
+        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol the LN paper",
         "bench search ln-table1 --only mnist --only 'symmetric 40 %' --precision bf16",
-        "bench search 000 --noise symmetric:rate=0.4",
-        "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol 001 --full",
+        "bench search the LN paper --noise symmetric:rate=0.4",
+        "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol the SLN paper --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
         "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2 --seeds 5 --json",
         "bench search 'gce:q=[0.3,0.7]' --dataset mnist --data-dir /srv/data --results mine --accelerator cpu",
@@ -365,7 +365,7 @@ def bench_search(
         list[str],
         typer.Argument(
             metavar="GRID",
-            help="Methods with lists of values, or with --trials ranges, to search; 000 or 001: all that paper does; "
+            help="Methods with lists of values, or with --trials ranges, to search; ln or sln: all of that paper; "
             "a table of the papers: those of its cells, on their own data.",
         ),
     ],
@@ -373,7 +373,9 @@ def bench_search(
     dataset: Annotated[str | None, typer.Option(help="Of `noiseproof data list`, or your own, else digits.")] = None,
     noise: Annotated[str | None, typer.Option(help="Noise to put on the training labels, else none.")] = None,
     validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
-    full: Annotated[bool, typer.Option("--full", help="Train what was chosen on all rows, as 001 does.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Train what was chosen on all rows, as the SLN paper does.")
+    ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen; the search has the first seed.")] = 5,
     trials: Annotated[int | None, typer.Option(min=1, help="Points that Optuna chooses, in place of all.")] = None,
     results: ResultsDir = "results",
@@ -381,7 +383,9 @@ def bench_search(
     retry_failed: RetryFailed = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
-    protocol: Annotated[str | None, on_training("As this paper (000 … 004) trains on this dataset.")] = None,
+    protocol: Annotated[
+        str | None, on_training("As this paper trains on this dataset: ln, sln, bias, nal, curriculum.")
+    ] = None,
     model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
     epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
     precision: Annotated[str, on_training("32, bf16 or 64.")] = "32",

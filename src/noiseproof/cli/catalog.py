@@ -68,7 +68,7 @@ def calibrate(
 ) -> None:
     """Compute a loss's parameters for another number of classes, without training.
 
-    They give an untrained network the same average error as before (paper 002, section 3.3).
+    They give an untrained network the same average error as before (bias paper, section 3.3).
     """
     from noiseproof.losses import get_loss
     from noiseproof.losses.calibrate import calibrate, expected_margin, logit_bias
@@ -85,9 +85,9 @@ def calibrate(
         })  # fmt: skip
     rows = [
         *((k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes") for k, v in found.params.items()),
-        ("average error", plain(found.error), f"⟨δ_k⟩(0), the same as {before} at {like} classes (002 Eq. 3)"),
-        ("logit bias", plain(bias), "ε for any loss: the label's mean probability is 0.15 (002 Eq. 4)"),
-        ("expected margin", plain(margin), "E[Δ_y] before training, exact (004 Eq. 4)"),
+        ("average error", plain(found.error), f"⟨δ_k⟩(0), the same as {before} at {like} classes (bias paper, Eq. 3)"),
+        ("logit bias", plain(bias), "ε for any loss: the label's mean probability is 0.15 (bias paper, Eq. 4)"),
+        ("expected margin", plain(margin), "E[Δ_y] before training, exact (curriculum paper, Eq. 4)"),
     ]
     show((f"at {classes} classes", "value", "meaning"), rows)
     if found.curve:

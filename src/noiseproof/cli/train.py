@@ -50,7 +50,7 @@ LONGEST = 200  # bytes of a folder's name; disks take 255
 @app.command(
     epilog=examples(
         "train --noise symmetric:rate=0.4 --method gce",
-        "train --dataset cifar10 --noise asymmetric-cifar10:rate=0.4 --method sln-mo-lc@001 --protocol 001",
+        "train --dataset cifar10 --noise asymmetric-cifar10:rate=0.4 --method sln-mo-lc@sln --protocol the SLN paper",
         "train --dataset table:table=mine.csv,label=kind --method gce:q=0.7",
         "train --dataset cifar100 --method ce --devices 8 --nodes 4 --precision bf16",
         "train --dataset cifar10 --method ln --dry-run",
@@ -81,7 +81,9 @@ def train(
     as_json: AsJson = False,
     data_dir: DataDir = None,
     foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
-    protocol: Annotated[str | None, on_training("As this paper (000 … 004) trains on this dataset.")] = None,
+    protocol: Annotated[
+        str | None, on_training("As this paper trains on this dataset: ln, sln, bias, nal, curriculum.")
+    ] = None,
     model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
     epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
     batch_size: Annotated[str | None, on_training("Rows of a step, or full.")] = None,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def margin(logits: Tensor, target: Tensor) -> Tensor:
-    """Soft margin Δ_y of the labelled class (paper 004, section 4), exact where p_y → 1 too.
+    """Soft margin Δ_y of the labelled class (curriculum paper, section 4), exact where p_y → 1 too.
 
     ``z_y − logsumexp`` of *all* classes cancels when p_y → 1; the logsumexp of the *other* classes does not.
 

@@ -157,7 +157,7 @@ class PadCrop(Transform):
 
 @dataclass(frozen=True)
 class Shift(Transform):
-    """Move by up to ``max_fraction`` of height and width, in whole pixels, each move equally likely (paper 004).
+    """Move by up to ``max_fraction`` of height and width, in whole pixels, each move equally likely (curriculum paper).
 
     ``Shift(0.125)`` of a 32-pixel image is ``PadCrop(4)``, number for number.
     """
@@ -315,9 +315,10 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, full: int) -> Tens
 
 @dataclass(frozen=True)
 class Rotate(Transform):
-    """Turn about the centre by an angle uniform in ±``degrees``; what comes from outside is zero (paper 002).
+    """Turn about the centre by an angle uniform in ±``degrees``; what comes from outside is zero (bias paper).
 
-    One batched sampling grid. The code that paper 002 cites for CIFAR-100 leaves torchvision's default, the nearest
+    One batched sampling grid. The code that the bias paper cites for CIFAR-100 leaves torchvision's default, the
+    nearest
     pixel: that is ``interpolation="nearest"`` here.
     """
 
@@ -533,36 +534,36 @@ _RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transf
     (None, "animal10n"): ((Flip(),), (), IMAGENET),
     (None, "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
     (None, "webvision"): ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), IMAGENET),
-    ("000", "mnist"): ((), (), Normalise((0.0,), (1.0,))),
-    ("000", "fashion-mnist"): ((), (), Normalise((0.0,), (1.0,))),
-    ("000", "cifar10"): ((PadCrop(2), Flip()), (), _CIFAR10),
-    ("000", "cifar100"): ((PadCrop(2), Flip()), (), _CIFAR10),
-    ("000", "clothing1m"): (
+    ("ln", "mnist"): ((), (), Normalise((0.0,), (1.0,))),
+    ("ln", "fashion-mnist"): ((), (), Normalise((0.0,), (1.0,))),
+    ("ln", "cifar10"): ((PadCrop(2), Flip()), (), _CIFAR10),
+    ("ln", "cifar100"): ((PadCrop(2), Flip()), (), _CIFAR10),
+    ("ln", "clothing1m"): (
         (Resize((256, 256)), PadCrop(0, size=224), Flip()),
         (ResizeCrop((256, 256), 224),),
         _CLOTHING,
     ),
-    ("001", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
-    ("001", "cifar100"): (_CROP_FLIP, (), Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))),
-    ("001", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    ("002", "fashion-mnist"): ((Flip(), PadCrop(4)), (), _FASHION),
-    ("002", "cifar10"): ((Flip(), PadCrop(4)), (), IMAGENET),
-    ("002", "cifar100"): (
+    ("sln", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
+    ("sln", "cifar100"): (_CROP_FLIP, (), Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))),
+    ("sln", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
+    ("bias", "fashion-mnist"): ((Flip(), PadCrop(4)), (), _FASHION),
+    ("bias", "cifar10"): ((Flip(), PadCrop(4)), (), IMAGENET),
+    ("bias", "cifar100"): (
         (PadCrop(4), Flip(), Rotate(15)),
         (),
         Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
     ),
-    ("002", "webvision"): ((Resize(256), Flip(), PadCrop(0, size=224)), (ResizeCrop(256, 224),), IMAGENET),
-    ("003", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
-    ("003", "cifar100"): (_CROP_FLIP, (), Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))),
-    ("003", "animal10n"): ((Flip(),), (), IMAGENET),
-    ("003", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    ("003", "webvision"): ((Resize(256), PadCrop(0, size=227), Flip()), (ResizeCrop(256, 227),), IMAGENET),
-    ("004", "mnist"): ((), (), _MNIST),
-    ("004", "cifar10"): ((Shift(0.125), Flip()), (), _CIFAR10),
-    ("004", "cifar100"): ((Shift(0.125), Flip()), (), _CIFAR100),
+    ("bias", "webvision"): ((Resize(256), Flip(), PadCrop(0, size=224)), (ResizeCrop(256, 224),), IMAGENET),
+    ("nal", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
+    ("nal", "cifar100"): (_CROP_FLIP, (), Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))),
+    ("nal", "animal10n"): ((Flip(),), (), IMAGENET),
+    ("nal", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
+    ("nal", "webvision"): ((Resize(256), PadCrop(0, size=227), Flip()), (ResizeCrop(256, 227),), IMAGENET),
+    ("curriculum", "mnist"): ((), (), _MNIST),
+    ("curriculum", "cifar10"): ((Shift(0.125), Flip()), (), _CIFAR10),
+    ("curriculum", "cifar100"): ((Shift(0.125), Flip()), (), _CIFAR100),
     ("zhou2021", "cifar100"): ((PadCrop(4), Flip(), Rotate(20, "nearest")), (), _CIFAR100),
-    ("004", "webvision"): (
+    ("curriculum", "webvision"): (
         (RandomResizedCrop(224), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.2)),
         (ResizeCrop(256, 224),),
         IMAGENET,
@@ -575,22 +576,25 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
 
     What a paper does not state is filled in:
 
-    - 000 (LN): from its code, as no augmentation is in the text. MNIST is only scaled to [0, 1]; both CIFARs are padded
-      by 2 and normalised with CIFAR-10's constants; Clothing1M is resized to 256 × 256 whatever its shape.
-    - 001, App. B: "per-pixel normalization" is by channel in its code, with the constants given here.
-    - 002, App.: constants as printed (CIFAR-10 with ImageNet's). It does not say how WebVision's images are resized
-      before the crop of 224: the shorter side to 256, the usual. Its MLP1024 only normalises: ``train=False``.
-    - 003, App. B.1: constants from its code, which does not crop ANIMAL-10N (64 × 64), resizes Clothing1M's shorter
-      side to 256 (256 × 256 in the text), and does not resize WebVision before the crop of 227; images of a batch
+    - The LN paper (LN): from its code, as no augmentation is in the text. MNIST is only scaled to [0, 1]; both CIFARs
+      are padded by 2 and normalised with CIFAR-10's constants; Clothing1M is resized to 256 × 256 whatever its shape.
+    - SLN paper, App. B: "per-pixel normalization" is by channel in its code, with the constants given here.
+    - bias paper, App.: constants as printed (CIFAR-10 with ImageNet's). It does not say how WebVision's images are
+      resized before the crop of 224: the shorter side to 256, the usual. Its MLP1024 only normalises: ``train=False``.
+    - NAL paper, App. B.1: constants from its code, which does not crop ANIMAL-10N (64 × 64), resizes Clothing1M's
+      shorter side to 256 (256 × 256 in the text), and does not resize WebVision before the crop of 227; images of a
+      batch
       need one size, so here its shorter side becomes 256 first.
-    - 004, App. B: neither constants nor amounts, so those of the code it builds on (Ma et al. 2020, Zhou et al. 2021):
-      moves by up to 4 of 32 pixels; on WebVision a random box resized to 224 and jitter of (0.4, 0.4, 0.4, 0.2). That
-      code turns CIFAR-100's images as well, by up to 20°, which 004 does not name: ``zhou2021``, for their rows.
+    - curriculum paper, App. B: neither constants nor amounts, so those of the code it builds on (Ma et al. 2020, Zhou
+      et al. 2021): moves by up to 4 of 32 pixels; on WebVision a random box resized to 224 and jitter of (0.4, 0.4,
+      0.4, 0.2). That
+      code turns CIFAR-100's images as well, by up to 20°, which the curriculum paper does not name: ``zhou2021``, for
+      their rows.
     - without a paper: pad 4, crop and flip on CIFAR, the usual view of the large sets, the data's own constants.
 
     CIFAR-10N and CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
 
-    >>> augmentation("cifar10", "002").transforms[:2]
+    >>> augmentation("cifar10", "bias").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
     """
     name = SAME_IMAGES.get(dataset, dataset)

@@ -169,7 +169,7 @@ class NoisyData:
         )
 
     def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
-        """Training part and noisy validation part, at random (paper 000 validates on 10 % of the noisy labels).
+        """Training part and noisy validation part, at random (the LN paper validates on 10 % of the noisy labels).
 
         Rows of one ``index``, the labels that several annotators gave to a sample, go to the same part.
         """

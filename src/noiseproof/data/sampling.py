@@ -15,8 +15,8 @@ from noiseproof.data.base import own_generator, shuffled
 class ClassBalanced(Sampler[int]):
     """As many rows of each given class in every epoch, in random order.
 
-    Paper 001, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; paper 000 does the same).
-    Paper 003, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to classes drawn at random.
+    SLN paper, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; the LN paper does the same).
+    NAL paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to classes drawn at random.
     No row comes twice unless its class is too small; then all its rows come equally often, but for the last round.
     An epoch's rows depend on the seed and its number only.
     """

@@ -1,4 +1,4 @@
-"""The sets that need no files: paper 000's two synthetic ones, and scikit-learn's bundled digits."""
+"""The sets that need no files: the LN paper's two synthetic ones, and scikit-learn's bundled digits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _split(x: Any, y: Any, dtype: torch.dtype = torch.float32) -> Split:
 
 @DATASETS.register("two-moons")
 def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int = 0) -> Dataset:
-    """Two interleaved half circles in the plane (paper 000, section 5.3); ``spread`` is the noise on the points."""
+    """Two interleaved half circles in the plane (LN paper, section 5.3); ``spread`` is the noise on the points."""
     from sklearn.datasets import make_moons
 
     check_number("spread", spread, "[0, inf)", 0)
@@ -38,7 +38,7 @@ def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int 
 
 @DATASETS.register("circles")
 def circles(n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: float = 0.5, seed: int = 0) -> Dataset:
-    """Two circles of different radii (paper 000, section 5.3); ``factor`` is the inner radius."""
+    """Two circles of different radii (LN paper, section 5.3); ``factor`` is the inner radius."""
     from sklearn.datasets import make_circles
 
     options = {

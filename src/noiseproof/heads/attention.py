@@ -12,7 +12,7 @@ from noiseproof.heads.base import HEADS, Head
 
 @HEADS.register("attention")
 class Attention(Head):
-    """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of paper 003.
+    """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
 
     >>> import torch
     >>> Attention(8, 3)(torch.zeros(2, 8)).attention.shape

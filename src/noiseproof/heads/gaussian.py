@@ -14,7 +14,7 @@ from noiseproof.heads.base import HEADS, Head
 
 @HEADS.register("gaussian-root")
 class GaussianRoot(Head):
-    """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (paper 000, Eq. 9).
+    """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
 
     >>> import torch
     >>> GaussianRoot(8, 3)(torch.zeros(2, 8)).root.shape

@@ -1,4 +1,4 @@
-"""A Gaussian-process classifier in closed form: labels through the softmax-centred bijection (paper 000, section 6)."""
+"""A Gaussian-process classifier in closed form: labels through the softmax-centred bijection (LN paper, section 6)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ BLOCK = 2**21  # numbers of the quadrature in memory at once
 class GaussianProcessClassifier:
     """Regression of the labels' log-odds by a Gaussian process, whose posterior over logits is exact.
 
-    Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (000 section 2.2; with the dummy class of section 3.2
-    D = K, and Y is one constant at the label and zero elsewhere). Then Y_d = f_d + ε with f_d ~ GP(0, k), ε ~ N(0, σ²)
+    Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the dummy class of
+    section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then Y_d = f_d + ε with f_d ~ GP(0, k), ε
+    ~ N(0, σ²)
     and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²) for all d, so that one Cholesky factor gives the marginal likelihood,
     which chooses ℓ, s² and σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are E softmax(f(x)). They
     leave out ε, which is the labels' noise (section 3.3). A temperature would only scale Y, s and σ alike.

@@ -22,7 +22,7 @@ REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as 
 class NoiseAttention(Loss):
     """Noise attention learning: a head's attention τ says how much of a label the prediction has to explain itself.
 
-    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (paper 003, Eq. 1);
+    L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL paper, Eq. 1);
     τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
 
     Args:
@@ -40,7 +40,7 @@ class NoiseAttention(Loss):
 
     needs = frozenset({"logits", "attention"})
     formula: ClassVar[str] = "−Σ_k q_k log(τ p_k + (1 − τ) q_k) − λ log τ"
-    source: ClassVar[str] = "003 Eq. 1, Theorem 1"
+    source: ClassVar[str] = "NAL paper, Eq. 1, Theorem 1"
     kind: Kind = "other"
     linear = False
 
@@ -99,7 +99,7 @@ class EarlyLearning(Loss):
 
     needs = frozenset({"logits", "memory"})
     formula: ClassVar[str] = "−log p + λ log(1 − Σ_k t_k p_k)"
-    source: ClassVar[str] = "003 Table 2 (ELR); Liu et al. 2020"
+    source: ClassVar[str] = "NAL paper, Table 2 (ELR); Liu et al. 2020"
     kind: Kind = "other"
 
     def __init__(self, lam: float = 3.0, clip: float = 0.0, **options: Any) -> None:

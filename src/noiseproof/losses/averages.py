@@ -92,7 +92,7 @@ def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
 
 
 def mean_error(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
-    """⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (paper 002, Eq. 3), of a loss that is not a sum of others."""
+    """⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), of a loss that is not a sum of others."""
     if loss.needs != frozenset({"logits"}):
         raise ValueError(f"Expected a loss of logits alone, got `{loss}`, which needs {', '.join(sorted(loss.needs))}.")
     if loss.kind != "margin":

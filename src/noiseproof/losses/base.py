@@ -37,7 +37,7 @@ class Loss(nn.Module):
     """A loss of logits and labels, called like ``torch.nn.CrossEntropyLoss``.
 
     The target is class indices (B,) or real numbers (B, K) with L(z, t) = Σ_k t_k·L(z, k): entries may be negative
-    and need not sum to one, because stochastic label noise (paper 001, Eq. 3) makes such targets.
+    and need not sum to one, because stochastic label noise (SLN paper, Eq. 3) makes such targets.
 
     Args:
         weight: weight of each class, (K,).
@@ -119,7 +119,7 @@ class Loss(nn.Module):
         return num_classes - self.implied
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        """Implicit curriculum w(Δ) = −dl/dΔ (paper 004, Eq. 1); ``unit`` scales its maximum to one."""
+        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1); ``unit`` scales its maximum to one."""
         raise TypeError(
             f"`{self}` looks at the other classes too, so it has no weight as a function of the margin alone. "
             "Use average_error(loss, z, num_classes) for its gradient at initialisation."
@@ -127,7 +127,7 @@ class Loss(nn.Module):
 
     @property
     def max_weight(self) -> float:
-        """Largest sample weight over all margins, which paper 004 divides every loss by."""
+        """Largest sample weight over all margins, which the curriculum paper divides every loss by."""
         low, high = -60.0, 60.0
         for _ in range(5):  # on a grid, and then between the neighbours of its best point
             grid = torch.linspace(low, high, 2001, dtype=torch.float64)

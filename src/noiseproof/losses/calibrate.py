@@ -1,4 +1,4 @@
-"""Hyperparameters from the number of classes, without training (papers 002 and 004).
+"""Hyperparameters from the number of classes, without training (papers the bias paper and the curriculum paper).
 
 At initialisation the logits are taken as independent N(0, σ²); :mod:`noiseproof.losses.averages` averages over them.
 """
@@ -32,8 +32,8 @@ class NoSolution(ValueError):
 def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> float:
     """Bias ε of the labelled logit that makes its mean probability ``C`` in an untrained network.
 
-    Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C, averaged over all logits, z_k included (paper 002,
-    Eq. 4). It is negative where C < 1/K. Paper 002 trains with the roundings 0.5 and 3.0, and with 5.2 at 1000.
+    Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C, averaged over all logits, z_k included (bias paper,
+    Eq. 4). It is negative where C < 1/K. The bias paper trains with the roundings 0.5 and 3.0, and with 5.2 at 1000.
 
     >>> [round(logit_bias(K), 4) for K in (10, 100, 1000)]
     [0.5246, 3.0341, 5.3576]
@@ -55,7 +55,7 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
     """Mean margin E[Δ_y] of an untrained network.
 
     Exact for N(0, σ²) logits; ``exact=False`` is the approximation −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)) of
-    paper 004, Eq. 4, which fails for few classes or large σ.
+    curriculum paper, Eq. 4, which fails for few classes or large σ.
 
     >>> round(expected_margin(100), 5), round(expected_margin(100, exact=False), 5)
     (-5.08666, -5.08644)
@@ -69,12 +69,12 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0, exact: bool = True)
 def average_error(loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.0) -> Z:
     """Mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the others are N(0, σ²).
 
-    ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (paper 002, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩ for a margin loss.
+    ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩ for a margin loss.
     Where it vanishes around z = 0, the loss doesn't learn. Other losses are averaged over a fixed sample of logits
     (relative error about 1e-4), the label taking each class in turn; ``peer``, and ``cr`` without a prior, as in a
     batch with equally many labels of each class. ``z`` may be a tensor of any shape.
 
-    >>> round(average_error("gce:q=0.7", 0.0, 100), 6)  # paper 002 prints −0.279
+    >>> round(average_error("gce:q=0.7", 0.0, 100), 6)  # The bias paper prints −0.279
     -0.028234
     >>> average_error("mae:scale=2", torch.tensor([0.0, 3.0, 6.0]), 100)
     tensor([-0.0123, -0.1971, -0.4079], dtype=torch.float64)
@@ -112,7 +112,7 @@ def calibrate(
 ) -> Calibration:
     """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
 
-    Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for θ' (paper 002, section 3.3 and appendix 4), the solution nearest to θ
+    Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for θ' (bias paper, section 3.3 and appendix 4), the solution nearest to θ
     where there are several.
 
     Args:
@@ -167,7 +167,7 @@ def calibrate(
 class _Tau(Remargin):
     """Remargin by what takes |E[Δ]| of ``num_classes`` to τ."""
 
-    source: ClassVar[str] = "004 §5.1.1"
+    source: ClassVar[str] = "curriculum paper, §5.1.1"
     by: ClassVar[By]
 
     def __init__(
@@ -186,8 +186,8 @@ class _Tau(Remargin):
 class TauShift(_Tau):
     """A loss shifted so that its mean margin at initialisation becomes −τ, whatever the number of classes.
 
-    l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (paper 004, section 5.1.1; C.1.1 misprints it). τ is |E[Δ]| of
-    10 classes by default.
+    l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1 misprints it). τ is
+    |E[Δ]| of 10 classes by default.
 
     >>> round(TauShift("mae", num_classes=100).shift, 4)
     2.4704
@@ -201,8 +201,8 @@ class TauShift(_Tau):
 class TauScale(_Tau):
     """A margin loss scaled so that its mean margin at initialisation becomes −τ, whatever the number of classes.
 
-    l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (paper 004, section 5.1.1). τ is |E[Δ]| of 10 classes by
-    default.
+    l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (curriculum paper, section 5.1.1). τ is |E[Δ]| of 10
+    classes by default.
 
     >>> round(TauScale("mae", num_classes=100).scale, 4)
     0.5143
@@ -217,7 +217,7 @@ def remargin_for(
 ) -> Remargin:
     """The loss whose mean margin at initialisation is −τ: shifted by |E[Δ]| − τ, or scaled by τ/|E[Δ]|.
 
-    Paper 004, section 5.1.1; τ is |E[Δ]| of 10 classes by default, which makes many classes start like ten.
+    curriculum paper, section 5.1.1; τ is |E[Δ]| of 10 classes by default, which makes many classes start like ten.
 
     >>> print(remargin_for("mae", 100, by="scale", tau=2.6))
     tau-scale:loss=(mae:scale=1.0),num_classes=100,tau=2.6,sigma=1.0

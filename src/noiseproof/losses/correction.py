@@ -58,7 +58,7 @@ class Corrected(Loss):
 class Forward(Corrected):
     """Forward correction: the cross entropy of the given label under the corrupted prediction.
 
-    L = −log (Tᵀp)_y = −log Σ_i p_i T[i, y] (paper 000's transposition mended). Computed as a logsumexp, so that a
+    L = −log (Tᵀp)_y = −log Σ_i p_i T[i, y] (the LN paper's transposition mended). Computed as a logsumexp, so that a
     sparse T stays right where p underflows.
 
     >>> Forward(T=[[0.8, 0.2], [0.0, 1.0]])(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
@@ -66,7 +66,7 @@ class Forward(Corrected):
     """
 
     formula: ClassVar[str] = "−log Σ_i p_i T[i, y]"
-    source: ClassVar[str] = "Patrini et al. 2017; 000 and 001 (Forward)"
+    source: ClassVar[str] = "Patrini et al. 2017; the LN paper and the SLN paper (Forward)"
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = self._log_p(out.logits)
@@ -94,7 +94,7 @@ class Backward(Corrected):
     """
 
     formula: ClassVar[str] = "−Σ_k T⁻¹[y, k] log p_k"
-    source: ClassVar[str] = "Patrini et al. 2017; 001 (Backward)"
+    source: ClassVar[str] = "Patrini et al. 2017; the SLN paper (Backward)"
 
     def __init__(self, T: Tensor | int, clip: float = 0.0, **options: Any) -> None:
         super().__init__(T, **options)

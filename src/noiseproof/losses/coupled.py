@@ -32,7 +32,7 @@ class CoupledLoss(Loss):
 class NCE(CoupledLoss):
     """Normalised cross entropy (Ma et al. 2020), a symmetric loss.
 
-    L = log p_y / Σ_k log p_k (paper 004, Table 1).
+    L = log p_y / Σ_k log p_k (curriculum paper, Table 1).
 
     >>> NCE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0563)
@@ -40,7 +40,7 @@ class NCE(CoupledLoss):
 
     vanishes = True
     formula: ClassVar[str] = "log p / Σ_k log p_k"
-    source: ClassVar[str] = "004 Table 1, Eq. 2; 002 Table 1"
+    source: ClassVar[str] = "curriculum paper, Table 1, Eq. 2; bias paper, Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
         return y.nll / -y.total(y.log_p)
@@ -48,7 +48,7 @@ class NCE(CoupledLoss):
 
 @register("nfl")
 class NFL(CoupledLoss):
-    """Normalised focal loss (Ma et al. 2020; paper 002 misprints it).
+    """Normalised focal loss (Ma et al. 2020; the bias paper misprints it).
 
     L = f(p_y) / Σ_k f(p_k) with f(p) = −(1 − p)^γ log p. ``detach`` reproduces the gradient of the released code,
     which treats every (1 − p)^γ as a constant.
@@ -59,7 +59,7 @@ class NFL(CoupledLoss):
 
     vanishes = True
     formula: ClassVar[str] = "f(p) / Σ_k f(p_k), f(p) = −(1 − p)^γ log p"
-    source: ClassVar[str] = "002 Table 1; Ma et al. 2020"
+    source: ClassVar[str] = "bias paper, Table 1; Ma et al. 2020"
 
     def __init__(self, gamma: float = 0.5, detach: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -107,16 +107,16 @@ class _FocalTotal(torch.autograd.Function):
 
 @register("mse")
 class MSE(CoupledLoss):
-    """Mean square error in 004's form: MAE plus α times a regulariser that raises entropy.
+    """Mean square error in the curriculum paper's form: MAE plus α times a regulariser that raises entropy.
 
-    L = 1 − p_y + α Σ_k p_k² (paper 004, A.5); α = ½ is half the Brier score.
+    L = 1 − p_y + α Σ_k p_k² (curriculum paper, A.5); α = ½ is half the Brier score.
 
     >>> MSE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.5142)
     """
 
     formula: ClassVar[str] = "1 − p + α Σ_k p_k²"
-    source: ClassVar[str] = "004 A.5, Eq. 5"
+    source: ClassVar[str] = "curriculum paper, A.5, Eq. 5"
 
     def __init__(self, alpha: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
@@ -130,14 +130,14 @@ class MSE(CoupledLoss):
 class Brier(CoupledLoss):
     """Brier score (Ghosh et al. 2017's MSE), zero for a certain label.
 
-    L = Σ_k (1(k = y) − p_k)² = (1 − p_y)² + Σ_{k≠y} p_k² (paper 004, A.5).
+    L = Σ_k (1(k = y) − p_k)² = (1 − p_y)² + Σ_{k≠y} p_k² (curriculum paper, A.5).
 
     >>> Brier()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0284)
     """
 
     formula: ClassVar[str] = "Σ_k (1(k = y) − p_k)²"
-    source: ClassVar[str] = "004 A.5"
+    source: ClassVar[str] = "curriculum paper, A.5"
 
     def value(self, y: LabelProb) -> Tensor:
         squares = (2 * y.log_p).exp()
@@ -173,14 +173,14 @@ class Smoothed(CoupledLoss):
 class GLS(Smoothed):
     """Generalised label smoothing (Wei et al. 2021); r < 0 is negative smoothing.
 
-    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (paper 004, A.5, Eq. 7). Class weights mean what they mean for ``ls``.
+    L = (1 − r)·nll_y + (r/K)·Σ_k nll_k (curriculum paper, A.5, Eq. 7). Class weights mean what they mean for ``ls``.
 
     >>> GLS(r=-0.4)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-0.2731)
     """
 
     formula: ClassVar[str] = "−(1 − r) log p − (r/K) Σ_k log p_k"
-    source: ClassVar[str] = "004 A.5, Eq. 7"
+    source: ClassVar[str] = "curriculum paper, A.5, Eq. 7"
 
     def __init__(self, r: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
@@ -191,14 +191,15 @@ class GLS(Smoothed):
 class LabelSmoothing(Smoothed):
     """Label smoothing (Szegedy et al. 2016), as in ``torch.nn.CrossEntropyLoss(weight, label_smoothing=alpha)``.
 
-    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (paper 004, A.5); with class weights w each nll_k is multiplied by its own w_k.
+    L = (1 − α)·nll_y + (α/K)·Σ_k nll_k (curriculum paper, A.5); with class weights w each nll_k is multiplied by its
+    own w_k.
 
     >>> LabelSmoothing(alpha=0.1)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.2269)
     """
 
     formula: ClassVar[str] = "−(1 − α) log p − (α/K) Σ_k log p_k"
-    source: ClassVar[str] = "004 A.5, Eq. 7; 000 and 001 (LS)"
+    source: ClassVar[str] = "curriculum paper, A.5, Eq. 7; the LN paper and the SLN paper (LS)"
 
     def __init__(self, alpha: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
@@ -220,8 +221,9 @@ def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: to
 class CR(CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
-    L = nll_y − β Σ_k P(ỹ = k)·nll_k (paper 004, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy labels;
-    without it, that of the batch. The loss has no lower bound, and training may go after it without end; with a bounded
+    L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy
+    labels; without it, that of the batch. The loss has no lower bound, and training may go after it without end; with a
+    bounded
     ``loss`` in the place of nll, such as ``phuber:tau=1e5``, it has one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
@@ -229,7 +231,7 @@ class CR(CoupledLoss):
     """
 
     formula: ClassVar[str] = "−log p + β Σ_k P(ỹ = k) log p_k"
-    source: ClassVar[str] = "004 A.5, Eq. 6"
+    source: ClassVar[str] = "curriculum paper, A.5, Eq. 6"
     kind: Kind = "other"  # without a prior it looks at the other rows' labels
 
     def __init__(self, beta: float = 1.0, prior: Tensor | None = None, loss: Loss | str = "ce", **options: Any) -> None:
@@ -277,7 +279,7 @@ class CR(CoupledLoss):
 class Peer(Loss):
     """Peer loss (Liu & Guo 2020): what a loss charges the label, less what it charges a random label elsewhere.
 
-    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch (paper 004, A.5). ``generator`` is a
+    L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch (curriculum paper, A.5). ``generator`` is a
     ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs (n, m), which has the
     same expectation, no variance, and can be compiled. A ``loss`` that takes class indices only, as ``remargin`` does,
     costs that mean a pass for each class.
@@ -290,7 +292,7 @@ class Peer(Loss):
     """
 
     formula: ClassVar[str] = "L(z_i, y_i) − L(z_n, y_m)"
-    source: ClassVar[str] = "004 A.5; Liu & Guo 2020"
+    source: ClassVar[str] = "curriculum paper, A.5; Liu & Guo 2020"
     kind: Kind = "other"
 
     def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:

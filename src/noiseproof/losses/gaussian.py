@@ -1,4 +1,4 @@
-"""Likelihoods over logits, whose spread a head predicts too: Logistic-Normal (paper 000) and Het (its section 4)."""
+"""Likelihoods over logits, whose spread a head predicts too: Logistic-Normal (LN paper) and Het (its section 4)."""
 
 from __future__ import annotations
 
@@ -82,25 +82,26 @@ class Exploded(ValueError):
 class LN(Loss):
     """Logistic-Normal likelihood: a label is a point of logit space, seen through noise whose spread the head predicts.
 
-    L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (paper 000, Eqs. 5, 9 and 11), μ the logits and c
+    L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the logits and c
     ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k = log(((1 − t)K′ + t)/t) at the label
-    and 0 elsewhere. A target (B, K) is a probability vector, another model's prediction say (000, section 6): it is
-    smoothed and mapped the same way, so the loss is not linear in it. Negative entries are refused where they can be
+    and 0 elsewhere. A target (B, K) is a probability vector, another model's prediction say (LN paper, section 6): it
+    is smoothed and mapped the same way, so the loss is not linear in it. Negative entries are refused where they can be
     read without waiting for a device, and give NaN elsewhere.
 
     Args:
-        lam: λ, the smallest standard deviation: smaller residuals are not attenuated (000, section 3.1).
+        lam: λ, the smallest standard deviation: smaller residuals are not attenuated (LN paper, section 3.1).
         tau: the temperature τ of the targets and of the prediction.
         t: how much of the label is spread over all classes.
         dummy: count one class more than there are (K′ = K + 1), whose logit is 0, so that all K are treated alike.
             Without it the last class has no logit, and the head gives K − 1.
         covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with ``Output.scale`` σ,
-            (B, D) or (B, 1), where λ keeps its meaning (000 does not say how it makes these); ``identity`` is Σ = I.
+            (B, D) or (B, 1), where λ keeps its meaning (the LN paper does not say how it makes these); ``identity`` is
+            Σ = I.
         predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released code, over K + 1
             with the dummy class.
         nll: add the constants of Eq. 4, so that the value is −log of the density (``LogisticNormal.log_prob``).
 
-    The defaults are 000's most frequent choice (Tables 5 and 6).
+    The defaults are the LN paper's most frequent choice (Tables 5 and 6).
 
     >>> loss, mean = LN(lam=0.5, tau=1.0, reduction="none"), torch.tensor([[4.0, 0.0], [4.0, 0.0]])
     >>> loss(Output(mean, root=torch.zeros(2, 2)), torch.tensor([0, 1]))  # the second label is wrong
@@ -111,7 +112,7 @@ class LN(Loss):
 
     needs = frozenset({"logits", "root"})
     formula: ClassVar[str] = "½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ|, Σ^½ = ccᵀ + λI"
-    source: ClassVar[str] = "000 Eqs. 4-11"
+    source: ClassVar[str] = "LN paper, Eqs. 4-11"
     kind: Kind = "other"
     linear = False
 
@@ -128,7 +129,7 @@ class LN(Loss):
     ) -> None:
         super().__init__(**options)
         self.lam = check_number(
-            "lam", lam, "[0.0001, inf)", 1e-4, remedy="Σ⁻¹ grows as 1/λ²; paper 000 takes 0.1 to 1."
+            "lam", lam, "[0.0001, inf)", 1e-4, remedy="Σ⁻¹ grows as 1/λ²; the LN paper takes 0.1 to 1."
         )
         self.tau = check_number("tau", tau, "(0, inf)", 0)
         self.t = check_number("t", t, "(0, 1)", 0, 1, "A label without smoothing has infinite logits.")
@@ -140,7 +141,7 @@ class LN(Loss):
         self.implied, self.relative = 0 if self.dummy else 1, False
 
     def _aim(self, num_classes: int) -> float:
-        """τ·C, the logit that a label aims at: C = log(((1 − t)K′ + t)/t) (000 B.5)."""
+        """τ·C, the logit that a label aims at: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
         return self.tau * math.log1p((1 - self.t) * (num_classes + self.dummy) / self.t)
 
     def error(self, mean: Tensor, target: Tensor) -> Tensor:
@@ -158,7 +159,7 @@ class LN(Loss):
         return error.scatter_add_(1, column, aim)
 
     def smoothed(self, target: Tensor, num_classes: int) -> Tensor:
-        """Probabilities (B, K′) of a label, spread over all classes by t (000, footnote 2), in float64."""
+        """Probabilities (B, K′) of a label, spread over all classes by t (LN paper, footnote 2), in float64."""
         if target.dim() == 1:
             target = target.new_zeros((len(target), num_classes), dtype=torch.float64).scatter(1, target[:, None], 1)
         sure = F.pad(target.double(), (0, int(self.dummy)))
@@ -326,7 +327,7 @@ class _MeanSoftmax(torch.autograd.Function):
         of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
         for (each, across), log_p in ctx.kept or again:
-            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): paper 000, Eq. 14, for the label.
+            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14, for the label.
             pull = (log_p - rounded).exp_().mul_(grad)
             slope = pull.sub_(log_p.exp().mul_(pull.sum(-1, keepdim=True)))
             of_mean += slope.sum(0)
@@ -340,7 +341,7 @@ class _MeanSoftmax(torch.autograd.Function):
 class Het(Loss):
     """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
 
-    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (paper 000, Eq. 13: Het, and Het-τ where τ ≠ 1), or
+    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ ≠ 1), or
     u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V
     ``Output.factors``. Only some millions of noisy logits are in memory at once, however many ``samples``. Once
     differentiable; ``torch.compile`` breaks its graph here, and ``torch.func`` cannot derive it.
@@ -365,7 +366,7 @@ class Het(Loss):
 
     needs = frozenset({"logits", "scale"})
     formula: ClassVar[str] = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
-    source: ClassVar[str] = "000 Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
+    source: ClassVar[str] = "LN paper, Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
     kind: Kind = "other"
     independent_rows = False  # in training a row's noise depends on its place in the batch
 

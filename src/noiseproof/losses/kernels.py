@@ -170,7 +170,7 @@ def log_sum_softmax(
 ) -> Tensor:
     """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R).
 
-    Less log S it is the log of the mean in paper 000, Eq. 13. Noise that lies as (K, S, B) is not copied.
+    Less log S it is the log of the mean in LN paper, Eq. 13. Noise that lies as (K, S, B) is not copied.
     """
     shares, inputs, sizes = _launch(mean, scale, factors, each, across)
     rows, K = mean.shape
@@ -186,7 +186,7 @@ def mean_softmax_gradients(
     mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, each: Tensor, across: Tensor | None,
     log_mean: Tensor, grad: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (000 Eq. 14)."""
+    """Σ_s slope_s · (1, ε_K, ε_R's columns), (2 + R, B, K), with slope = p/p̄·g − p·Σ(p/p̄·g) (LN paper, Eq. 14)."""
     shares, inputs, sizes = _launch(mean, scale, factors, each, across)
     out = torch.empty(2 + sizes["RANK"], shares, *mean.t().shape, dtype=torch.float32, device=mean.device)
     with device_of(mean):

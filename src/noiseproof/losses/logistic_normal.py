@@ -1,4 +1,4 @@
-"""The Logistic-Normal distribution (paper 000): a Gaussian over logits that the centred softmax carries to the simplex.
+"""The Logistic-Normal distribution (LN paper): a Gaussian over logits that the centred softmax carries to the simplex.
 
 The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of D + 1 classes.
 All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D matrix is built.
@@ -19,7 +19,7 @@ Shape = Size | list[int] | tuple[int, ...]
 
 
 def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
-    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (paper 000, Eq. 10).
+    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq. 10).
 
     >>> softmax_centred(torch.tensor([0.0, 0.0]))
     tensor([0.3333, 0.3333, 0.3333])
@@ -28,7 +28,7 @@ def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
-    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (paper 000, Eq. 11).
+    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper, Eq. 11).
 
     >>> inverse_softmax_centred(torch.tensor([0.5, 0.25, 0.25]))
     tensor([0.6931, 0.0000])
@@ -38,7 +38,7 @@ def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-    """½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what paper 000, Eq. 5, sums over samples, in float64.
+    """½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what LN paper, Eq. 5, sums over samples, in float64.
 
     Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI with neither.
     """
@@ -59,7 +59,7 @@ def negative_log_normal(error: Tensor, lam: float, root: Tensor | None = None, s
 
 
 class LogisticNormal(Distribution):
-    """Probabilities S_C((μ + Σ^½ε)/τ) with ε standard normal (paper 000, Eqs. 3 and 10), over D + 1 classes.
+    """Probabilities S_C((μ + Σ^½ε)/τ) with ε standard normal (LN paper, Eqs. 3 and 10), over D + 1 classes.
 
     Args:
         loc: μ (…, D).
@@ -108,7 +108,7 @@ class LogisticNormal(Distribution):
         return {name: check for name, check in known.items() if self.__dict__[name] is not None}
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density at probabilities ``value`` (…, D + 1), none of them zero (paper 000, Eq. 4).
+        """Log-density at probabilities ``value`` (…, D + 1), none of them zero (LN paper, Eq. 4).
 
         With τ it is log N(τ·S_C⁻¹(q); μ, Σ) + D·log τ − Σ_k log q_k.
         """

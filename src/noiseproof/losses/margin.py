@@ -34,14 +34,14 @@ def _power(x: float, q: float) -> float:
 class CE(MarginLoss):
     """Cross entropy.
 
-    l = −log p_y, w = 1 − p_y (paper 004, Table 1).
+    l = −log p_y, w = 1 − p_y (curriculum paper, Table 1).
 
     >>> CE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1269)
     """
 
     formula: ClassVar[str] = "−log p"
-    source: ClassVar[str] = "004 Table 1"
+    source: ClassVar[str] = "curriculum paper, Table 1"
 
     def value(self, y: LabelProb) -> Tensor:
         return y.nll
@@ -51,14 +51,14 @@ class CE(MarginLoss):
 class Focal(MarginLoss):
     """Focal loss (Lin et al. 2017), with its true derivative.
 
-    l = −(1 − p)^γ log p, w = (1 − p)^γ (1 − p − γ p log p) (paper 004, Table 6).
+    l = −(1 − p)^γ log p, w = (1 − p)^γ (1 − p − γ p log p) (curriculum paper, Table 6).
 
     >>> Focal(gamma=2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.0018)
     """
 
     formula: ClassVar[str] = "−(1 − p)^γ log p"
-    source: ClassVar[str] = "004 Table 6"
+    source: ClassVar[str] = "curriculum paper, Table 6"
 
     def __init__(self, gamma: float = 2.0, **options: Any) -> None:
         super().__init__(**options)
@@ -78,14 +78,14 @@ class Focal(MarginLoss):
 class MAE(MarginLoss):
     """Mean absolute error (Ghosh et al. 2017).
 
-    l = scale·(1 − p), w = scale·p(1 − p) (paper 004, Table 1); paper 002 uses scale 2.
+    l = scale·(1 − p), w = scale·p(1 − p) (curriculum paper, Table 1); the bias paper uses scale 2.
 
     >>> MAE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1192)
     """
 
     formula: ClassVar[str] = "scale·(1 − p)"
-    source: ClassVar[str] = "004 Table 1; 002 Table 1 (scale 2)"
+    source: ClassVar[str] = "curriculum paper, Table 1; bias paper, Table 1 (scale 2)"
 
     def __init__(self, scale: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
@@ -99,14 +99,14 @@ class MAE(MarginLoss):
 class RCE(MarginLoss):
     """Reverse cross entropy (Wang et al. 2019): MAE times −A, where A stands for log 0.
 
-    l = −A·(1 − p) (paper 004, A.2 with its sign mended).
+    l = −A·(1 − p) (curriculum paper, A.2 with its sign mended).
 
     >>> RCE()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(1.0979)
     """
 
     formula: ClassVar[str] = "−A·(1 − p)"
-    source: ClassVar[str] = "004 A.2"
+    source: ClassVar[str] = "curriculum paper, A.2"
 
     def __init__(self, A: float = LOG_1E4, **options: Any) -> None:
         super().__init__(**options)
@@ -120,14 +120,14 @@ class RCE(MarginLoss):
 class GCE(MarginLoss):
     """Generalised cross entropy (Zhang & Sabuncu 2018), between CE (q → 0) and MAE (q = 1).
 
-    l = (1 − p^q)/q, w = p^q (1 − p) (paper 004, Table 1).
+    l = (1 − p^q)/q, w = p^q (1 − p) (curriculum paper, Table 1).
 
     >>> GCE(q=0.7)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1215)
     """
 
     formula: ClassVar[str] = "(1 − p^q)/q"
-    source: ClassVar[str] = "004 Table 1; 002 Table 1"
+    source: ClassVar[str] = "curriculum paper, Table 1; bias paper, Table 1"
 
     def __init__(self, q: float = 0.7, **options: Any) -> None:
         super().__init__(**options)
@@ -148,7 +148,7 @@ class TruncatedGCE(MarginLoss):
     """
 
     formula: ClassVar[str] = "(1 − max(p, k)^q)/q"
-    source: ClassVar[str] = "Zhang & Sabuncu 2018, Eq. 8; 001 B.1"
+    source: ClassVar[str] = "Zhang & Sabuncu 2018, Eq. 8; SLN paper, B.1"
 
     def __init__(self, q: float = 0.7, k: float = 0.5, **options: Any) -> None:
         super().__init__(**options)
@@ -165,14 +165,14 @@ class TruncatedGCE(MarginLoss):
 class SCE(MarginLoss):
     """Symmetric cross entropy (Wang et al. 2019): α·CE + β·RCE.
 
-    l = −α log p − β·A·(1 − p); 004's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A = −1.
+    l = −α log p − β·A·(1 − p); the curriculum paper's (1 − q)·CE + q·MAE is α = 1 − q, β = q, A = −1.
 
     >>> SCE(alpha=0.1, beta=1.0)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(1.1106)
     """
 
     formula: ClassVar[str] = "−α log p − β·A·(1 − p)"
-    source: ClassVar[str] = "004 Table 1, A.4"
+    source: ClassVar[str] = "curriculum paper, Table 1, A.4"
 
     def __init__(self, alpha: float = 0.1, beta: float = 1.0, A: float = LOG_1E4, **options: Any) -> None:
         super().__init__(**options)
@@ -188,14 +188,14 @@ class SCE(MarginLoss):
 class AUL(MarginLoss):
     """Asymmetric unhinged loss (Zhou et al. 2021).
 
-    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (paper 004, Table 1; Table 6 swaps it with AGCE).
+    l = ((a − p)^q − (a − 1)^q)/q, w = p(1 − p)(a − p)^(q−1) (curriculum paper, Table 1; Table 6 swaps it with AGCE).
 
     >>> AUL(a=1.1, q=5)(torch.tensor([[0.0, 2.0]]), torch.tensor([0]))
     tensor(0.1815)
     """
 
     formula: ClassVar[str] = "((a − p)^q − (a − 1)^q)/q"
-    source: ClassVar[str] = "004 Table 1, A.3"
+    source: ClassVar[str] = "curriculum paper, Table 1, A.3"
 
     def __init__(self, a: float = 1.1, q: float = 5.0, **options: Any) -> None:
         super().__init__(**options)
@@ -224,14 +224,15 @@ class AUL(MarginLoss):
 class AGCE(MarginLoss):
     """Asymmetric generalised cross entropy (Zhou et al. 2021).
 
-    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (paper 004, Table 1, with the ^q it drops; 002 calls a b).
+    l = ((a + 1)^q − (a + p)^q)/q, w = p(a + p)^(q−1)(1 − p) (curriculum paper, Table 1, with the ^q it drops; the bias
+    paper calls a b).
 
     >>> AGCE(a=0.6, q=0.6)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1003)
     """
 
     formula: ClassVar[str] = "((a + 1)^q − (a + p)^q)/q"
-    source: ClassVar[str] = "004 Table 1, A.3; 002 Table 1"
+    source: ClassVar[str] = "curriculum paper, Table 1, A.3; bias paper, Table 1"
 
     def __init__(self, a: float = 0.6, q: float = 0.6, **options: Any) -> None:
         super().__init__(**options)
@@ -258,7 +259,7 @@ class AGCE(MarginLoss):
 class AEL(MarginLoss):
     """Asymmetric exponential loss (Zhou et al. 2021).
 
-    l = exp(−p/a), w = p(1 − p)·exp(−p/a)/a (paper 004, Table 6, whose q is a).
+    l = exp(−p/a), w = p(1 − p)·exp(−p/a)/a (curriculum paper, Table 6, whose q is a).
 
     >>> AEL(a=2.5)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.7031)
@@ -266,7 +267,7 @@ class AEL(MarginLoss):
 
     vanishes = False
     formula: ClassVar[str] = "exp(−p/a)"
-    source: ClassVar[str] = "004 Table 6, A.3"
+    source: ClassVar[str] = "curriculum paper, Table 6, A.3"
 
     def __init__(self, a: float = 2.5, **options: Any) -> None:
         super().__init__(**options)
@@ -284,14 +285,14 @@ class AEL(MarginLoss):
 class TCE(MarginLoss):
     """Taylor cross entropy (Feng et al. 2020): the series of −log p in 1 − p, cut after order t.
 
-    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (paper 004, Table 6); t = 1 is MAE.
+    l = Σ_{i=1..t} (1 − p)^i/i, w = p Σ_{i=1..t} (1 − p)^i (curriculum paper, Table 6); t = 1 is MAE.
 
     >>> TCE(t=2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1263)
     """
 
     formula: ClassVar[str] = "Σ_{i=1..t} (1 − p)^i/i"
-    source: ClassVar[str] = "004 Table 6, A.4"
+    source: ClassVar[str] = "curriculum paper, Table 6, A.4"
 
     def __init__(self, t: int = 2, **options: Any) -> None:
         super().__init__(**options)
@@ -319,7 +320,7 @@ class PHuber(MarginLoss):
     """
 
     formula: ClassVar[str] = "−log p if p > 1/τ else −τp + log τ + 1"
-    source: ClassVar[str] = "Menon et al. 2020; 001 B.1"
+    source: ClassVar[str] = "Menon et al. 2020; SLN paper, B.1"
 
     def __init__(self, tau: float = 10.0, **options: Any) -> None:
         super().__init__(**options)

@@ -11,7 +11,7 @@ _CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar10n": 10, "cl
 
 Row = tuple[str, str, dict[str, Any], str]  # loss, paper, what it holds for, spec
 
-# Paper 000's columns: Table 5 (synthetic noise), and Table 6 (human noise), whose heads read random 1-3, aggregate,
+# The LN paper's columns: Table 5 (synthetic noise), and Table 6 (human noise), whose heads read random 1-3, aggregate,
 # worst, CIFAR-100N, Clothing1M.
 SYNTHETIC = [
     ("none", 0.0),
@@ -33,62 +33,63 @@ def _rows() -> list[Row]:
             holds["num_classes"] = _CLASSES[holds["dataset"]]
         rows.append((loss, paper, holds, spec))
 
-    # Paper 000: q of GCE and α of LS, searched for each noise.
+    # The LN paper: q of GCE and α of LS, searched for each noise.
     for dataset, gce, ls in (
         ("mnist", (0.3, 0.7, 0.9, 0.9, 0.7, 0.5, 0.3), (0.5, 0.3, 0.9, 0.9, 0.1, 0.5, 0.7)),
         ("cifar10", (0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.1), (0.7, 0.9, 0.9, 0.9, 0.5, 0.3, 0.9)),
         ("cifar100", (0.5, 0.5, 0.5, 0.5, 0.7, 0.7, 0.5), (0.1, 0.9, 0.7, 0.7, 0.9, 0.7, 0.9)),
     ):
         for (noise, rate), q, alpha in zip(SYNTHETIC, gce, ls, strict=True):
-            add("gce", "000", f"gce:q={q}", dataset=dataset, noise=noise, rate=rate)
-            add("ls", "000", f"ls:alpha={alpha}", dataset=dataset, noise=noise, rate=rate)
+            add("gce", "ln", f"gce:q={q}", dataset=dataset, noise=noise, rate=rate)
+            add("ls", "ln", f"ls:alpha={alpha}", dataset=dataset, noise=noise, rate=rate)
     for (dataset, noise), q, alpha in zip(
         HUMAN, (0.9, 0.7, 0.9, 0.5, 0.9, 0.5, 0.9), (0.5, 0.9, 0.5, 0.9, 0.7, 0.9, 0.5), strict=True
     ):
-        add("gce", "000", f"gce:q={q}", dataset=dataset, noise=noise)
-        add("ls", "000", f"ls:alpha={alpha}", dataset=dataset, noise=noise)
+        add("gce", "ln", f"gce:q={q}", dataset=dataset, noise=noise)
+        add("ls", "ln", f"ls:alpha={alpha}", dataset=dataset, noise=noise)
 
-    # Paper 001, appendix B.1: all of 40 %.
+    # SLN paper, appendix B.1: all of 40 %.
     for dataset in ("cifar10", "cifar100"):
         for noise in ("symmetric", "asymmetric", "instance", "openset")[: 4 if dataset == "cifar10" else 3]:
             said = {"dataset": dataset, "noise": noise, "rate": 0.4}
             easy = dataset == "cifar10" and noise == "asymmetric"
             tau = 30 if dataset == "cifar100" else 10 if noise == "asymmetric" else 2
-            add("gce", "001", "gce:q=0.7", **said)
-            add("phuber", "001", f"phuber:tau={tau}", **said)
-            add("ls", "001", f"ls:alpha={0.5 if easy else 0.8}", **said)
+            add("gce", "sln", "gce:q=0.7", **said)
+            add("phuber", "sln", f"phuber:tau={tau}", **said)
+            add("ls", "sln", f"ls:alpha={0.5 if easy else 0.8}", **said)
 
-    # Paper 002, appendix Table 1. Its MAE is Σ_n |y_n − p_n| = 2(1 − p); where its β is 20 it is read as the mean over
+    # bias paper, appendix Table 1. Its MAE is Σ_n |y_n − p_n| = 2(1 − p); where its β is 20 it is read as the mean over
     # classes, without which it does not learn at the rates that its own Table 2 reports (docs/results.md).
     for dataset in ("fashion-mnist", "cifar10", "cifar100", "webvision"):
         small, mean = _CLASSES[dataset] == 10, 2 / _CLASSES[dataset]
         agce = "agce:a=0.6,q=0.6" if small else "agce:a=1e-5,q=0.5"
-        add("bitempered", "002", "bitempered:t1=0.8,t2=1.2", dataset=dataset)
-        add("gce", "002", "gce:q=0.7", dataset=dataset)
-        add("mae", "002", "mae:scale=2", dataset=dataset)
-        add("agce", "002", agce, dataset=dataset)
+        add("bitempered", "bias", "bitempered:t1=0.8,t2=1.2", dataset=dataset)
+        add("gce", "bias", "gce:q=0.7", dataset=dataset)
+        add("mae", "bias", "mae:scale=2", dataset=dataset)
+        add("agce", "bias", agce, dataset=dataset)
         beta, scale = (20, mean) if small else (0.2, 2)
-        add("nfl+mae", "002", f"nfl:gamma=0.5 + {beta}*mae:scale={scale}", dataset=dataset)
-        add("nce+mae", "002", f"nce + 20*mae:scale={mean}", dataset=dataset)
-        add("nce+agce", "002", "nce + 4*agce:a=6,q=1.5" if small else "10*nce + 0.1*agce:a=1.8,q=3", dataset=dataset)
+        add("nfl+mae", "bias", f"nfl:gamma=0.5 + {beta}*mae:scale={scale}", dataset=dataset)
+        add("nce+mae", "bias", f"nce + 20*mae:scale={mean}", dataset=dataset)
+        add("nce+agce", "bias", "nce + 4*agce:a=6,q=1.5" if small else "10*nce + 0.1*agce:a=1.8,q=3", dataset=dataset)
 
-    # Paper 004, Tables 8 (tuned on clean CIFAR-100, used for sections 5.1 and C.1) and 12 (CIFAR-10, section 5.2),
-    # all scaled to unit maximum weight (section 5); its SCE is (1 − q)·CE + q·MAE. † rows are its inferior settings.
-    def add_004(loss: str, spec: str, table: int) -> None:
-        add(loss, "004", f"unit:loss=({spec})", dataset="cifar100" if table == 8 else "cifar10")
+    # curriculum paper, Tables 8 (tuned on clean CIFAR-100, used for sections 5.1 and C.1) and 12 (CIFAR-10, section
+    # 5.2), all scaled to unit maximum weight (section 5); its SCE is (1 − q)·CE + q·MAE. † rows are its inferior
+    # settings.
+    def add_curriculum(loss: str, spec: str, table: int) -> None:
+        add(loss, "curriculum", f"unit:loss=({spec})", dataset="cifar100" if table == 8 else "cifar10")
 
     for loss, spec in (
         ("ce", "ce"), ("mae", "mae"), ("sce", "sce:alpha=0.3,beta=0.7,A=-1"), ("gce", "gce:q=0.3"),
         ("aul", "aul:a=1.1,q=5"), ("agce", "agce:a=0.1,q=0.1"), ("aul-inferior", "aul:a=3,q=0.7"),
         ("agce-inferior", "agce:a=1.6,q=2"),
     ):  # fmt: skip
-        add_004(loss, spec, 8)
+        add_curriculum(loss, spec, 8)
     for loss, spec in (
         ("ce", "ce"), ("mae", "mae"), ("sce", "sce:alpha=0.05,beta=0.95,A=-1"), ("gce", "gce:q=0.4"),
         ("aul", "aul:a=2,q=2"), ("agce", "agce:a=3,q=4"),
     ):  # fmt: skip
-        add_004(loss, spec, 12)
-    add("nce+mae", "004", "0.7*nce + 0.3*mae", dataset="cifar100")
+        add_curriculum(loss, spec, 12)
+    add("nce+mae", "curriculum", "0.7*nce + 0.3*mae", dataset="cifar100")
     return rows
 
 
@@ -104,7 +105,7 @@ def said_of_data(params: dict[str, Any]) -> dict[str, Any]:
 def preset(loss: str, paper: str, qualifiers: dict[str, Any]) -> str:
     """The spec that ``paper`` gives ``loss`` for the data described by ``qualifiers``.
 
-    >>> preset("gce", "002", {})
+    >>> preset("gce", "bias", {})
     'gce:q=0.7'
     """
     named = [row for row in PRESETS if row[:2] == (loss, paper)]

@@ -1,4 +1,5 @@
-"""One wrapper for logit bias (paper 002), shift and scale of the margin (paper 004), and schedules of the shift."""
+"""One wrapper for logit bias (bias paper), shift and scale of the margin (curriculum paper), and schedules of the
+shift."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from noiseproof.losses.base import Loss, countable, register
 from noiseproof.losses.engine import pointwise, wide
 from noiseproof.losses.spec import inner_loss
 
-CYCLE_002 = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # paper 002, appendix 2: 11 epochs each
+BIAS_CYCLE = (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)  # bias paper, appendix 2: 11 epochs each
 
 
 class LogitBias(nn.Module):
@@ -55,10 +56,12 @@ class LogitBias(nn.Module):
 class Remargin(Loss):
     """A loss at the margin αΔ + β instead of Δ.
 
-    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of paper 002 and 004's
-    w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is exactly w(αΔ + β) (004's
+    ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of the bias paper and
+    the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is
+    exactly w(αΔ + β) (the curriculum paper's
     w*; its printed l(σ(αΔ)) has α times that weight). A sequence of shifts is a schedule: each holds for ``every``
-    epochs, and the cycle repeats (002's ``**`` variants: ``CYCLE_002``, every=11). Class-index targets only.
+    epochs, and the cycle repeats (the bias paper's ``**`` variants: ``BIAS_CYCLE``, every=11). Class-index targets
+    only.
 
     >>> loss = Remargin("mae", shift=3.0)
     >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
@@ -66,7 +69,7 @@ class Remargin(Loss):
     """
 
     formula: ClassVar[str] = "l(σ(αΔ + β))/α"
-    source: ClassVar[str] = "002 Eq. 4; 004 §5.1.1"
+    source: ClassVar[str] = "bias paper, Eq. 4; curriculum paper, §5.1.1"
 
     def __init__(
         self,
@@ -138,16 +141,16 @@ class Remargin(Loss):
 
 @register("unit")
 class Unit(Loss):
-    """A margin loss divided by its largest sample weight, as all experiments of paper 004 train it.
+    """A margin loss divided by its largest sample weight, as all experiments of the curriculum paper train it.
 
-    L = l(p_y)/max_Δ w(Δ) (paper 004, section 5), which makes learning rates comparable across losses.
+    L = l(p_y)/max_Δ w(Δ) (curriculum paper, section 5), which makes learning rates comparable across losses.
 
     >>> round(Unit("mae").factor, 6), round(Unit("gce:q=0.7").factor, 6)
     (4.0, 3.163694)
     """
 
     formula: ClassVar[str] = "l(p)/max w"
-    source: ClassVar[str] = "004 §5"
+    source: ClassVar[str] = "curriculum paper, §5"
 
     def __init__(self, loss: Loss | str, **options: Any) -> None:
         super().__init__(**options)

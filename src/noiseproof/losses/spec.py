@@ -1,4 +1,4 @@
-"""Losses from text: ``gce:q=0.7``, ``10*nce + 0.1*agce:a=1.8,q=3``, ``nce+agce@002``."""
+"""Losses from text: ``gce:q=0.7``, ``10*nce + 0.1*agce:a=1.8,q=3``, ``nce+agce@bias``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def get_loss(spec: str, **params: Any) -> Loss:
     True
     >>> print(get_loss("10*nce + 0.1*agce:a=1.8,q=3"))
     10*nce + 0.1*agce:a=1.8,q=3.0
-    >>> print(get_loss("nce+agce@002", num_classes=10))
+    >>> print(get_loss("nce+agce@bias", num_classes=10))
     nce + 4*agce:a=6.0,q=1.5
     """
     if not isinstance(spec, str):
@@ -56,7 +56,7 @@ def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
 
 
 def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
-    """The preset that the whole of ``spec`` names, ``a+b@002:num_classes=10``; None where it is a sum of terms."""
+    """The preset that the whole of ``spec`` names, ``a+b@bias:num_classes=10``; None where it is a sum of terms."""
     name, at, rest = spec.strip().rpartition("@")
     if any(mark in name for mark in "@:*()"):
         return None

@@ -50,12 +50,12 @@ class Init:
 
 
 INITS = {
-    "pytorch": Init(uniform, uniform, zero_bias=False),  # papers 001 (WRN-28-2) and 003 (CIFAR, WebVision), DivideMix
-    "xavier": Init(glorot, glorot, zero_bias=True),  # paper 002 (MLP1024); Keras' default, so paper 000 (LeNet-5)
-    "keras-he": Init(he_truncated, glorot, zero_bias=True),  # paper 000 (WRN-28-2)
-    "kaiming-normal": Init(he_normal, he_normal, zero_bias=False),  # paper 002 (ResNet-32, ResNet-34)
+    "pytorch": Init(uniform, uniform, zero_bias=False),  # SLN (WRN-28-2) and NAL papers, DivideMix
+    "xavier": Init(glorot, glorot, zero_bias=True),  # bias paper (MLP1024); Keras' default, so LN paper (LeNet-5)
+    "keras-he": Init(he_truncated, glorot, zero_bias=True),  # The LN paper (WRN-28-2)
+    "kaiming-normal": Init(he_normal, he_normal, zero_bias=False),  # The bias paper (ResNet-32, ResNet-34)
     "kaiming-out": Init(he_normal_out, uniform, zero_bias=False),  # torchvision's ResNets
-    "apl": Init(he_uniform, glorot, zero_bias=False),  # Active Passive Losses, followed by paper 004
+    "apl": Init(he_uniform, glorot, zero_bias=False),  # Active Passive Losses, followed by the curriculum paper
     "vgg": Init(he_normal_out, small_normal, zero_bias=True),  # torchvision's VGGs
 }
 

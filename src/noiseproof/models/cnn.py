@@ -14,7 +14,7 @@ from noiseproof.models.layers import Conv2d, FlatLinear
 
 @MODELS.register("lenet5")
 class LeNet5(Backbone):
-    """LeNet-5 as paper 000 runs it on MNIST: ReLU, max-pooling, and all three convolutions keep the image size."""
+    """LeNet-5 as the LN paper runs it on MNIST: ReLU, max-pooling, and all three convolutions keep the image size."""
 
     num_features = 84
 
@@ -53,7 +53,7 @@ class StageCNN(Backbone):
     """Stages of 3×3 convolutions, each halving the image, and one hidden layer, all with batch normalisation.
 
     The networks of Active Passive Losses (Ma et al., 2020) and Asymmetric Loss Functions (Zhou et al., 2021),
-    which paper 004 takes over.
+    which the curriculum paper takes over.
     """
 
     def __init__(

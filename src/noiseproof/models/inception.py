@@ -69,7 +69,8 @@ def block8(scale: float = 0.20, relu: bool = True) -> Residual:
 
 @MODELS.register("inception-resnet-v2")
 class InceptionResNetV2(Backbone):
-    """Inception-ResNet-v2 (Szegedy et al., 2017) as paper 003 and DivideMix run it on WebVision, for 75×75 and more.
+    """Inception-ResNet-v2 (Szegedy et al., 2017) as the NAL paper and DivideMix run it on WebVision, for 75×75 and
+    more.
 
     It is the network of the TensorFlow release, which differs from the article's figures in several widths.
     """

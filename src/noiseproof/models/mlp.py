@@ -33,7 +33,7 @@ class MLP(Backbone):
         return out
 
 
-# Paper 000, C.1; its code for the synthetic data is not released, so the initialisation is Keras' default.
+# LN paper, C.1; its code for the synthetic data is not released, so the initialisation is Keras' default.
 MODELS.register("mlp-2x2000")(partial(MLP, in_features=2, hidden=(2000, 2000)))
-# Paper 002, appendix 1.
+# bias paper, appendix 1.
 MODELS.register("mlp1024")(partial(MLP, in_features=3 * 32 * 32, hidden=(1024, 512, 512)))

@@ -114,7 +114,8 @@ class ResNet(Backbone):
     """A residual network (He et al., 2016) whose parameters bear torchvision's names.
 
     ImageNet weights of torchvision load with ``load_state_dict(weights, strict=False)``: only ``fc`` is left over.
-    Papers start ResNet-34 differently: ``init="kaiming-normal"`` is 002, ``"pytorch"`` 003, ``"apl"`` 004.
+    Papers start ResNet-34 differently: ``init="kaiming-normal"`` is the bias paper, ``"pytorch"`` the NAL paper,
+    ``"apl"`` the curriculum paper.
 
     Args:
         block: ``"basic"``, ``"bottleneck"`` or ``"preact"``.

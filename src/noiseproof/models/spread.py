@@ -18,7 +18,8 @@ from noiseproof.models.base import Backbone, initialise_head
 def initial_logit_spread(
     backbone: Backbone, num_classes: int, inputs: Tensor, generator: Generator | None, *, draws: int = 2000
 ) -> float:
-    """σ of the logits z_k ~ N(μ, σ²) of an untrained network (paper 002, appendix 3; 004, Eq. 4 takes σ = 1).
+    """σ of the logits z_k ~ N(μ, σ²) of an untrained network (bias paper, appendix 3; curriculum paper, Eq. 4 takes σ =
+    1).
 
     σ² is the variance over the classes of a row, which no shift of the logits changes, averaged over ``inputs``
     (B, …) and over last layers drawn as the paper of ``backbone`` does, with at least ``draws`` classes in all, which

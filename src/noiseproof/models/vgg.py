@@ -15,7 +15,7 @@ STAGES = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 
 @MODELS.register("vgg19-bn")
 class VGG19(Backbone):
-    """VGG-19 with batch normalisation (Simonyan & Zisserman, 2015, E), torchvision's, as paper 003 on ANIMAL-10N.
+    """VGG-19 with batch normalisation (Simonyan & Zisserman, 2015, E), torchvision's, as the NAL paper on ANIMAL-10N.
 
     The parameters bear torchvision's names. ``pool=1,hidden=[]`` is the small variant common on CIFAR.
 

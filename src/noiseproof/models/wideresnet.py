@@ -37,9 +37,9 @@ class WideBlock(nn.Module):
 
 
 class WideResNet(Backbone):
-    """WRN-depth-width (Zagoruyko & Komodakis, 2016), by default as in paper 000 (``wrn-28-2``).
+    """WRN-depth-width (Zagoruyko & Komodakis, 2016), by default as in the LN paper (``wrn-28-2``).
 
-    ``wrn-28-2-sln`` is paper 001's: biased convolutions, the stride on the second convolution of a block, momentum
+    ``wrn-28-2-sln`` is the SLN paper's: biased convolutions, the stride on the second convolution of a block, momentum
     0.9 in the last batch normalisation, PyTorch's initialisation. The network from which Chen et al. (2020) make
     their instance-dependent noise is the same at width 10: ``wrn-28-2-sln:width=10``.
 

@@ -3,19 +3,20 @@
 Published rates follow different conventions. Which model and which ``count`` each source used:
 
     source                   symmetric              asymmetric                  CIFAR-100, asymmetric
-    APL, ALFs, 004 on CIFAR  symmetric, equal       per-class                   asymmetric-blocks, draws
-    Patrini                  symmetric, draws       draws                       asymmetric-blocks, draws
+    APL, ALFs, the curriculum paper on CIFAR  symmetric, equal       per-class                   asymmetric-blocks,
+    draws Patrini                  symmetric, draws       draws                       asymmetric-blocks, draws
     Co-teaching              symmetric, draws       –                           pairflip
-    LN (000) on CIFAR        symmetric-all, draws   draws                       asymmetric-next
-    LN (000) on MNIST        symmetric-all, total   per-class                   –
-    SLN (001)                symmetric, draws       draws                       asymmetric-next
-    logit bias (002)         symmetric-all, draws   –                           –
-    NAL (003), DivideMix     symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
+    LN (LN paper) on CIFAR        symmetric-all, draws   draws                       asymmetric-next
+    LN (LN paper) on MNIST        symmetric-all, total   per-class                   –
+    SLN (SLN paper)                symmetric, draws       draws                       asymmetric-next
+    logit bias (bias paper)         symmetric-all, draws   –                           –
+    NAL (NAL paper), DivideMix     symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
     ELR                      symmetric-all, total   per-class                   asymmetric-blocks, draws
 
 Asymmetric on MNIST is ``asymmetric-mnist``, on CIFAR-10 ``asymmetric-cifar10``, for each of them. ALFs on MNIST draws
-from the matrix, as Patrini. 004 says that it follows APL, ALFs and Patrini. 001's own labels are in files
-(``file:path=…``) and look like draws; 002 does not say whether it draws or counts. The transition matrix is that of a
+from the matrix, as Patrini. The curriculum paper says that it follows APL, ALFs and Patrini. The SLN paper's own labels
+are in files (``file:path=…``) and look like draws; the bias paper does not say whether it draws or counts. The
+transition matrix is that of a
 single label, whatever the ``count``.
 
 Order of draws: one number a row to select it, then, if symmetric, one number a row for its new class.
@@ -174,7 +175,7 @@ class TenClassNoise(MappedNoise):
 @register("asymmetric-mnist")
 @dataclass(frozen=True)
 class AsymmetricMNIST(TenClassNoise):
-    """Digits that look alike: 7 → 1, 2 → 7, 5 ↔ 6, 3 → 8 (paper 000; Patrini et al. 2017)."""
+    """Digits that look alike: 7 → 1, 2 → 7, 5 ↔ 6, 3 → 8 (LN paper; Patrini et al. 2017)."""
 
     pairs: ClassVar[Mapping[int, int]] = {7: 1, 2: 7, 5: 6, 6: 5, 3: 8}
 
@@ -190,7 +191,7 @@ class AsymmetricCIFAR10(TenClassNoise):
 @register("asymmetric-cifar10-no-truck")
 @dataclass(frozen=True)
 class AsymmetricCIFAR10NoTruck(TenClassNoise):
-    """bird → airplane, deer → horse, cat ↔ dog: what paper 000's text says (its code has truck → automobile too)."""
+    """bird → airplane, deer → horse, cat ↔ dog: what the LN paper's text says (its code has truck → automobile too)."""
 
     pairs: ClassVar[Mapping[int, int]] = {2: 0, 4: 7, 3: 5, 5: 3}
 

@@ -39,7 +39,7 @@ class LabelFile(NoiseModel):
     Args:
         path: the file; where there is none, the one of that path under ``folder``.
         given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, which
-            is what paper 001's files call it, or the only column there is.
+            is what the SLN paper's files call it, or the only column there is.
         clean: column of the true labels, compared with the data's to make sure that the rows are in the same order;
             by default ``label`` where ``given`` is left to its default and the file has such a column.
         annotators: what several labels a row become: ``vote``, the most frequent one, of which the earliest column's

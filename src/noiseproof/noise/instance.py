@@ -17,7 +17,7 @@ ROWS_AT_ONCE = 2048  # of features held in float64
 @register("chen")
 @dataclass(frozen=True)
 class Chen(NoiseModel):
-    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; paper 001, 4.1).
+    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; the SLN paper, 4.1).
 
     ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see :class:`PredictionAverage`).
     With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows of largest N(i) get the class that attains it; nothing is drawn.

@@ -56,7 +56,7 @@ class OpenSetLabels(NoisyLabels):
 @register("open-set")
 @dataclass(frozen=True)
 class OpenSet(NoiseModel):
-    """Replace a rate of the images by another data set's, keeping their labels (paper 001: 40 % of CIFAR-10).
+    """Replace a rate of the images by another data set's, keeping their labels (the SLN paper: 40 % of CIFAR-10).
 
     Order of draws: one number a row to select it, one number that seeds the choice of the foreign images.
 
@@ -68,7 +68,7 @@ class OpenSet(NoiseModel):
 
     Args:
         rate: share of the images to replace.
-        count: how they are selected; paper 001 replaces a ``total``.
+        count: how they are selected; the SLN paper replaces a ``total``.
         pool: take the foreign images from the first ``pool`` of the other data set; by default from all of them.
     """
 

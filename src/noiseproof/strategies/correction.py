@@ -1,4 +1,4 @@
-"""Label correction: targets move from the given label to the model's own prediction (paper 001, section 3.3)."""
+"""Label correction: targets move from the given label to the model's own prediction (SLN paper, section 3.3)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Against = Literal["current", "original"]
 class LabelCorrection(Strategy):
     """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 − ω)·prediction.
 
-    ω is each sample's loss, scaled over the whole set to [0, 1] (001 section 3.3; its Fig. 10 shows why not 1 − ω).
-    Loss and prediction are those of the model that predicts, the momentum model where there is one, on augmented
+    ω is each sample's loss, scaled over the whole set to [0, 1] (SLN paper, section 3.3; its Fig. 10 shows why not 1 −
+    ω). Loss and prediction are those of the model that predicts, the momentum model where there is one, on augmented
     inputs.
 
     Args:
         soft: mix in the predicted distribution (Clothing1M) instead of its largest class (CIFAR).
-        invert: 1 − ω in place of ω (001 Appendix D).
+        invert: 1 − ω in place of ω (SLN paper, Appendix D).
         against: the loss is measured against the ``current`` targets, which the last correction made, as the released
             code does on CIFAR; or against the ``original`` labels, as the paper's text has it.
     """

@@ -33,7 +33,7 @@ class _Memory(Strategy):
 
 @register("estimated-targets")
 class EstimatedTargets(_Memory):
-    """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (003; SELC).
+    """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (NAL paper; SELC).
 
     z are the scores of the step itself, with augmentation and dropout, and the loss of the step is already against the
     new t. The update happens in the epoch ``start`` (counted from 0) and in every ``every``-th after it, for samples

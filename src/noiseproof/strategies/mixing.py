@@ -133,7 +133,7 @@ class DivideMix(Strategy):
     views, which share batch statistics.
 
     The batch size counts labelled and unlabelled rows: 128. CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % or asymmetric
-    noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. Paper 001: λ_u = 0.
+    noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. The SLN paper: λ_u = 0.
 
     Another loss than ``ce``, and strategies that change targets, outputs or weights where its steps are its own, are
     refused: it would forget them.

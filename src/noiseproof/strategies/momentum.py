@@ -1,4 +1,4 @@
-"""The momentum model: an average of the trained model's weights over its past (paper 001, section 4.1)."""
+"""The momentum model: an average of the trained model's weights over its past (SLN paper, section 4.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from noiseproof.strategies.run import Run
 
 @register("momentum")
 class MomentumModel(Strategy):
-    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (001 section 4.1: α = 0.999).
+    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
 
     Batch statistics are averaged with the weights; whole numbers, as counts of batches, are left alone.
     """

@@ -1,4 +1,4 @@
-"""Noise against noise (paper 001): random numbers on labels, on logits' gradients, or on weights' gradients."""
+"""Noise against noise (SLN paper): random numbers on labels, on logits' gradients, or on weights' gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from noiseproof.strategies.run import Run
 
 @register("sln")
 class StochasticLabelNoise(Strategy):
-    """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (001 Eq. 3).
+    """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN paper, Eq. 3).
 
     The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, as
     label correction wants it.
@@ -43,7 +43,7 @@ class StochasticLabelNoise(Strategy):
 
 @register("noise-f")
 class LogitGradientNoise(Strategy):
-    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (001 Eq. 2)."""
+    """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2)."""
 
     capturable = True
 
@@ -63,7 +63,8 @@ class LogitGradientNoise(Strategy):
 
 @register("noise-theta")
 class WeightGradientNoise(Strategy):
-    """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (001 Eq. 1), so σ_θ/√B on the mean of B."""
+    """Noise on the gradient in the weights: each sample's ∇_θ ℓ + σ_θ·z (SLN paper, Eq. 1), so σ_θ/√B on the mean of
+    B."""
 
     capturable = True
 

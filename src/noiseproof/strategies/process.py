@@ -1,4 +1,4 @@
-"""A Gaussian process in place of a model that is trained (paper 000, section 6)."""
+"""A Gaussian process in place of a model that is trained (LN paper, section 6)."""
 
 from __future__ import annotations
 

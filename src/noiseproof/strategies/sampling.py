@@ -15,8 +15,9 @@ from noiseproof.strategies.run import Run
 class ClassBalancedEpochs(Strategy):
     """As many rows of each given class in every epoch, drawn anew, as the papers train on Clothing1M.
 
-    ``per_class=18976`` is 001's section 4.4 (000 has the same total), ``total=128000`` 003's B.3: 2000 batches of 64. A
-    class with too few rows repeats them; the record counts a row once, as it was seen last.
+    ``per_class=18976`` is the SLN paper's section 4.4 (the LN paper has the same total), ``total=128000`` the NAL
+    paper's B.3: 2000 batches of 64. A class with too few rows repeats them; the record counts a row once, as it was
+    seen last.
     """
 
     def __init__(self, per_class: int | None = None, total: int | None = None) -> None:

@@ -27,8 +27,8 @@ class Selection(Strategy):
     """Keeps int((1 − forget(T))·B) of a step's B rows, at least one of them, T epochs after the epoch ``start``.
 
     forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself (counted from 0), which
-    leaves room for another initialisation (001 Table 4). Nothing estimates ``forget``: it is the share of wrong labels,
-    as well as it is known.
+    leaves room for another initialisation (SLN paper, Table 4). Nothing estimates ``forget``: it is the share of wrong
+    labels, as well as it is known.
     """
 
     capturable = True
@@ -79,8 +79,8 @@ class SmallLoss(Selection):
     """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each step.
 
     With ``by=margin`` the rows of large margin Δ_y of the given label are kept instead: it measures how well a sample
-    is learned without the loss's own preference (004 section 4). For losses that fall with p_y, and targets that are
-    the given labels, both select the same.
+    is learned without the loss's own preference (curriculum paper, section 4). For losses that fall with p_y, and
+    targets that are the given labels, both select the same.
     """
 
     def __init__(self, forget: float, ramp: int = 10, by: By = "loss", start: int = 0) -> None:
@@ -164,7 +164,7 @@ class Sigua(Selection):
     """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend a little on some others.
 
     L = mean over the int((1 − forget(T))·B) rows of smallest loss − scale·mean over the int(rate·n) smallest of the
-    n others (at least one, where any is left out), as their code has it. Paper 001 (B.1) uses scale 0.001.
+    n others (at least one, where any is left out), as their code has it. The SLN paper (B.1) uses scale 0.001.
     """
 
     def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0) -> None:

@@ -56,7 +56,7 @@ def averaged_predictions(
     """S̄ (N, K): train with cross entropy on the dataset's labels as they are, average the predictions of all epochs.
 
     ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the noise of Chen et al.
-    2020, Algorithm 1 (paper 001, section 4.1). With ``out``, an interrupted training resumes.
+    2020, Algorithm 1 (SLN paper, section 4.1). With ``out``, an interrupted training resumes.
 
     >>> from noiseproof.data import get_dataset
     >>> averaged_predictions(get_dataset("digits"), Settings(epochs=2, model="mlp:hidden=[8]")).shape

@@ -39,7 +39,7 @@ from noiseproof.losses import (
 )
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.presets import QUALIFIERS, said_of_data
-from noiseproof.losses.remargin import CYCLE_002, Unit
+from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
 from noiseproof.train.presets import preset
 from noiseproof.train.settings import Settings
@@ -135,7 +135,7 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     """Build the method that ``spec`` names for this task.
 
     ``NAME:key=value,…`` is a named method or any loss; sums of losses are methods too. ``NAME@PAPER`` has the paper's
-    hyperparameters for this dataset and noise, or for those said after it (``ln@000:dataset=mnist``). ``& STRATEGY``
+    hyperparameters for this dataset and noise, or for those said after it (``ln@ln:dataset=mnist``). ``& STRATEGY``
     adds a strategy, as often as you like.
 
     >>> from noiseproof.data import get_dataset
@@ -143,7 +143,7 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     >>> print(get_method("gce:q=0.3 & momentum:alpha=0.99 & early-stopping", task, Settings()))
     gce:q=0.3 × momentum:alpha=0.99 × early-stopping:patience=10
-    >>> print(get_method("ls@000:dataset=mnist", task, Settings()))
+    >>> print(get_method("ls@ln:dataset=mnist", task, Settings()))
     ls:alpha=0.9
     """
     if not isinstance(spec, str):
@@ -263,11 +263,11 @@ def epoch(share: float) -> Callable[[Setting], int]:
     return lambda setting: setting.epoch(share)
 
 
-# Losses fitted to the number of classes (papers 002 and 004)
+# Losses fitted to the number of classes (papers the bias paper and the curriculum paper)
 
 
 def _bias(setting: Setting, C: float) -> float:
-    """ε of 002's Eq. 4, or 0 where few classes make it negative: there the label needs no help."""
+    """ε of the bias paper's Eq. 4, or 0 where few classes make it negative: there the label needs no help."""
     return max(0.0, logit_bias(setting.num_classes, C))
 
 
@@ -276,9 +276,9 @@ def _biased(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
 
 
 def _cycled(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
-    """002's cycle in the proportion of ε(K) to ε(1000)."""
+    """The bias paper's cycle in the proportion of ε(K) to ε(1000)."""
     ratio = _bias(setting, said["C"]) / logit_bias(1000, said["C"])
-    return Remargin(loss, shift=[round(epsilon * ratio, 4) for epsilon in CYCLE_002], every=said["every"])
+    return Remargin(loss, shift=[round(epsilon * ratio, 4) for epsilon in BIAS_CYCLE], every=said["every"])
 
 
 def _calibrated(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
@@ -294,7 +294,8 @@ def _calibrated_sum(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Lo
 
 
 def _moved(by: Literal["shift", "scale"]) -> Finish:
-    """004's w⁺ or w*, of unit maximum; up to ten classes there is nothing to cancel unless a τ is given."""
+    """The curriculum paper's w⁺ or w*, of unit maximum; up to ten classes there is nothing to cancel unless a τ is
+    given."""
 
     def move(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
         unit, tau = Unit(loss), None if said["tau"] == "auto" else said["tau"]
@@ -305,8 +306,8 @@ def _moved(by: Literal["shift", "scale"]) -> Finish:
     return move
 
 
-# The methods. Where nothing is known of the noise, 001's σ is 0.5 on CIFAR-10 (1 for symmetric noise) and 0.2 on
-# CIFAR-100; ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
+# The methods. Where nothing is known of the noise, the SLN paper's σ is 0.5 on CIFAR-10 (1 for symmetric noise) and 0.2
+# on CIFAR-100; ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
 # fmt: off
 
 PLAIN = "ce ls gls gce mae sce nce agce aul ael tce focal mse phuber"
@@ -331,16 +332,16 @@ define("nfl+mae", "α·NFL + β·MAE, with the α of nce+mae.",
        "{alpha}*nfl:gamma={gamma} + {beta}*mae", **_NFL_MAE)
 _NCE_AGCE: dict[str, Any] = {"alpha": by_classes(1, 10), "beta": by_classes(4, 0.1),
                              "a": by_classes(6, 1.8), "q": by_classes(1.5, 3)}
-define("nce+agce", "α·NCE + β·AGCE(a, q) as Zhou et al. (2021) and 002 have it: 1, 4, 6, 1.5, or 10, 0.1, 1.8, 3.",
+define("nce+agce", "α·NCE + β·AGCE(a, q) as in Zhou et al. (2021), the bias paper: 1, 4, 6, 1.5, or 10, 0.1, 1.8, 3.",
        "{alpha}*nce + {beta}*agce:a={a},q={q}", **_NCE_AGCE)
 define("nce+aul", "α·NCE + β·AUL(a, q) as Zhou et al. (2021) have it: 1, 4, 6.3, 1.5, or 10, 0.015, 6, 3.",
        "{alpha}*nce + {beta}*aul:a={a},q={q}",
        alpha=by_classes(1, 10), beta=by_classes(4, 0.015), a=by_classes(6.3, 6), q=by_classes(1.5, 3))
 
-define("mae*", "MAE with the logit bias ε(K) that makes the label's first mean probability C (002 Eq. 4; not below 0).",
+define("mae*", "MAE with the logit bias ε(K) that makes the label's first mean probability C (bias paper, Eq. 4).",
        "mae:scale={scale}", finish=_biased,
        shift="auto", C=0.15, scale=2.0)
-define("mae**", "MAE with a logit bias that falls from ε(K) in three cycles of six steps (002 appendix 2).",
+define("mae**", "MAE with a logit bias that falls from ε(K) in three cycles of six steps (bias paper, appendix 2).",
        "mae:scale={scale}", finish=_cycled,
        every=lambda s: s.every(1 / 18), C=0.15, scale=2.0)
 define("gce**", "GCE with the logit bias of mae**.",
@@ -349,17 +350,17 @@ define("gce**", "GCE with the logit bias of mae**.",
 define("nfl+mae**", "nfl+mae with the logit bias of mae**.",
        "{alpha}*nfl:gamma={gamma} + {beta}*mae", finish=_cycled,
        **_NFL_MAE, every=lambda s: s.every(1 / 18), C=0.15)
-define("gce+", "GCE whose q gives more than ``like`` classes the first error that ``q`` gives these (002 §3.3).",
+define("gce+", "GCE whose q gives more than ``like`` classes the first error that ``q`` gives these.",
        "gce:q={q}", finish=_calibrated,
        q=0.7, like=100)
-define("nce+agce+", "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (002 §3.3).",
+define("nce+agce+", "nce+agce, by ``free`` with the first error that it has of 10 or 100 classes (bias paper, §3.3).",
        "{alpha}*nce + {beta}*agce:a={a},q={q}", finish=_calibrated_sum,
        **_NCE_AGCE, free="nce.factor")
 for _by in ("shift", "scale"):
-    define(f"mae-{_by}", f"MAE whose mean margin starts at −τ by {_by} (004 §5.1.1); τ is that of 10 classes.",
+    define(f"mae-{_by}", f"MAE whose mean margin starts at −τ by {_by} (curriculum paper); τ is that of 10 classes.",
            "mae", finish=_moved(_by),
            tau="auto")
-    define(f"agce-{_by}", f"AGCE as 004 tuned it, moved as by mae-{_by}.",
+    define(f"agce-{_by}", f"AGCE as the curriculum paper tuned it, moved as by mae-{_by}.",
            "agce:a={a},q={q}", finish=_moved(_by),
            tau="auto", a=0.1, q=0.1)
 
@@ -370,7 +371,7 @@ define("sln", "Cross entropy with stochastic label noise.",
 define("sln-mo", "SLN, and the momentum model predicts.",
        "ce", "sln:sigma={sigma}", "momentum:alpha={alpha}",
        sigma=_SIGMA, alpha=momentum(0.999))
-define("sln-mo-lc", "SLN-MO, then label correction in place of the noise, in the last sixth of the training (001 B.1).",
+define("sln-mo-lc", "SLN-MO, then label correction in place of the noise, in the last sixth of the training.",
        "ce", "sln:sigma={sigma},until={start}", "momentum:alpha={alpha}",
        "label-correction:start={start},soft={soft},invert={invert},against={against}",
        sigma=_SIGMA, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False, against="current")
@@ -391,37 +392,38 @@ define("forward", "Forward correction, its T estimated after a fifth of the trai
 define("backward", "Backward correction, its T estimated as for forward, and bounded as in the released code.",
        "backward:T={K},clip={clip}", _TRANSITION, **_ESTIMATE, clip=1e-7)
 
-define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that 000 tries.",
+define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
        "ln:lam={lam},tau={tau},t={t},dummy={dummy},predict={predict}", head="gaussian-root",
        tau=0.5, lam=1.0, t=0.01, dummy=True, predict="classes")
-define("ln-nodummy", "LN without the dummy class (000 Table 3).",
+define("ln-nodummy", "LN without the dummy class (LN paper, Table 3).",
        "ln:lam={lam},tau={tau},t={t},dummy=false", head="gaussian-root",
        tau=0.5, lam=1.0, t=0.01)
-define("ln-identity", "LN with Σ = I (000 Table 3).",
+define("ln-identity", "LN with Σ = I (LN paper, Table 3).",
        "ln:tau={tau},t={t},covariance=identity",
        tau=0.5, t=0.01)
-define("ln-isotropic", "LN with one standard deviation a sample (000 Table 3).",
+define("ln-isotropic", "LN with one standard deviation a sample (LN paper, Table 3).",
        "ln:lam={lam},tau={tau},t={t},covariance=isotropic", head="gaussian-scale:isotropic=true",
        tau=0.5, lam=1.0, t=0.01)
-define("ln-diagonal", "LN with a standard deviation for each logit (000 Table 3).",
+define("ln-diagonal", "LN with a standard deviation for each logit (LN paper, Table 3).",
        "ln:lam={lam},tau={tau},t={t},covariance=diagonal", head="gaussian-scale",
        tau=0.5, lam=1.0, t=0.01)
 define("het", "Heteroscedastic classifier with diagonal noise on the logits, at temperature 1.",
        "het:samples={samples}", head="gaussian-scale",
        samples=100)
-define("het-tau", "Het at temperature τ: 10 or 20 in most of 000's rows.",
+define("het-tau", "Het at temperature τ: 10 or 20 in most of the LN paper's rows.",
        "het:tau={tau},samples={samples}", head="gaussian-scale",
        tau=10.0, samples=100)
 define("het-tau-full", "Het-τ with ``rank`` factors of the covariance beside its diagonal.",
        "het:tau={tau},samples={samples},covariance=full", head="gaussian-factors:rank={rank}",
        tau=10.0, rank=4, samples=100)
-define("gp", "A Gaussian process, solved at once from up to 5000 samples, in place of a model (000 section 6).",
+define("gp", "A Gaussian process, solved at once from up to 5000 samples, in place of a model (LN paper, section 6).",
        "ce", "gp:length_scale={length_scale},signal={signal},noise={noise},t={t},dummy={dummy}",
        length_scale=None, signal=None, noise=None, t=0.01, dummy=True)
 
-# 003 lets targets follow from epoch 60 of 500, in every 10th, which ends a cycle of its learning rate. Where the rate
-# falls but once, as by default here, it is from 40 of 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40 of 120.
-define("nal", "Noise attention learning; λ is 003's 0.5, or 10, and targets follow from 40 % of the training.",
+# The NAL paper lets targets follow from epoch 60 of 500, in every 10th, which ends a cycle of its learning rate. Where
+# the rate falls but once, as by default here, it is from 40 of 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40
+# of 120.
+define("nal", "Noise attention learning; λ is its paper's 0.5, or 10, and targets follow from 40 % of the training.",
        "nal:lam={lam},beta={beta},floor={floor}",
        "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor}", head="attention",
        lam=by_classes(0.5, 10.0), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01), delta=0.0, beta=0.0,
@@ -438,7 +440,8 @@ define("elr+", "ELR with two models, each held to what the other's momentum mode
        "exchanged-memory:beta={beta},reweigh={reweigh}", "mixup:alpha={mixup}", "momentum:alpha={alpha}",
        lam=_LAM, beta=_BETA, mixup=1.0, alpha=momentum(0.997), reweigh=by_classes(False, True))
 
-# 001's ramp of 10 epochs, but no more than a tenth of the training, and its γ of 0.001; Table 4 puts SLN before each.
+# The SLN paper's ramp of 10 epochs, but no more than a tenth of the training, and its γ of 0.001; Table 4 puts SLN
+# before each.
 _FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": lambda s: min(10, s.every(0.1))}
 _FIRST: dict[str, Any] = {"sigma": _SIGMA, "start": epoch(0.5)}
 _FIRST_SLN = "sln:sigma={sigma},until={start}"
@@ -451,7 +454,7 @@ define("sigua", "Training on what is easy, and a little away from the next; ``fo
 define("sln-sigua", "SLN for the first half of the training, then SIGUA.",
        "ce", _FIRST_SLN, "sigua:forget={forget},ramp={ramp},rate={rate},scale={scale},start={start}",
        **_FORGET, rate=0.3, scale=0.001, **_FIRST)
-define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in 001.",
+define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN paper.",
        "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp}",
        warmup=lambda s: min(30 if s.many else 10, s.epoch(0.3)), lambda_u=0.0, penalty=False, ramp=16.0)
 define("sln-dividemix", "SLN for the first half of the training in place of the warm-up, then DivideMix.",

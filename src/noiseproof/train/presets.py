@@ -7,9 +7,9 @@ from typing import Any
 
 from noiseproof.losses.presets import HUMAN, QUALIFIERS, SYNTHETIC, Row
 from noiseproof.losses.presets import PRESETS as LOSS_PRESETS
-from noiseproof.losses.remargin import CYCLE_002
+from noiseproof.losses.remargin import BIAS_CYCLE
 
-_CYCLE = f"{list(CYCLE_002)},every=11"
+_CYCLE = f"{list(BIAS_CYCLE)},every=11"
 
 
 def _rows() -> list[Row]:
@@ -18,7 +18,7 @@ def _rows() -> list[Row]:
     def add(method: str, paper: str, spec: str, **holds: Any) -> None:
         rows.append((method, paper, holds, spec))
 
-    # Paper 000, Tables 5 and 6. NAN is sln; LN is [τ, λ], Het-τ-Σ_full [τ, R]. CE and Het have nothing to set; the
+    # LN paper, Tables 5 and 6. NAN is sln; LN is [τ, λ], Het-τ-Σ_full [τ, R]. CE and Het have nothing to set; the
     # number of samples is the default in its code.
     columns: list[dict[str, Any]] = [
         {"dataset": d, "noise": n, "rate": r} for d in ("mnist", "cifar10", "cifar100") for n, r in SYNTHETIC
@@ -54,9 +54,10 @@ def _rows() -> list[Row]:
     }  # fmt: skip
     for form, values in table.items():
         for holds, value in zip(columns, values, strict=True):
-            add(form.partition(":")[0], "000", form.format(value), **holds)
+            add(form.partition(":")[0], "ln", form.format(value), **holds)
 
-    # Paper 001, appendices B.1 and B.2 (all synthetic noise is of rate 0.4, and tuned for); epochs are counted from 0.
+    # The SLN paper, appendices B.1 and B.2 (all synthetic noise is of rate 0.4, and tuned for); epochs are counted from
+    # 0.
     for dataset in ("cifar10", "cifar100"):
         for noise in ("symmetric", "asymmetric", "instance", "openset")[: 4 if dataset == "cifar10" else 3]:
             data = {"dataset": dataset, "noise": noise, "rate": 0.4}
@@ -64,38 +65,38 @@ def _rows() -> list[Row]:
                 sigma, warm_gce, warm_mix = (1.0 if noise == "symmetric" else 0.5), 50, 10
             else:
                 sigma, warm_gce, warm_mix = (0.1 if noise == "instance" else 0.2), 150, 30
-            add("ce", "001", "ce", dataset=dataset, noise=noise)  # which has nothing to tune
-            add("sln", "001", f"sln:sigma={sigma}", **data)
-            add("sln-mo", "001", f"sln-mo:sigma={sigma},alpha=0.999", **data)
-            add("sln-mo-lc", "001", f"sln-mo-lc:sigma={sigma},alpha=0.999,start=250", **data)
-            add("tgce", "001", f"tgce:q=0.7,k=0.5,start={warm_gce},every=10", **data)
+            add("ce", "sln", "ce", dataset=dataset, noise=noise)  # which has nothing to tune
+            add("sln", "sln", f"sln:sigma={sigma}", **data)
+            add("sln-mo", "sln", f"sln-mo:sigma={sigma},alpha=0.999", **data)
+            add("sln-mo-lc", "sln", f"sln-mo-lc:sigma={sigma},alpha=0.999,start=250", **data)
+            add("tgce", "sln", f"tgce:q=0.7,k=0.5,start={warm_gce},every=10", **data)
             for before, more in (("", ""), ("sln-", f",sigma={sigma}"))[: 2 if dataset == "cifar10" else 1]:
-                add(f"{before}co-teaching", "001", f"{before}co-teaching:forget=0.4,ramp=10{more}", **data)
-                add(f"{before}sigua", "001", f"{before}sigua:forget=0.4,scale=0.001{more}", **data)
-            add("dividemix", "001", f"dividemix:warmup={warm_mix},lambda_u=0", **data)
+                add(f"{before}co-teaching", "sln", f"{before}co-teaching:forget=0.4,ramp=10{more}", **data)
+                add(f"{before}sigua", "sln", f"{before}sigua:forget=0.4,scale=0.001{more}", **data)
+            add("dividemix", "sln", f"dividemix:warmup={warm_mix},lambda_u=0", **data)
             if dataset == "cifar10":
-                add("sln-dividemix", "001", f"sln-dividemix:lambda_u=0,sigma={sigma}", **data)
+                add("sln-dividemix", "sln", f"sln-dividemix:lambda_u=0,sigma={sigma}", **data)
     clothing = {"dataset": "clothing1m", "noise": "human"}
-    add("ce", "001", "ce", **clothing)
-    add("sln", "001", "sln:sigma=0.2", **clothing)
-    add("sln-mo", "001", "sln-mo:sigma=0.2,alpha=0.999", **clothing)
+    add("ce", "sln", "ce", **clothing)
+    add("sln", "sln", "sln:sigma=0.2", **clothing)
+    add("sln-mo", "sln", "sln-mo:sigma=0.2,alpha=0.999", **clothing)
     # Each epoch draws its own images, so there the loss is against the given labels.
-    add("sln-mo-lc", "001", "sln-mo-lc:sigma=0.2,alpha=0.999,start=1,soft=true,against=original", **clothing)
-    add("co-teaching", "001", "co-teaching:forget=0.4,ramp=10", **clothing)
+    add("sln-mo-lc", "sln", "sln-mo-lc:sigma=0.2,alpha=0.999,start=1,soft=true,against=original", **clothing)
+    add("co-teaching", "sln", "co-teaching:forget=0.4,ramp=10", **clothing)
 
-    # Paper 002, Tables 2 and 3, appendices 2 and 4.
+    # bias paper, Tables 2 and 3, appendices 2 and 4.
     for dataset, shift in (("fashion-mnist", 0.5), ("cifar10", 0.5), ("cifar100", 3.0), ("webvision", 5.2)):
         classes = {"webvision": 1000, "cifar100": 100}.get(dataset, 10)
-        add("ce", "002", "ce", dataset=dataset, num_classes=classes)
-        add("mae*", "002", f"remargin:loss=(mae:scale=2),shift={shift}", dataset=dataset, num_classes=classes)
+        add("ce", "bias", "ce", dataset=dataset, num_classes=classes)
+        add("mae*", "bias", f"remargin:loss=(mae:scale=2),shift={shift}", dataset=dataset, num_classes=classes)
     web = {"dataset": "webvision", "num_classes": 1000}
-    add("mae**", "002", f"remargin:loss=(mae:scale=2),shift={_CYCLE}", **web)
-    add("gce**", "002", f"remargin:loss=(gce:q=0.7),shift={_CYCLE}", **web)
-    add("nfl+mae**", "002", f"remargin:loss=(nfl:gamma=0.5 + 0.2*mae:scale=2),shift={_CYCLE}", **web)
-    add("gce+", "002", "gce:q=0.48", **web)
-    add("nce+agce+", "002", "100*nce + 0.7*agce:a=0.05,q=0.05", **web)
+    add("mae**", "bias", f"remargin:loss=(mae:scale=2),shift={_CYCLE}", **web)
+    add("gce**", "bias", f"remargin:loss=(gce:q=0.7),shift={_CYCLE}", **web)
+    add("nfl+mae**", "bias", f"remargin:loss=(nfl:gamma=0.5 + 0.2*mae:scale=2),shift={_CYCLE}", **web)
+    add("gce+", "bias", "gce:q=0.48", **web)
+    add("nce+agce+", "bias", "100*nce + 0.7*agce:a=0.05,q=0.05", **web)
 
-    # Paper 003, appendix B.4; when targets are estimated, and β, are in its released code only (epochs from 0).
+    # NAL paper, appendix B.4; when targets are estimated, and β, are in its released code only (epochs from 0).
     for dataset, lam, start, every, beta in (
         ("cifar10", 0.5, 59, 10, 0.0),
         ("cifar100", 10, 59, 10, 0.0),
@@ -105,9 +106,9 @@ def _rows() -> list[Row]:
     ):
         extra = {"num_classes": 50} if dataset == "webvision" else {}
         spec = f"nal:lam={lam},alpha=0.9,start={start},every={every},beta={beta}"
-        add("nal", "003", spec, dataset=dataset, **extra)
+        add("nal", "nal", spec, dataset=dataset, **extra)
 
-    # Paper 004, Table 9 (τ on CIFAR-100) and Table 4 (WebVision); AGCE as in Table 8, unit maximum weight.
+    # curriculum paper, Table 9 (τ on CIFAR-100) and Table 4 (WebVision); AGCE as in Table 8, unit maximum weight.
     noises = [("none", 0.0), *(("symmetric", r) for r in (0.2, 0.4, 0.6, 0.8))]
     noises += [("asymmetric", r) for r in (0.1, 0.2, 0.3, 0.4)]
     cifar100: list[dict[str, Any]] = [{"dataset": "cifar100", "noise": n, "rate": r} for n, r in noises]
@@ -120,10 +121,10 @@ def _rows() -> list[Row]:
         ("agce-scale", agce, (2.6, 3.0, 4.0, 5.0, 5.0, 3.0, 3.0, 3.0, 3.0, 4.0)),
     ):
         for holds, tau in zip(cifar100, taus, strict=True):
-            add(name, "004", f"{name}:tau={tau}{more}", **holds)
+            add(name, "curriculum", f"{name}:tau={tau}{more}", **holds)
     for classes, tau in ((50, 2.0), (200, 1.8), (400, 1.6)):
         for name in ("mae-shift", "mae-scale"):
-            add(name, "004", f"{name}:tau={tau}", dataset="webvision", num_classes=classes)
+            add(name, "curriculum", f"{name}:tau={tau}", dataset="webvision", num_classes=classes)
     # The losses' own rows hold for methods too.
     return rows + [("bitemp" if row[0] == "bitempered" else row[0], *row[1:]) for row in LOSS_PRESETS]
 
@@ -134,7 +135,7 @@ PRESETS: tuple[Row, ...] = tuple(_rows())
 def preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
     """The spec that ``paper`` gives ``method`` for ``data``, which says what it knows of ``QUALIFIERS``.
 
-    >>> preset("sln", "001", {"dataset": "cifar10", "num_classes": 10, "noise": "symmetric", "rate": 0.4})
+    >>> preset("sln", "sln", {"dataset": "cifar10", "num_classes": 10, "noise": "symmetric", "rate": 0.4})
     'sln:sigma=1.0'
     """
     named = [row for row in PRESETS if row[:2] == (method, paper)]

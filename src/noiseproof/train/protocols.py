@@ -21,35 +21,35 @@ def _protocols() -> dict[tuple[str, str], Settings]:
         for dataset in datasets.split():
             found[paper, dataset] = Settings(model, epochs, batch_size, optimizer, schedule)
 
-    # 000, appendix C.1; the learning rate on CIFAR stays constant in its code, Clothing1M's falls at epoch 5.
-    add("000", "cifar10 cifar100", "wrn-28-2", 300, 128, _sgd(0.01, 5e-4, nesterov=True), "constant")
-    add("000", "clothing1m", PRETRAINED, 10, 32, _sgd(0.001, 1e-3, nesterov=True), "step:at=[5],factor=0.1")
-    add("000", "mnist", "lenet5", 100, 256, "adam:lr=0.001", "constant")
+    # LN paper, appendix C.1; the learning rate on CIFAR stays constant in its code, Clothing1M's falls at epoch 5.
+    add("ln", "cifar10 cifar100", "wrn-28-2", 300, 128, _sgd(0.01, 5e-4, nesterov=True), "constant")
+    add("ln", "clothing1m", PRETRAINED, 10, 32, _sgd(0.001, 1e-3, nesterov=True), "step:at=[5],factor=0.1")
+    add("ln", "mnist", "lenet5", 100, 256, "adam:lr=0.001", "constant")
     for dataset in ("two-moons", "circles"):
-        found["000", dataset] = Settings("mlp-2x2000", 2000, "full", _sgd(0.0001, 0, momentum=0), "constant")
+        found["ln", dataset] = Settings("mlp-2x2000", 2000, "full", _sgd(0.0001, 0, momentum=0), "constant")
 
-    # 001, appendices B.1 and B.2.
-    add("001", "cifar10 cifar100", "wrn-28-2-sln", 300, 128, _sgd(0.001, 5e-4), "constant")
-    add("001", "clothing1m", PRETRAINED, 10, 32, _sgd(0.001, 1e-3), "step:at=[5],factor=0.1")
+    # The SLN paper, appendices B.1 and B.2.
+    add("sln", "cifar10 cifar100", "wrn-28-2-sln", 300, 128, _sgd(0.001, 5e-4), "constant")
+    add("sln", "clothing1m", PRETRAINED, 10, 32, _sgd(0.001, 1e-3), "step:at=[5],factor=0.1")
 
-    # 002, appendix 1: 200 epochs are in the caption of its Table 2 (CIFAR-100) and fit the drops at 100 and 150; 198 on
-    # WebVision are what its cycles of the logit bias take.
-    add("002", "fashion-mnist cifar10", "resnet32", 200, 128, _sgd(0.1, 1e-4), "step:at=[100,150],factor=0.1")
-    add("002", "cifar100", "resnet34", 200, 128, _sgd(0.1, 1e-4), "step:at=[60,120,160],factor=0.2")
-    add("002", "webvision", "wrn-101-2", 198, 400, _sgd(0.1, 1e-4), "step:at=[66,132],factor=0.1")
+    # bias paper, appendix 1: 200 epochs are in the caption of its Table 2 (CIFAR-100) and fit the drops at 100 and 150;
+    # 198 on WebVision are what its cycles of the logit bias take.
+    add("bias", "fashion-mnist cifar10", "resnet32", 200, 128, _sgd(0.1, 1e-4), "step:at=[100,150],factor=0.1")
+    add("bias", "cifar100", "resnet34", 200, 128, _sgd(0.1, 1e-4), "step:at=[60,120,160],factor=0.2")
+    add("bias", "webvision", "wrn-101-2", 198, 400, _sgd(0.1, 1e-4), "step:at=[66,132],factor=0.1")
 
-    # 003, appendix B.3: 0.02 down to 0.001 (Clothing1M: 0.0001) every 10 epochs; ANIMAL-10N is in its code only.
-    add("003", "cifar10 cifar100", "resnet34:init=pytorch", 500, 64, _sgd(0.02, 1e-3), "cosine:low=0.05,every=10")
-    add("003", "clothing1m", "resnet50", 250, 64, _sgd(0.02, 1e-3), "cosine:low=0.005,every=10")
-    add("003", "webvision", "inception-resnet-v2", 500, 32, _sgd(0.02, 5e-4), "cosine:low=0.05,every=10")
-    add("003", "animal10n", "vgg19-bn", 100, 128, _sgd(0.1, 1e-3, momentum=0), "step:at=[50,75],factor=0.2")
+    # NAL paper, appendix B.3: 0.02 down to 0.001 (Clothing1M: 0.0001) every 10 epochs; ANIMAL-10N is in its code only.
+    add("nal", "cifar10 cifar100", "resnet34:init=pytorch", 500, 64, _sgd(0.02, 1e-3), "cosine:low=0.05,every=10")
+    add("nal", "clothing1m", "resnet50", 250, 64, _sgd(0.02, 1e-3), "cosine:low=0.005,every=10")
+    add("nal", "webvision", "inception-resnet-v2", 500, 32, _sgd(0.02, 5e-4), "cosine:low=0.05,every=10")
+    add("nal", "animal10n", "vgg19-bn", 100, 128, _sgd(0.1, 1e-3, momentum=0), "step:at=[50,75],factor=0.2")
 
-    # 004, appendix B. It builds on the code of Zhou et al. (2021), where the gradient is clipped as well.
-    add("004", "mnist", "cnn4", 50, 128, _sgd(0.01, 1e-3), "cosine")
-    add("004", "cifar10", "cnn8", 120, 128, _sgd(0.01, 1e-4), "cosine")
-    add("004", "cifar100", "resnet34:init=apl", 200, 128, _sgd(0.1, 1e-5), "cosine")
-    add("004", "webvision", "resnet50", 250, 128, _sgd(0.2, 3e-5), "cosine")
-    found["zhou2021", "cifar100"] = replace(found["004", "cifar100"], clip=5.0)
+    # curriculum paper, appendix B. It builds on the code of Zhou et al. (2021), where the gradient is clipped as well.
+    add("curriculum", "mnist", "cnn4", 50, 128, _sgd(0.01, 1e-3), "cosine")
+    add("curriculum", "cifar10", "cnn8", 120, 128, _sgd(0.01, 1e-4), "cosine")
+    add("curriculum", "cifar100", "resnet34:init=apl", 200, 128, _sgd(0.1, 1e-5), "cosine")
+    add("curriculum", "webvision", "resnet50", 250, 128, _sgd(0.2, 3e-5), "cosine")
+    found["zhou2021", "cifar100"] = replace(found["curriculum", "cifar100"], clip=5.0)
     return found
 
 
@@ -60,10 +60,11 @@ def protocol(paper: str, dataset: str) -> Settings:
     """The settings that ``paper`` trains with on ``dataset``, its model among them.
 
     CIFAR-10N and CIFAR-100N are trained on as CIFAR-10 and CIFAR-100. What is not part of a run's settings stays with
-    you: 000 holds out 10 % of the noisy labels; on Clothing1M each epoch samples the given classes alike (000: 265 664
-    images in all, 001: 18 976 of each class, 003: 2000 batches); 002 takes the images that Google found of WebVision.
+    you: the LN paper holds out 10 % of the noisy labels; on Clothing1M each epoch samples the given classes alike (the
+    LN paper: 265 664 images in all, the SLN paper: 18 976 of each class, the NAL paper: 2000 batches); the bias paper
+    takes the images that Google found of WebVision.
 
-    >>> settings = protocol("001", "cifar10")
+    >>> settings = protocol("sln", "cifar10")
     >>> settings.model, settings.epochs, settings.schedule
     ('wrn-28-2-sln', 300, 'constant')
     """

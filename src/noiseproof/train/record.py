@@ -185,7 +185,8 @@ class Record:
 
 
 def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
-    """½‖∂L/∂z‖₁ of each row: how hard the loss pulls at its logits, which is w(Δ) where L is a function of Δ (004 §4).
+    """½‖∂L/∂z‖₁ of each row: how hard the loss pulls at its logits, which is w(Δ) where L is a function of Δ
+    (curriculum paper, §4).
 
     >>> from noiseproof.losses import get_loss
     >>> pull(get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0]))  # p(1 − p)

@@ -95,7 +95,7 @@ def exponential(gamma: float = 0.95) -> Factor:
 def cosine(low: float = 0.0, every: int | None = None) -> Factor:
     """Half a cosine from 1 down to ``low``; with ``every``, again and again, each that many epochs (warm restarts).
 
-    Paper 003 goes from 0.02 to 0.001 every 10 epochs: ``cosine:low=0.05,every=10``.
+    The NAL paper goes from 0.02 to 0.001 every 10 epochs: ``cosine:low=0.05,every=10``.
 
     >>> [round(0.02 * cosine(low=0.05, every=10)(epoch, 500), 4) for epoch in (0, 5, 9, 10)]
     [0.02, 0.0105, 0.0015, 0.02]

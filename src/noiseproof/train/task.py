@@ -57,7 +57,7 @@ def prepare(
     foreign: Tensor | None = None,
     data_dir: PathLike | None = None,
 ) -> Task:
-    """Corrupt the labels once, then hold out a share of the noisy rows (paper 000: 10 %).
+    """Corrupt the labels once, then hold out a share of the noisy rows (the LN paper: 10 %).
 
     ``paper`` prepares inputs as that paper does for this dataset; else known image sets are augmented as usual, other
     images are only normalised (a flip may change what a picture means), and vectors are standardised.

@@ -1,0 +1,469 @@
+"""What happened in training, computed a second time from what strategies saw of it, in numpy and by autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from noiseproof.analysis import dynamics
+from noiseproof.analysis.dynamics import RIGHT, WRONG, dynamics_figures
+from noiseproof.analysis.figure import Figure, Missing
+from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs
+from noiseproof.core.output import Output
+from noiseproof.data import NoisyData, get_dataset
+from noiseproof.losses import get_loss
+from noiseproof.strategies import Batch, Run, Strategy
+from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare
+from noiseproof.train import train as train_anywhere
+from noiseproof.train.record import pull
+
+NOISE = "symmetric:rate=0.4"
+SHORT = Settings(epochs=6, model="mlp:hidden=[32]")
+Array = np.ndarray
+
+
+def train(*args: Any, **options: Any) -> Result:
+    """On the CPU, also where there is a GPU."""
+    return train_anywhere(*args, **{"fabric": Fabric(accelerator="cpu", devices=1), **options})
+
+
+def digits(seed: int = 0) -> Task:
+    return prepare(get_dataset("digits"), NOISE, seed=seed, validation=0.1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Trains a method on digits, once."""
+    root, made = tmp_path_factory.mktemp("runs"), dict[str, Path]()
+
+    def make(method: str, seed: int = 0, samples: bool = True, **settings: Any) -> Path:
+        key = f"{method} {seed} {samples} {settings}"
+        if key not in made:
+            made[key] = root / str(len(made))
+            own = replace(SHORT, **settings)
+            train(digits(seed), method, own, seed=seed, out=made[key], samples=samples)
+        return made[key]
+
+    return make
+
+
+class Spy(Strategy):
+    """Keeps what the first model said of every row in each epoch, in the order of the steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, Tensor, Output]] = []
+
+    def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
+        self.steps.append((run.epoch, batch.rows, Output._make(v if v is None else v.detach() for v in outs[0])))
+        return batch
+
+
+class Doubtful(Strategy):
+    """Gives every third row a quarter of its weight."""
+
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        return torch.where(batch.rows % 3 == 0, 0.25, 1.0).expand_as(losses)
+
+
+def two_classes() -> Task:
+    g = torch.Generator().manual_seed(0)
+    x, clean = torch.randn(90, 2, generator=g), torch.arange(90) % 2
+    x[:, 0] += 3.0 * clean
+    given = torch.where(torch.rand(90, generator=g) < 0.3, 1 - clean, clean)
+    return Task(NoisyData(x, given, ("a", "b"), torch.arange(90), clean))
+
+
+# α_t and snr (curriculum paper, §4, App. C.2)
+
+
+@pytest.mark.parametrize("own", [(), (Doubtful(),)])
+def test_alpha_and_snr_are_what_paper_004_defines(own: tuple[Strategy, ...], tmp_path: Path) -> None:
+    task, settings = two_classes(), Settings(epochs=4, model="mlp:hidden=[8]", batch_size=20, schedule="cosine")
+    method = Method(get_loss("mae"), strategies=(*own, Spy()))
+    result = train(task, method, settings, out=tmp_path, samples=True)
+    spy = result.strategies[-1]
+    assert isinstance(spy, Spy) and task.train.clean is not None
+
+    # Every step again: w by autograd of 1 − p, weighed by the rate of its step.
+    rate, sums = {row["epoch"] - 1: row["lr"] for row in result.rows}, np.zeros((2, 2))
+    expected = {}
+    for epoch, rows, out in spy.steps:
+        z, y = out.logits.clone().requires_grad_(), task.train.given[rows]
+        (1 - z.softmax(1)[torch.arange(len(y)), y]).sum().backward()
+        assert z.grad is not None
+        w = z.grad.abs().sum(1).double() / 2
+        if own:
+            w = torch.where(rows % 3 == 0, 0.25, 1.0) * w
+        flipped = (y != task.train.clean[rows]).numpy()
+        for group, member in enumerate((~flipped, flipped)):
+            sums[group] += rate[epoch] * np.array([w.numpy()[member].sum(), member.sum()])
+        expected[epoch + 1] = sums[:, 0].sum() / sums[:, 1].sum(), np.divide(*(sums[:, 0] / sums[:, 1]))
+    found = dynamics.sample_weights(open_run(tmp_path)).set_index("epoch")
+    assert len(set(rate.values())) == 4  # else their part in it would not show
+    for epoch, (alpha, snr) in expected.items():
+        assert found.loc[epoch, "alpha"] == pytest.approx(alpha, rel=1e-5)
+        assert found.loc[epoch, "snr"] == pytest.approx(snr, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec", ["ce", "mae", "gce:q=0.7", "agce:a=0.6,q=0.6", "remargin:loss=mae,shift=2", "unit:loss=mae"]
+)
+def test_pull_is_the_weight_of_a_loss_that_has_one(spec: str) -> None:
+    z = 3 * torch.randn(50, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.arange(50) % 7
+    own = z.gather(1, y[:, None])[:, 0]
+    delta = own - z.scatter(1, y[:, None], -torch.inf).logsumexp(1)
+    loss = get_loss(spec, reduction="none")
+    torch.testing.assert_close(pull(loss, Output(z), y), loss.sample_weight(delta).abs(), rtol=1e-9, atol=1e-12)
+
+
+def test_pull_of_other_losses_is_half_the_length_of_their_gradient() -> None:
+    z = torch.randn(20, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True)
+    y = torch.arange(20) % 5
+    log_p = z.log_softmax(1)
+    (log_p[torch.arange(20), y] / log_p.sum(1)).sum().backward()  # NCE
+    assert z.grad is not None
+    torch.testing.assert_close(pull(get_loss("nce", reduction="none"), Output(z), y), z.grad.abs().sum(1) / 2)
+
+
+def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
+    task = two_classes()
+    blind = replace(task, train=replace(task.train, clean=None))
+    train(blind, "gce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path, samples=True)
+    found = dynamics.sample_weights(open_run(tmp_path))
+    assert np.isnan(found["snr"]).all() and found["alpha"].iloc[0] == pytest.approx(found["mean"].iloc[0])
+    assert found["alpha"].iloc[0] == pytest.approx(open_run(tmp_path).samples(1)["pull"].mean(), rel=1e-6)
+
+
+# Distributions
+
+
+def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -> None:
+    run = open_run(folder("gce"))
+    table = dynamics.margin_distributions(run, bins=25)
+    assert sorted(set(table["epoch"])) == [1, 3, 6]
+    margins = {epoch: run.samples(epoch)["margin"].astype(float) for epoch in (1, 3, 6)}
+    low, high = min(m.min() for m in margins.values()), max(m.max() for m in margins.values())
+    assert run.is_flipped is not None
+    for epoch, values in margins.items():
+        for name, member in ((WRONG, run.is_flipped), (RIGHT, ~run.is_flipped)):
+            rows = table[(table["epoch"] == epoch) & (table["labels"] == name)]
+            counts, edges = np.histogram(values[member], 25, (low, high))
+            assert rows["samples"].tolist() == counts.tolist() and counts.sum() == member.sum()
+            np.testing.assert_allclose(rows["low"], edges[:-1])
+            assert (rows["density"] * (rows["high"] - rows["low"])).sum() == pytest.approx(1)
+    p = 1 / (1 + np.exp(-table["margin"]))
+    np.testing.assert_allclose(table["weight"], p**0.7 * (1 - p), rtol=1e-6)  # w(Δ) of GCE, curriculum paper, Table 1
+
+
+def test_margins_part_as_training_goes_on(folder: Callable[..., Path]) -> None:
+    table = dynamics.margin_distributions(open_run(folder("gce")))
+    table["sum"] = table["samples"] * table["margin"]
+    sums = table.groupby(["epoch", "labels"])[["sum", "samples"]].sum()
+    mean = (sums["sum"] / sums["samples"]).unstack()
+    gap = mean[RIGHT] - mean[WRONG]
+    assert abs(gap[1]) < 0.1 and gap[6] > gap[3] > 0.5
+
+
+def test_a_loss_without_a_weight_has_margins_all_the_same(folder: Callable[..., Path]) -> None:
+    table = dynamics.margin_distributions(open_run(folder("nce")))
+    assert table["weight"].isna().all() and table["samples"].sum() > 0
+    figure = dynamics.margin_figure(open_runs([folder("nce")]))
+    assert isinstance(figure, Figure) and figure.data["density"].notna().any()
+
+
+def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
+    task = digits()
+    nal = get_method("nal", task, SHORT)
+    result = train(task, replace(nal, strategies=(*nal.strategies, Spy())), SHORT, out=tmp_path, samples=True)
+    spy, run = result.strategies[-1], open_run(tmp_path)
+    assert isinstance(spy, Spy)
+    for epoch in (1, 6):
+        expected = np.full(len(run.given), np.nan)
+        for e, rows, out in spy.steps:
+            if e == epoch - 1:
+                assert out.attention is not None
+                expected[rows.numpy()] = 1 / (1 + np.exp(-out.attention.double().numpy()))
+        np.testing.assert_allclose(run.samples(epoch)["trust"], expected, rtol=2**-10)
+        np.testing.assert_allclose(run.samples(epoch)["pull"] > 0, True)
+        table = dynamics.distributions(run, "trust", [epoch], edges=np.linspace(0, 1, 11))
+        rounded = expected.astype(np.float16).astype(float)
+        counts = [((rounded >= i / 10) & ((rounded < (i + 1) / 10) | (i == 9))).sum() for i in range(10)]
+        assert table.groupby("trust")["samples"].sum().tolist() == counts
+
+
+def test_margins_beyond_half_precision_do_not_stop_the_others() -> None:
+    values = np.array([0.1, np.inf, -np.inf, np.nan, 0.9])
+    table = dynamics.histogram(values, {"all": np.full(5, True)}, np.array([0.0, 0.5, 1.0]), "margin")
+    assert table["samples"].tolist() == [1, 1]
+
+
+def test_margins_of_a_run_whose_logits_are_huge(tmp_path: Path) -> None:
+    class Huge(Strategy):
+        def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
+            return [
+                out._replace(logits=out.logits * torch.where(batch.rows % 2 == 0, 1e7, 1.0)[:, None]) for out in outs
+            ]
+
+    train(
+        two_classes(),
+        Method(get_loss("mae"), strategies=(Huge(),)),
+        replace(SHORT, epochs=1),
+        out=tmp_path,
+        samples=True,
+    )
+    run = open_run(tmp_path)
+    assert np.isinf(run.samples(1)["margin"]).any()
+    table = dynamics.distributions(run, "margin", bins=5)
+    assert 0 < table["samples"].sum() < 90 and np.isfinite(table["margin"]).all()
+
+
+def test_mixtures_of_samples_have_no_weights(tmp_path: Path) -> None:
+    train(digits(), "dividemix:warmup=1", replace(SHORT, epochs=3), out=tmp_path, samples=True)
+    assert set(dynamics.distributions(open_run(tmp_path), "margin")["epoch"]) == {1, 2, 3}
+    assert set(dynamics.distributions(open_run(tmp_path), "weight")["epoch"]) == {1}
+    with pytest.raises(NotARun, match="only mixtures"):
+        dynamics.distributions(open_run(tmp_path), "weight", [3])
+
+
+# Curves
+
+
+def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
+    runs = open_runs([folder("ce", seed) for seed in (0, 1, 2)] + [folder("gce")])
+    assert list(runs) == ["ce · seed=0", "ce · seed=1", "ce · seed=2", "gce"]
+    table = dynamics.curves(runs, ["test_accuracy", "train_loss"])
+    assert set(table["method"]) == {"ce", "gce"} and len(table) == 2 * 2 * 6
+    for quantity in ("test_accuracy", "train_loss"):
+        each = np.stack([run.rows[quantity] for name, run in runs.items() if name != "gce"])
+        rows = table[(table["method"] == "ce") & (table["quantity"] == quantity)]
+        np.testing.assert_allclose(rows["value"], each.mean(0))
+        assert rows["low"].tolist() == each.min(0).tolist() and rows["high"].tolist() == each.max(0).tolist()
+        assert set(rows["runs"]) == {3} and rows["epoch"].tolist() == list(range(1, 7))
+
+
+def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[..., Path]) -> None:
+    run = open_run(folder("ce"))
+    figure = dynamics.accuracy_figure({"ce": run})
+    assert isinstance(figure, Figure)
+    data = figure.data[figure.data["rows"] == "training rows"].set_index(["labels", "epoch"])["value"]
+    assert run.is_flipped is not None
+    for epoch in (1, 6):
+        agrees = run.samples(epoch)["prediction"] == run.given
+        assert data[RIGHT, epoch] == pytest.approx(agrees[~run.is_flipped].mean())
+        assert data[WRONG, epoch] == pytest.approx(agrees[run.is_flipped].mean())
+
+
+def test_false_label_accuracy_is_that_of_the_bias_paper(folder: Callable[..., Path]) -> None:
+    """Accuracy on rows that were mislabelled in training, against their true class (bias paper, Fig. 4, lower
+    panels)."""
+    run = open_run(folder("gce"))
+    figure = dynamics.false_label_figure({"gce": run})
+    assert isinstance(figure, Figure) and run.is_flipped is not None
+    data = figure.data.set_index(["predicted", "epoch"])["value"]
+    for epoch in (1, 6):
+        predicted = run.samples(epoch)["prediction"][run.is_flipped]
+        assert run.clean is not None
+        assert data["true class", epoch] == pytest.approx((predicted == run.clean[run.is_flipped]).mean())
+        assert data["wrong label", epoch] == pytest.approx((predicted == run.given[run.is_flipped]).mean())
+    assert data["true class", 6] > 0.5 > data["wrong label", 6]
+
+
+def test_noise_variants_stand_side_by_side_with_none(folder: Callable[..., Path]) -> None:
+    specs = ["ce", "sln:sigma=0.2", "sln:sigma=1.0", "noise-f:sigma=0.1", "noise-theta:sigma=0.1"]
+    left_out = [folder("ce", epochs=3), folder("sln-mo"), folder("gce")]
+    runs = open_runs([*map(folder, specs), *left_out])
+    table = dynamics.noise_variants(runs)
+    kinds = table.groupby("variant", sort=False)["sigma"].unique().map(set).to_dict()
+    assert kinds == {
+        "noise on labels (z_y)": {0.0, 0.2, 1.0},
+        "noise on ∇ in logits (z_f)": {0.0, 0.1},
+        "noise on ∇ in weights (z_θ)": {0.0, 0.1},
+    }
+    assert len(table) == 7 * 6  # of the two runs of ce that with as many epochs
+    assert list(table["size"].cat.categories) == ["σ = 0", "σ = 0.1", "σ = 0.2", "σ = 1"]
+    one = table[(table["sigma"] == 1.0)]
+    assert one["value"].tolist() == open_run(folder("sln:sigma=1.0")).rows["test_accuracy"].tolist()
+
+
+def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
+    slow = folder("ce", optimizer="sgd:lr=0.001,momentum=0.9", schedule="constant")
+    figure = dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", 1), slow, folder("gce")]))
+    assert isinstance(figure, Figure)
+    assert set(figure.data["schedule"]) == {"sgd, lr=0.001, constant, 6 epochs", "sgd, lr=0.05, cosine, 6 epochs"}
+    assert set(figure.data["kind"]) == {"ce"}
+    averaged = figure.data[(figure.data["schedule"].str.contains("cosine")) & (figure.data["epoch"] == 6)]
+    assert set(averaged["runs"]) == {2}
+
+
+def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) -> None:
+    wide = {"model": "mlp:hidden=[64]", "epochs": 3}
+    noisy = [folder("sln:sigma=0.2", epochs=3), folder("sln:sigma=0.2", **wide), folder("ce", **wide)]
+    table = dynamics.noise_variants(open_runs(noisy))
+    kinds = table.groupby("variant", sort=False)["sigma"].unique().map(set).to_dict()
+    assert kinds == {
+        "noise on labels (z_y), model=mlp:hidden=[32]": {0.2},
+        "noise on labels (z_y), model=mlp:hidden=[64]": {0.0, 0.2},
+    }
+    assert not table.duplicated(["variant", "sigma", "epoch"]).any()
+    figure = dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", epochs=3), folder("ce", **wide)]))
+    assert isinstance(figure, Figure) and set(figure.data["kind"]) == {"ce, model=mlp:hidden=[32]"}
+    assert isinstance(dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), Missing)
+
+
+def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -> None:
+    plain = {"method": "ce", "dataset": "digits", "noise": "none", "precision": "32-true"}
+    own: list[dict[str, Any]] = [
+        {"source": {"spec": "digits", "augment": True, "labels": 1, "data_dir": "/a"}},
+        {"source": {"spec": "digits", "augment": True, "labels": 2, "data_dir": "/b"}},
+        {"source": {"spec": "digits", "augment": False, "labels": 3}},
+        {"source": {"spec": "digits", "augment": False, "labels": 4}},
+        {"source": {"spec": "digits", "augment": False, "labels": 5}, "precision": "bf16-mixed"},
+    ]
+    runs = {f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more}) for n, more in enumerate(own)}
+    seeds = {name: [run.seed for run in group] for name, group in dynamics.seeds_of(runs).items()}
+    assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
+    some = {name: run for name, run in runs.items() if run.seed < 2}
+    assert list(dynamics.seeds_of(some)) == ["ce"]
+
+
+def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        train(digits(), "ce", replace(SHORT, epochs=2), seed=seed, out=tmp_path / str(seed), samples=True)
+    both, one = open_runs([tmp_path / "1", tmp_path / "0"]), open_runs([tmp_path / "0"])
+    figure, alone = dynamics.weight_figure(both), dynamics.weight_figure(one)
+    assert isinstance(figure, Figure) and isinstance(alone, Figure)
+    assert figure.data.equals(alone.data) and set(figure.data["method"]) == {"ce"}
+    assert figure.reading == f"{alone.reading} Of several seeds the smallest alone is shown."
+
+
+# Label correction
+
+
+def test_correction_that_has_not_begun_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        train(digits(), "sln-mo-lc:start=2", replace(SHORT, epochs=3), out=tmp_path, max_steps=14)
+    figure = dynamics.correction_figure(open_runs([tmp_path]))
+    assert isinstance(figure, Missing) and "epoch 3" in figure.needs
+
+
+def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
+    straight, inverted = folder("sln-mo-lc:start=3"), folder("sln-mo-lc:start=3,invert=true")
+    run = open_run(straight)
+    (kept,) = (s.state_dict()["kept"] for s in run.result().strategies if "kept" in s.state_dict())
+    table = dynamics.kept_shares(run, bins=10)
+    assert run.is_flipped is not None
+    for name, member in ((WRONG, run.is_flipped), (RIGHT, ~run.is_flipped)):
+        counts = np.histogram(kept.double().numpy()[member], 10, (0, 1))[0]
+        assert table[table["labels"] == name]["samples"].tolist() == counts.tolist()
+    runs = open_runs([straight, inverted, folder("sln-mo"), folder("gce")])
+    figure = dynamics.correction_figure(runs)
+    assert isinstance(figure, Figure)
+    targets = figure.data.groupby("method")["target"].unique().map(list).to_dict()
+    assert targets == {
+        "sln-mo-lc:start=3": ["ω·label + (1 − ω)·prediction"],
+        "sln-mo-lc:start=3,invert=true": ["(1 − ω)·label + ω·prediction"],
+        "sln-mo": ["label"],
+    }
+    assert figure.data["epoch"].min() == 3 and "From epoch 4 on" in figure.reading
+
+
+# Logistic-Normal
+
+
+@pytest.mark.parametrize("method", ["ln", "ln:dummy=false", "ln-identity", "ln-diagonal", "ln-isotropic"])
+def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[..., Path]) -> None:
+    run = open_run(folder(method))
+    found = dynamics.residuals(run)
+    loss, (model,) = run.method.loss, run.models()
+    rows, x = slice(0, 40), run.task.train.x
+    assert isinstance(x, Tensor) and run.task.normalise is not None
+    with torch.no_grad():
+        out = model(run.task.normalise(x[rows]))
+    K = 10 + (1 if "dummy=true" in str(loss) else 0)
+    q = np.full((40, K), 0.01 / K)
+    q[np.arange(40), run.given[rows]] += 0.99
+    e = 0.5 * np.log(q[:, :-1] / q[:, -1:]) - out.logits.double().numpy()  # τ·S_C⁻¹(q) − μ
+    np.testing.assert_allclose(found["Σ = I"][rows], (e**2).sum(1), rtol=1e-5)
+    if method == "ln-identity":
+        assert found.keys() == {"Σ = I"}
+        return
+    D = e.shape[1]
+    for i in range(40):
+        if out.root is not None:
+            c = out.root[i].double().numpy()
+            root = np.outer(c, c) + np.eye(D)  # λ = 1
+        else:
+            assert out.scale is not None
+            root = np.diag(np.broadcast_to(out.scale[i].double().numpy(), D) + 1)
+        assert found["Σ_θ"][i] == pytest.approx(e[i] @ np.linalg.inv(root @ root) @ e[i], rel=1e-5)
+
+
+def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
+    runs = open_runs([folder("ln"), folder("ln-identity"), folder("ce")])
+    figure = dynamics.residual_figure(runs)
+    assert isinstance(figure, Figure) and figure.log_x
+    assert list(dict.fromkeys(figure.data["panel"])) == [
+        "ln, evaluated with Σ = I", "ln, evaluated with Σ_θ", "ln-identity, evaluated with Σ = I",
+    ]  # fmt: skip
+    assert figure.data.groupby("panel")["samples"].sum().tolist() == [len(open_run(folder("ln")).given)] * 3
+    with pytest.raises(NotARun, match="Use the method `ln`"):
+        dynamics.residuals(open_run(folder("ce")))
+
+
+# What is missing
+
+
+def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Path]) -> None:
+    figures = {figure.name: figure for figure in dynamics_figures(open_runs([folder("ce", samples=False)]))}
+    needs = {name: figure.needs for name, figure in figures.items() if isinstance(figure, Missing)}
+    assert sorted(needs) == [
+        "attention", "kept-labels", "label-correction", "margins", "residuals", "sample-weights", "schedules",
+        "sgd-noise",
+    ]  # fmt: skip
+    assert needs["margins"] == needs["sample-weights"] == "noiseproof train --samples"
+    assert needs["attention"] == "noiseproof train --samples --method nal"
+    assert "invert=true" in needs["label-correction"] and "--schedule" in needs["schedules"]
+    assert {figure.stage for figure in figures.values()} == {"During training"}
+
+
+def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -> None:
+    specs = ["ce", "gce", "sln:sigma=0.2", "sln-mo-lc:start=3", "nal", "ln"]
+    runs = open_runs([*map(folder, specs), folder("ce", epochs=3)])
+    first, second = dynamics_figures(runs), dynamics_figures(runs)
+    for figure, again in zip(first, second, strict=True):
+        assert isinstance(figure, Figure) and isinstance(again, Figure), figure.name
+        assert figure.data.equals(again.data) and len(figure.data)
+        used = {c for layer in figure.layers for c in (layer.x, layer.y, layer.color, layer.dash, layer.low) if c}
+        assert used <= set(figure.data.columns) and figure.reading.endswith(".")
+    assert len({figure.name for figure in first}) == len(first)
+
+
+def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:
+    task = two_classes()
+    blind = replace(task, train=replace(task.train, clean=None))
+    for name, method in (("a", "sln:sigma=0.1"), ("b", "sln-mo-lc:start=1"), ("c", "ce")):
+        own = Settings(epochs=2, model="mlp:hidden=[4]")
+        train(blind, method, own, out=tmp_path / name, samples=True)
+    runs = open_runs([tmp_path / name for name in "abc"], task=blind)
+    figures = {figure.name: figure for figure in dynamics_figures(runs)}
+    shown = {name for name, figure in figures.items() if isinstance(figure, Figure)}
+    assert shown == {"accuracy-curves", "loss-curves", "margins", "sample-weights", "kept-labels"}
+    margins = figures["margins"]
+    assert isinstance(margins, Figure) and set(margins.data["labels"].dropna()) == {"all"}
+
+
+def test_a_run_that_was_opened_is_not_changed(folder: Callable[..., Path]) -> None:
+    path = folder("ln")
+    before = {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    dynamics_figures({"ln": open_run(path)})
+    assert isinstance(open_run(path), RunFolder)
+    assert before == {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}

@@ -1,0 +1,567 @@
+"""Figures as a reader meets them: in a real browser without a network, on paper, as CSV."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_analysis_plots import drawn, every_kind, figure
+from typer.testing import CliRunner
+
+from noiseproof.analysis import Figure, Layer, Missing, collect, make_page, open_runs, save, to_matplotlib, to_plotly
+from noiseproof.analysis import page as page_module
+from noiseproof.analysis.figures import MAKERS, kept_landscape, page_title, runs_table
+from noiseproof.analysis.marks import COLORS, GREY, SCALE, palette
+from noiseproof.analysis.plots import to_csv
+from noiseproof.analysis.shell import environment
+from noiseproof.cli import app
+from noiseproof.data import get_dataset
+from noiseproof.train import Settings, prepare, train
+
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+EVIL = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'&amp;{{ 7 * 7 }}"
+
+
+# In a browser
+
+
+class Reader:
+    """A page open in Chromium; everything that it complains of or asks the world for is noted."""
+
+    def __init__(self, tab: Any, path: Path) -> None:
+        self.tab, self.errors, self.requests = tab, [], []  # type: ignore[var-annotated]
+        tab.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        tab.on("request", lambda request: self.requests.append(request.url))
+        tab.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+        tab.goto(path.as_uri())
+        self.path = path
+
+    def draw(self) -> None:
+        """Scroll through the whole page."""
+        plots = self.tab.locator(".plot")
+        for n in range(plots.count()):
+            plots.nth(n).scroll_into_view_if_needed()
+            plots.nth(n).and_(self.tab.locator("[data-drawn]")).wait_for(timeout=20_000)
+
+    def check(self) -> None:
+        assert self.errors == []
+        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == [self.path.as_uri()]
+
+    def traces(self, name: str) -> list[dict[str, Any]]:
+        """What plotly was given to draw."""
+        return json.loads(self.tab.evaluate(f"JSON.stringify(document.querySelector('#{name} .plot').data)"))  # type: ignore[no-any-return]
+
+    def shown(self, name: str) -> set[str]:
+        return {trace["name"] for trace in self.traces(name) if trace.get("visible") is not False}
+
+    def color(self, selector: str, what: str = "backgroundColor") -> str:
+        return str(self.tab.evaluate(f"getComputedStyle(document.querySelector({selector!r})).{what}"))
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        yield started.chromium
+
+
+@pytest.fixture(scope="module")
+def browser(driver: Any) -> Iterator[Any]:
+    started = driver.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    yield started
+    started.close()
+
+
+Read = Callable[..., Reader]
+
+
+@pytest.fixture
+def read(browser: Any, tmp_path: Path) -> Iterator[Read]:
+    opened = []
+
+    def open_page(
+        figures: list[Figure | Missing], width: int = 1280, page: dict[str, Any] | None = None, **context: Any
+    ) -> Reader:
+        path = tmp_path / "page.html"
+        path.write_text(make_page(figures, **(page or {})), "utf-8")
+        opened.append(browser.new_context(viewport={"width": width, "height": 900}, **context))
+        return Reader(opened[-1].new_page(), path)
+
+    yield open_page
+    for context in opened:
+        context.close()
+
+
+def same(browsers: Any, ours: Any) -> None:
+    """Equal as JSON, with numbers to the last digit but one (JavaScript subtracts as we do)."""
+    if isinstance(ours, dict):
+        assert browsers.keys() >= ours.keys()
+        for key, value in ours.items():
+            same(browsers[key], value)
+    elif isinstance(ours, list):
+        assert len(browsers) == len(ours)
+        for one, other in zip(browsers, ours, strict=True):
+            same(one, other)
+    else:
+        assert browsers == (pytest.approx(ours, rel=1e-14) if isinstance(ours, float) else ours)
+
+
+@needs_browser
+def test_a_page_draws_every_kind_of_figure_from_its_csv_alone(read: Read) -> None:
+    figures = every_kind()
+    page = read(figures)
+    page.draw()
+    page.check()
+    styles = palette(drawn(figures))
+    for one in drawn(figures):
+        marks = page.tab.locator(f"#{one.name} .plot svg.main-svg")
+        assert marks.count() > 0
+        found, expected = page.traces(one.name), to_plotly(one, styles)["data"]
+        for trace in expected:
+            trace.pop("showlegend", None)  # the page has a legend of its own
+        same(found, expected)
+    assert page.tab.locator("#curves .scatterlayer .trace").count() == 3 * 2 * 3  # a line and two edges of its band
+    assert page.tab.locator("#stacked-bars .barlayer .trace").count() == 2
+    assert page.tab.locator("#margins .barlayer .point").count() == 2 * 2 * 12
+    assert page.tab.locator("#surface canvas").count() > 0
+
+
+@needs_browser
+def test_without_webgl_surfaces_are_contours(driver: Any, tmp_path: Path) -> None:
+    path = save([one for one in drawn(every_kind()) if one.name == "surface"], tmp_path / "page.html")[0]
+    browser = driver.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, "--disable-3d-apis"])
+    page = Reader(browser.new_page(), path)
+    page.draw()
+    page.check()
+    assert {trace["type"] for trace in page.traces("surface")} == {"contour"}
+    assert page.tab.locator("#surface .contour").count() == 2
+    browser.close()
+
+
+@needs_browser
+def test_a_figure_without_rows_is_empty_axes(read: Read) -> None:
+    nothing = every_kind()[1]
+    assert isinstance(nothing, Figure)
+    page = read([replace(nothing, data=nothing.data[:0])])
+    page.draw()
+    page.check()
+    assert page.traces("weights") == [] and page.tab.locator("#weights .xtitle").text_content() == "x"
+    to_matplotlib(replace(nothing, data=nothing.data[:0]))
+
+
+@needs_browser
+def test_one_switch_hides_a_method_in_all_figures(read: Read) -> None:
+    page = read(every_kind())
+    page.draw()
+    switch = page.tab.locator("nav .switch[data-column=method][data-value=mae]")
+    before = page.tab.locator("#curves .scatterlayer .trace").count()
+    switch.click()
+    assert switch.get_attribute("aria-pressed") == "false"
+    assert page.tab.locator("#curves .switch[data-value=mae]").get_attribute("aria-pressed") == "false"
+    assert page.shown("curves") == {"ce, right", "ce, wrong", "sln, right", "sln, wrong"}
+    assert page.shown("bars") == {"ce"}
+    assert page.tab.locator("#curves .scatterlayer .trace").count() == before * 2 // 3
+    assert {tuple(map(tuple, trace["meta"]["keys"])) for trace in page.traces("contour")} == {(("method", "ce"),)}
+    assert page.tab.locator("#contour .contour").count() == 1  # its panel is gone, too
+    assert page.tab.evaluate("document.querySelector('#contour .plot').layout.grid.columns") == 1
+    page.tab.locator("#bars .switch[data-value=mae]").press("Enter")  # any legend switches it on again, by keyboard
+    assert page.shown("bars") == {"ce", "mae"} and len(page.shown("curves")) == 6
+    page.tab.locator("#curves .switch[data-value=wrong]").click()
+    assert page.shown("curves") == {"ce, right", "mae, right", "sln, right"}
+    page.tab.locator("#curves .switch[data-value=sln]").dblclick()
+    assert page.shown("curves") == {"sln, right"}
+    page.tab.locator("#curves .switch[data-value=sln]").dblclick()
+    assert page.shown("curves") == {"ce, right", "mae, right", "sln, right"}
+    page.check()
+
+
+@needs_browser
+def test_a_plot_zooms_and_keeps_its_zoom_in_the_dark(read: Read) -> None:
+    page = read(every_kind()[:1])
+    page.draw()
+    box = page.tab.locator("#curves .nsewdrag").bounding_box()
+    page.tab.mouse.move(box["x"] + box["width"] / 4, box["y"] + box["height"] / 4)
+    page.tab.mouse.down()
+    page.tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=5)
+    page.tab.mouse.up()
+    reach = "document.querySelector('#curves .plot')._fullLayout.xaxis.range"
+    low, high = page.tab.evaluate(reach)
+    assert 4 < low < 8 and 9 < high < 12  # of epochs 1 to 20
+    page.tab.locator("[data-theme-switch]").click()
+    assert page.tab.evaluate(reach) == [low, high]
+    page.check()
+
+
+@needs_browser
+def test_the_csv_of_a_figure_is_its_data(read: Read) -> None:
+    figures = every_kind()
+    page = read(figures)
+    for one in drawn(figures):
+        with page.tab.expect_download() as caught:
+            page.tab.locator(f"#{one.name} [data-csv]").click()
+        assert caught.value.suggested_filename == f"{one.name}.csv"
+        text = Path(caught.value.path()).read_text("utf-8")
+        assert text == to_csv(one.data)
+        back = pd.read_csv(io.StringIO(text))
+        pd.testing.assert_frame_equal(back, one.data.reset_index(drop=True), check_dtype=False, check_exact=True)
+    page.check()
+
+
+@needs_browser
+def test_dark_by_the_system_and_by_the_switch(read: Read) -> None:
+    figures = every_kind()[:1]
+    light, dark = "rgb(255, 255, 255)", "rgb(20, 23, 26)"
+    page = read(figures, color_scheme="dark")
+    page.draw()
+    assert page.color("body") == dark
+    colors = [trace["line"]["color"] for trace in page.traces("curves") if trace["line"].get("color")]
+    assert colors[::2] == [color.dark for color in COLORS[:3]]
+    assert page.tab.locator("#curves .xtitle").evaluate("e => getComputedStyle(e).fill") == page.color("body", "color")
+    assert page.color("#curves .swatch", "color") == "rgb(75, 163, 227)"  # COLORS[0].dark
+    switch = page.tab.locator("[data-theme-switch]")
+    assert switch.get_attribute("aria-pressed") == "true"
+    switch.click()
+    assert page.color("body") == light and switch.get_attribute("aria-pressed") == "false"
+    colors = [trace["line"]["color"] for trace in page.traces("curves") if trace["line"].get("color")]
+    assert colors[::2] == [color.light for color in COLORS[:3]]
+    page.tab.reload()
+    assert page.color("body") == light  # chosen once, kept
+    assert page.errors == []
+    assert read(figures, color_scheme="light").color("body") == light
+
+
+@needs_browser
+def test_a_narrow_screen_has_panels_below_each_other_and_nothing_to_scroll_sideways(read: Read) -> None:
+    runs = [{"run": "a-name-that-is-rather-long" * 3, "noise": "symmetric:rate=0.4", "test accuracy": 0.9}] * 2
+    page = read(every_kind(), width=360, page={"title": "t" * 60, "runs": runs})
+    page.draw()
+    page.check()
+    assert page.tab.evaluate("document.documentElement.scrollWidth") == 360
+    size = "document.querySelector('#weights .plot')._fullLayout"
+    assert page.tab.evaluate(f"[{size}.grid.rows, {size}.grid.columns]") == [2, 1]
+    page.tab.set_viewport_size({"width": 1280, "height": 900})
+    page.tab.wait_for_function(f"{size}.grid.columns === 2")
+    assert (
+        page.tab.evaluate("document.querySelector('#confusion .plot')._fullLayout.coloraxis.colorbar.orientation")
+        == "v"
+    )
+    assert page.tab.locator("#confusion .colorbar").count() == 1
+
+
+@needs_browser
+def test_words_of_the_user_are_words(read: Read) -> None:
+    data = pd.DataFrame(
+        {EVIL: [EVIL, EVIL, "b"], "x": [EVIL, "z", EVIL], "y": [1.0, 2.0, 3.0], "dash": [EVIL, "<b>", "c"]}
+    )
+    one = figure(
+        "evil",
+        data,
+        Layer("line", "x", "y", EVIL, dash="dash"),
+        title=EVIL,
+        reading=EVIL,
+        paper=EVIL,
+        x_label=EVIL,
+        y_label=EVIL,
+        stage=EVIL,
+        panel="x",
+    )
+    grid = figure("grid", data, Layer("heat", "x", "dash", z="y"))
+    page = read(
+        [one, grid, replace(one, name=f"again {EVIL}"), Missing("none", EVIL, EVIL, EVIL)],
+        page={"title": EVIL, "intro": EVIL, "runs": [{EVIL: EVIL}]},
+    )
+    page.draw()
+    page.check()
+    assert page.tab.evaluate("window.hacked") is None
+    assert page.tab.locator("img").count() == 0
+    assert page.tab.title() == EVIL == page.tab.locator("h1").inner_text()
+    assert page.tab.locator("#evil .switch span").first.inner_text() == EVIL
+    assert page.tab.locator("#evil .annotation text").first.text_content() == EVIL
+    assert page.tab.locator("#grid .xtick text").first.text_content() == EVIL
+    page.tab.locator("#evil .switch").first.click()
+    page.check()
+
+
+@needs_browser
+def test_a_page_can_be_read_without_eyes(read: Read) -> None:
+    figures = every_kind()
+    page = read(figures)
+    page.draw()
+    levels = page.tab.eval_on_selector_all("h1, h2, h3", "all => all.map((e) => Number(e.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1
+    plots = page.tab.locator(".plot")
+    for n, one in enumerate(sorted(drawn(figures), key=lambda f: [g.stage for g in figures].index(f.stage))):
+        plot = plots.nth(n)
+        assert (plot.get_attribute("role"), plot.get_attribute("aria-label")) == ("img", one.title)
+        assert page.tab.locator(f"#{plot.get_attribute('aria-describedby')}").inner_text() == one.reading
+    names = page.tab.eval_on_selector_all(
+        "button", "all => all.map((e) => e.getAttribute('aria-label') ?? e.innerText)"
+    )
+    assert all(name.strip() for name in names)
+    links = page.tab.eval_on_selector_all("nav a", "all => all.map((e) => e.getAttribute('href'))")
+    assert sorted(links) == sorted(f"#{one.name}" for one in figures)
+    assert all(page.tab.locator(f"article{link}").count() == 1 for link in links)
+    page.tab.keyboard.press("Tab")
+    assert page.tab.evaluate("document.activeElement.textContent") == "Skip to the content"
+
+
+# The file
+
+
+def luminance(color: str) -> float:
+    channels = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_words_and_lines_stand_out_from_their_ground() -> None:
+    css = environment().get_template("shell.css").render()
+    variables = dict(re.findall(r"--(\w+): light-dark\((#\w+, #\w+)\)", css))
+    grounds, raised = (variables[name].split(", ") for name in ("ground", "raised"))
+    for name in ("ink", "faint", "accent", "warn", "bad", "good"):
+        for color, *behind in zip(variables[name].split(", "), grounds, raised, strict=True):
+            assert min(contrast(color, ground) for ground in behind) >= 4.5, name
+    for color in (*COLORS, GREY):
+        assert min(contrast(one, ground) for one, ground in zip(color, grounds, strict=True)) >= 3, color
+    assert min(contrast(color.dark, grounds[1]) for color in SCALE) >= 2
+    assert min(contrast(color.light, grounds[0]) for color in SCALE) >= 2
+
+
+def test_the_same_figures_make_the_same_page_byte_for_byte() -> None:
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    code += "from test_analysis_plots import every_kind\nfrom noiseproof.analysis import make_page\n"
+    code += "sys.stdout.buffer.write(make_page(every_kind()).encode())"
+    environ = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    elsewhere = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True).stdout
+    assert make_page(every_kind()).encode() == elsewhere != make_page(every_kind()[:3]).encode()
+
+
+def test_a_page_has_a_switch_for_what_one_figure_names_and_another_has_in_panels() -> None:
+    figures = {one.name: one for one in drawn(every_kind())}
+    switch = 'aria-label="Show or hide by method in all figures"'
+    assert switch in make_page([figures["curves"], figures["contour"]])
+    assert switch not in make_page([figures["curves"], figures["confusion"]])
+
+
+def test_missing_figures_say_what_records_them() -> None:
+    text = make_page(every_kind())
+    assert "<code>noiseproof train --samples</code>" in text
+    assert "runs of <code>sln</code> and <code>noise-f</code> beside <code>ce</code>" in text
+
+
+def test_a_page_holds_nothing_that_could_be_fetched() -> None:
+    text = re.sub(r'<script type="text/plain".*?</script>', "", make_page(every_kind()))
+    assert re.findall(r"https?://", text) == []
+    assert re.findall(r"""(?:src|href)=["'](?!#|data:)""", text) == []
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None and policy[1].startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
+    assert "unsafe-eval" not in policy[1] and "connect-src" not in policy[1]
+
+
+def test_a_page_stays_under_six_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    noise = pd.DataFrame({"x": generator.normal(size=60_000), "y": generator.normal(size=60_000)})
+    dots = Layer("points", "x", "y")
+    small = figure("small", noise[:100], dots)
+    whole = make_page([small, figure("large", noise, dots)])
+    assert 3_000_000 < len(whole) < 6_000_000 and "digits" not in whole
+    rounded = make_page([small, figure("large", noise.iloc[np.r_[:60_000, :60_000, :60_000] % 60_000], dots)])
+    assert len(rounded) < 6_000_000 and rounded.count("Numbers are kept to 6 digits") == 2
+    monkeypatch.setattr(page_module, "LARGEST", 3_000_000)
+    cut = make_page([small, figure("large", noise, dots)])
+    assert len(cut) < 3_000_000 and "<code>--only large</code>" in cut and 'data-figure="small"' in cut
+
+
+def test_figures_with_one_name_are_refused() -> None:
+    one = every_kind()[0]
+    with pytest.raises(ValueError, match="Expected figures with names of their own, got several of curves"):
+        make_page([one, one])
+
+
+def test_templates_are_part_of_the_package() -> None:
+    root = Path(__file__).parents[2]
+    files = sorted((root / "src/noiseproof/analysis/templates").iterdir())
+    assert {file.name for file in files} >= {
+        "shell.html.j2",
+        "shell.css",
+        "shell.js",
+        "page.html.j2",
+        "page.css",
+        "page.js",
+    }
+    if shutil.which("git") and (root / ".git").exists():  # hatch ships what git does not ignore
+        ignored = subprocess.run(["git", "check-ignore", *map(str, files)], cwd=root, capture_output=True, text=True)
+        assert ignored.stdout == ""
+
+
+# Of runs
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("runs")
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    for method in ("ce", "gce"):
+        train(task, method, Settings(epochs=3, model="mlp:hidden=[8]"), out=root / method, samples=method == "ce")
+    return [root / "ce", root / "gce"]
+
+
+CHEAP = [name for maker in MAKERS if "features" not in maker.names for name in maker.names]
+
+
+def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: list[Path]) -> None:
+    told = []
+    found = collect(folders, progress=lambda *what: told.append(what))
+    names = [one.name for one in found]
+    assert len(set(names)) == len(names)
+    assert [done for done, _, _ in told] == list(range(len(MAKERS) + 1))
+    known = [name for maker in MAKERS for name in maker.names]
+    assert all(name in known or name.startswith("sensitivity-") for name in names)
+    order = ["Before training", "During training", "After training"]
+    stages = [order.index(one.stage) for one in found]
+    assert stages == sorted(stages)
+    missing = {one.name: one.needs for one in found if isinstance(one, Missing)}
+    assert missing["attention"].startswith("noiseproof train --samples")
+    assert missing["landscape-contour"] == "noiseproof analyze landscape RUN"
+    assert {"loss-weights", "accuracy-curves", "margins", "dissection", "confusion", "reliability", "features"} <= {
+        *names
+    } - {*missing}
+    only = collect(folders, only=["cost", "accuracy-curves"])
+    assert [one.name for one in only] == ["accuracy-curves", "cost"]
+    (none,) = collect(folders, only=["sensitivity-q"])
+    assert isinstance(none, Missing) and none.name == "sensitivity-q"
+    with pytest.raises(ValueError, match="Expected figures of loss-weights, .*, got nonsense"):
+        collect(folders, only=["nonsense"])
+
+
+def test_a_gaussian_process_has_no_features_and_takes_nobody_else_s(folders: list[Path], tmp_path: Path) -> None:
+    train(prepare(get_dataset("two-moons:n=60")), "gp", Settings(epochs=1), out=tmp_path / "gp")
+    (alone,) = collect([tmp_path / "gp"], only=["features"])
+    assert isinstance(alone, Missing) and "A Gaussian process has no features" in alone.needs
+    (beside,) = collect([tmp_path / "gp", folders[0]], only=["features"])
+    assert isinstance(beside, Figure) and set(beside.data["method"]) == {"ce"}
+
+
+@needs_browser
+def test_the_page_of_ten_runs_is_small_and_opens(folders: list[Path], read: Read, tmp_path: Path) -> None:
+    copies = [shutil.copytree(folders[n % 2], tmp_path / f"run-{n}") for n in range(10)]
+    runs = open_runs(copies)
+    assert len(runs) == 10
+    found = collect(runs, only=CHEAP)
+    generator = np.random.default_rng(0)
+    dots = pd.DataFrame(
+        {
+            "method": np.repeat(list(runs), 500),
+            "x": generator.normal(size=5000),
+            "y": generator.normal(size=5000),
+            "class": np.arange(5000) % 10,
+        }
+    )
+    found.append(figure("features", dots, Layer("points", "x", "y", "class"), panel="method", stage="After training"))
+    page = read(found, page={"title": page_title(runs), "runs": runs_table(runs)})
+    page.draw()
+    page.check()
+    assert page.path.stat().st_size < 6_000_000
+    assert page.tab.locator("h1").inner_text() == "10 runs on digits"
+    assert page.tab.locator("tbody tr").count() == 10
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
+
+
+def test_the_command_writes_what_it_says(folders: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    answer = run("page", *folders, "--out", out, "--only", "accuracy-curves,margins,attention")
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout == f"{out}\n"
+    assert answer.stderr == "noiseproof: not drawn: attention, needs noiseproof train --samples --method nal\n"
+    text = out.read_text("utf-8")
+    assert text.count("<article") == 3 and "2 runs on digits" in text and 'class="missing"' in text
+    assert str(tmp_path) not in text  # the same runs, elsewhere, make the same page
+    answer = run("page", folders[0], "--format", "csv", "--out", tmp_path / "a.csv", "--only", "cost", "--json")
+    assert json.loads(answer.stdout) == {"files": [str(tmp_path / "a.csv")], "figures": ["cost"], "missing": {}}
+    assert pd.read_csv(tmp_path / "a.csv")["method"].tolist() == ["ce"]
+    for wrong, words in (
+        (("page", folders[0], "--format", "gif"), "Expected html, pdf, png or csv as format, got 'gif'."),
+        (("page", folders[0], "--format", "pdf", "--out", "a.png"), "Expected a file that ends in .pdf"),
+        (("page", tmp_path / "nowhere"), "no such folder"),
+        (("page", folders[0], "--only", "nonsense"), "got nonsense."),
+        (("landscape", folders[0], "--precision", "16"), "Expected 32 or bf16 as precision"),
+        (("loss", "--losses", "gce:q=0.7", "--classes", "10", "--over", "a,q"), "Expected --out"),
+        (("fit", "--loss", "ce", "--classes", "10", "--noise", "symmetric:rate=0.4"), "Expected --data for --noise"),
+    ):
+        answer = run(*wrong)
+        assert answer.exit_code == 2 and words in answer.stderr and answer.stdout == ""
+
+
+def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -> None:
+    own = [shutil.copytree(folder, tmp_path / folder.name) for folder in folders]
+    answer = run(
+        "landscape",
+        own[0],
+        "--points",
+        "5",
+        "--span",
+        "0.5",
+        "--rows",
+        "50",
+        "--accelerator",
+        "cpu",
+        "--out",
+        tmp_path / "l.png",
+        "--json",
+    )
+    assert answer.exit_code == 0, answer.stderr
+    said = json.loads(answer.stdout)["ce"]
+    runs = open_runs(own)
+    kept = kept_landscape(runs["ce"])
+    assert kept is not None and kept_landscape(runs["gce"]) is None
+    assert kept.losses.shape == (5, 5) and kept.points.tolist() == [-0.5, -0.25, 0.0, 0.25, 0.5]
+    assert (kept.centre, kept.sharpness(), kept.curvature) == (said["loss"], said["sharpness"], said["curvature"])
+    assert sorted(path.name for path in tmp_path.glob("l-*.png")) == [
+        "l-landscape-contour.png",
+        "l-landscape-surface.png",
+    ]
+    drawn = collect(runs, only=["landscape-contour"])
+    assert isinstance(drawn[0], Figure) and set(drawn[0].data["method"]) == {"ce"}
+    table = pd.read_csv(own[0] / "landscape.csv")
+    assert list(table) == ["alpha", "beta", "loss", "seed", "rows", "criterion"]
+    assert kept.made_by == {"seed": 0, "rows": 50, "criterion": "ce"} and set(table["seed"]) == {0}
+    for points, more in (("3", "--points 5"), ("9", "--points 17")):  # too far apart for a radius of 0.25
+        answer = run("landscape", own[1], "--points", points, "--span", "0.5" if points == "3" else "2")
+        assert answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
+    table.assign(seed=1).to_csv(own[1] / "landscape.csv", index=False)
+    (drawn,) = collect(runs, only=["landscape-contour"])
+    assert isinstance(drawn, Missing) and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
+    answer = run("page", *own, "--only", "landscape-contour,cost", "--out", tmp_path / "p.html")
+    assert answer.exit_code == 0 and "not drawn: landscape-contour, needs landscapes of one" in answer.stderr
+    half = pd.concat([table[:12].assign(seed=1), table[12:]])
+    for wrong in (table[["alpha", "beta"]], table[["alpha", "beta", "loss"]], half, table[:-1]):
+        wrong.to_csv(own[0] / "landscape.csv", index=False)
+        answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
+        assert answer.exit_code == 2 and "Expected a landscape and what made it in" in answer.stderr
+        assert "Make it again: `noiseproof analyze landscape" in answer.stderr

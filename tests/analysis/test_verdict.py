@@ -1,0 +1,269 @@
+"""The verdict before training: its numbers against the theory, its thresholds and its agreement with the papers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from noiseproof.analysis.verdict import FALL, LEARNS, PARTLY, SLOW, probe, verdict
+from noiseproof.cli import app
+from noiseproof.data import get_dataset
+from noiseproof.losses import get_loss
+from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
+from noiseproof.strategies import Run, Strategy
+from noiseproof.train import Method, Settings, Task, prepare, train
+
+runner = CliRunner()
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    sys.path.insert(0, str(BENCHMARKS))  # it imports its neighbour
+    try:
+        spec = importlib.util.spec_from_file_location("verdict_benchmark", BENCHMARKS / "verdict.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+# --- Its numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_classes"), [("ce", 100), ("mae", 1000), ("gce:q=0.7", 10), ("nce", 100), ("0.7*nce + 0.3*mae", 1000)]
+)
+def test_the_weight_is_the_average_error_and_the_margin_its_expectation(spec: str, num_classes: int) -> None:
+    found = verdict(spec, num_classes, alternatives=False)
+    assert found.weight == pytest.approx(-average_error(spec, 0.0, num_classes), rel=1e-9)
+    assert found.margin == pytest.approx(expected_margin(num_classes), rel=1e-9)
+    assert found.start == pytest.approx(found.weight / found.maximum)
+
+
+def test_the_weight_is_what_calibrate_keeps() -> None:
+    calibrated = calibrate("gce:q=0.7", 1000)
+    assert calibrated.loss is not None
+    known, kept = verdict("gce:q=0.7", 100, alternatives=False), verdict(calibrated.loss, 1000, alternatives=False)
+    assert known.weight == pytest.approx(0.028234, abs=1e-6)  # papers/README, section 5
+    assert kept.weight == pytest.approx(known.weight, rel=1e-3) and kept.weight == pytest.approx(-calibrated.error)
+
+
+def test_the_numbers_of_mae_against_drawn_logits() -> None:
+    """Everything again from 200 000 drawn rows: p(1 − p) at three places and its integral."""
+    K, draws = 100, torch.Generator().manual_seed(0)
+    rest = torch.randn(200_000, K - 1, generator=draws, dtype=torch.float64).logsumexp(1)
+
+    def weight(z: float, cross_entropy: bool = False) -> float:
+        p = torch.sigmoid(z - rest)
+        return float(((1 - p) if cross_entropy else p * (1 - p)).mean())
+
+    found = verdict("mae", K, alternatives=False)
+    way = -expected_margin(K)
+    assert found.weight == pytest.approx(weight(0.0), rel=5e-3)
+    assert found.maximum == pytest.approx(0.25)
+    assert found.left_behind == pytest.approx(weight(-FALL) / 0.25, rel=5e-3)
+    assert found.learnt == pytest.approx(weight(way) / 0.25, rel=5e-3)
+    z = np.linspace(0, way, 401)
+    ours, theirs = (np.trapezoid([1 / weight(float(at), ce) for at in z[::8]], z[::8]) for ce in (False, True))
+    assert found.slowness == pytest.approx(ours / theirs, rel=1e-2)
+
+
+def test_a_factor_changes_the_pace_and_nothing_else() -> None:
+    one, ten = verdict("mae", 100, alternatives=False), verdict("10*mae", 100, alternatives=False)
+    assert ten.left_behind == pytest.approx(one.left_behind) and ten.slowness == pytest.approx(one.slowness / 10)
+
+
+def test_shares_of_terms_add_up_and_each_is_over_its_own_maximum() -> None:
+    found = verdict("0.7*nce + 0.3*mae", 100, alternatives=False)
+    nce, mae = found.terms
+    assert nce.share + mae.share == pytest.approx(1) and nce.share_learnt + mae.share_learnt == pytest.approx(1)
+    alone = verdict("mae", 100, alternatives=False)
+    assert mae.start == pytest.approx(alone.start) and mae.left_behind == pytest.approx(alone.left_behind)
+    assert nce.start > 0.99 and nce.share_left_behind > 0.9  # NCE keeps those that fall behind,
+    assert mae.share_learnt > 0.9  # MAE finishes
+
+
+def test_a_hair_of_cross_entropy_does_not_make_mae_learn() -> None:
+    assert verdict("1e-6*ce + mae", 100, alternatives=False).answer == "underfits"
+
+
+def test_own_margins_take_the_place_of_simulated_ones() -> None:
+    margins = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 2
+    found = verdict("mae", 100, margins=margins, alternatives=False)
+    p = torch.sigmoid(margins)
+    assert found.margin == pytest.approx(float(margins.mean()))
+    assert found.weight == pytest.approx(float((p * (1 - p)).mean()))
+    assert found.answer == "learns"  # whatever the number of classes, these margins start where MAE pulls
+
+
+@pytest.mark.parametrize("spec", ["gce:q=0.7", "nce"])
+def test_margins_of_simulated_logits_give_the_verdict_without_margins(spec: str) -> None:
+    logits = torch.randn(20_000, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    margins = logits[:, 0] - logits[:, 1:].logsumexp(1)
+    own, simulated = (verdict(spec, 50, margins=m, alternatives=False) for m in (margins, None))
+    assert own.answer == simulated.answer
+    # z_k is drawn here and zero there: a wider spread, hence larger tails of a convex weight.
+    assert own.weight == pytest.approx(simulated.weight, rel=0.35)
+
+
+def test_a_weight_that_is_zero_somewhere_takes_for_ever() -> None:
+    found = verdict("tgce:k=0.5", 100, alternatives=False)
+    assert found.left_behind == 0 and found.answer == "underfits"
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_few_classes(num_classes: int) -> None:
+    assert verdict("mae", num_classes).answer == "learns"
+
+
+def test_what_cannot_be_judged_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs logits, root"):
+        verdict("ln", 10)
+    for spec in ("peer", "ln:covariance=identity,dummy=false"):  # of other rows too; of nine logits
+        with pytest.raises(ValueError, match="one row's 10 logits alone"):
+            verdict(spec, 10)
+    with pytest.raises(ValueError, match=r"`margins` \(N,\)"):
+        verdict("mae", 10, margins=torch.zeros(2, 3))
+
+
+# --- Its answers ------------------------------------------------------------------------------------------------------
+
+
+def test_the_contradictions_that_the_raw_weight_runs_into() -> None:
+    """A sum that starts lower than MAE learns, MAE does not; NCE starts at its maximum and does not."""
+    both = verdict("0.7*nce + 0.3*mae", 100, alternatives=False)
+    mae, nce = verdict("unit:loss=mae", 100, alternatives=False), verdict("nce", 100, alternatives=False)
+    assert both.weight < mae.weight and nce.start > 0.99
+    assert (both.answer, mae.answer, nce.answer) == ("learns", "underfits", "underfits")
+
+
+def test_thresholds_are_what_the_two_tables_give(benchmark: ModuleType) -> None:
+    rows = json.loads((BENCHMARKS / "results" / "verdict.json").read_text())["rows"]
+    fast = [row for row in rows if row["set_on"] and row["slowness"] <= SLOW]
+    slow = [row["slowness"] for row in rows if row["set_on"] and row["slowness"] > SLOW]
+    behind = {
+        name: [row["left_behind"] for row in fast if row["outcome"] == name]
+        for name in ("learns", "partly", "underfits")
+    }
+    assert pytest.approx(math.sqrt(min(behind["learns"]) * max(behind["partly"])), rel=0.02) == LEARNS
+    assert pytest.approx(math.sqrt(min(behind["partly"]) * max(behind["underfits"])), rel=0.02) == PARTLY
+    assert pytest.approx(math.sqrt(max(row["slowness"] for row in fast) * min(slow)), rel=0.02) == SLOW
+
+
+def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None:
+    """The cells of margin losses again, which need no sample, against the file that the documentation quotes."""
+    rows = json.loads((BENCHMARKS / "results" / "verdict.json").read_text())["rows"]
+    for row in rows:
+        if get_loss(row["loss"]).kind == "margin":
+            found = verdict(row["loss"], row["classes"], alternatives=False)
+            assert found.answer == row["verdict"] and found.left_behind == pytest.approx(row["left_behind"], rel=1e-3)
+    for table, column in (benchmark.SET_ON | benchmark.HELD_OUT).items():
+        cells = [cell for cell in benchmark.load_table(table).cells if not column or cell.column == column]
+        there = [row for row in rows if row["table"] == table]
+        assert [cell.published.mean for cell in cells] == [row["accuracy"] for row in there]
+        for cell, row in zip(cells, there, strict=True):
+            found_loss = benchmark.loss_of(cell.what["method"], cell.what["dataset"], row["classes"])
+            assert str(found_loss) == row["loss"], cell
+    agree = {
+        table: sum(row["verdict"] == row["outcome"] for row in rows if row["table"] == table)
+        for table in dict.fromkeys(row["table"] for row in rows)
+    }
+    assert agree == {
+        "curriculum-table2": 20, "bias-table3": 11, "bias-table2": 26, "curriculum-table3": 9, "curriculum-table4": 10,
+    }  # fmt: skip
+    held_out = {"weight": [24, 7, 9], "start": [27, 7, 9]}  # what docs/analysis.md sets beside it
+    for number, right in (("weight", 27), ("start", 28)):
+        found = benchmark.by_one_number(rows, number)
+        assert sum(found[table] for table in benchmark.SET_ON) == right
+        assert [found[table] for table in benchmark.HELD_OUT] == held_out[number]
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_classes", "instead"),
+    [
+        ("mae", 400, "tau-scale:loss=(mae:scale=1.0),num_classes=400,tau=2.62,sigma=1.0"),
+        ("gce:q=0.7", 1000, "gce:q=0.482"),  # The bias paper: 0.48
+        ("nce", 100, "514*nce"),
+    ],
+)
+def test_the_loss_to_use_instead_is_calibrated_and_learns(spec: str, num_classes: int, instead: str) -> None:
+    found = verdict(spec, num_classes)
+    assert found.answer == "underfits" and found.instead[0].loss == instead
+    again = verdict(found.instead[0].loss, num_classes)
+    assert again.answer == "learns" == found.instead[0].answer and again.instead == ()
+
+
+# --- Real steps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits() -> Task:
+    return prepare(get_dataset("digits"), "symmetric:rate=0.2")
+
+
+def test_a_probe_sees_what_a_run_does(digits: Task) -> None:
+    settings = Settings(model="mlp:hidden=[16]", batch_size=64)
+    found = probe(digits, "mae", settings, steps=46)  # two epochs
+    assert found.steps == 46 and found.margin[1] - found.margin[0] == pytest.approx(found.gain)
+    run = train(digits, "mae", Settings(model="mlp:hidden=[16]", batch_size=64, epochs=2, schedule="constant"))
+    assert found.accuracy[1] == pytest.approx(run.last["train_accuracy"], abs=0.1)
+    assert 0 < found.pace < 1
+
+
+def test_a_probe_of_cross_entropy_keeps_its_own_pace_and_leaves_the_global_generator_alone(digits: Task) -> None:
+    before = torch.get_rng_state()
+    found = probe(digits, "ce", Settings(model="mlp:hidden=[16]"), steps=15)
+    assert found.pace == 1 and torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_probe_may_be_shorter_than_an_epoch_and_takes_losses_and_methods(digits: Task) -> None:
+    settings = Settings(model="mlp:hidden=[16]", batch_size=16)
+    loss, method = (
+        probe(digits, get_loss("gce:q=0.7"), settings, steps=5),
+        probe(digits, "gce:q=0.7", settings, steps=5),
+    )
+    assert loss == method
+
+
+def test_a_probe_of_a_method_that_leaves_rows_out_says_how_many_steps_it_took(digits: Task) -> None:
+    class Half(Strategy):
+        def rows(self, rows: torch.Tensor, run: Run) -> torch.Tensor:
+            return rows[:640]
+
+    settings = Settings(model="mlp:hidden=[16]", batch_size=64)  # 23 steps an epoch, 10 of these rows
+    found = probe(digits, Method(get_loss("ce"), strategies=(Half(),)), settings, steps=23)
+    assert found.steps == 10 and found.pace == pytest.approx(1)  # the first of the same steps
+
+
+def test_the_command_answers_and_probes() -> None:
+    result = runner.invoke(app, ["analyze", "fit", "--loss", "mae", "--classes", "400"])
+    assert result.exit_code == 0, result.output
+    assert "underfits" in result.stdout.splitlines()[0] and "tau-scale" in result.stdout
+    options = ["--data", "digits", "--model", "mlp:hidden=[8]", "--probe", "--steps", "4", "--json"]
+    result = runner.invoke(app, ["analyze", "fit", "--loss", "0.5*mae + ce", *options])
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["answer"] == "learns" and answer["probe"]["steps"] == 4 and len(answer["terms"]) == 2
+
+
+def test_a_probe_needs_data() -> None:
+    result = runner.invoke(app, ["analyze", "fit", "--loss", "mae", "--classes", "10", "--probe"])
+    assert result.exit_code == 2 and "--data" in result.stderr
+
+
+def test_a_suggestion_that_cannot_be_made_costs_no_verdict() -> None:
+    """A logit bias beyond what a loss takes."""
+    assert verdict("mae", 10, sigma=1000.0).answer == "underfits"

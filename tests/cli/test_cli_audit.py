@@ -1,0 +1,445 @@
+"""``noiseproof audit`` as a user meets it: real files, every bad input, exit codes, exports, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+from typer.testing import CliRunner, Result
+
+from noiseproof.audit import read_rows
+from noiseproof.audit.review.decisions import Decision, DecisionLog, read_decisions
+from noiseproof.audit.review.issues import read_audit
+from noiseproof.cli import app
+
+QUICK = ("--device", "cpu", "--epochs", "6", "--folds", "2")
+
+
+def write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+def run_json(*arguments: str | Path) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """600 digits as a table, and which of their labels are wrong: one in ten, by chance."""
+    folder = tmp_path_factory.mktemp("digits")
+    images, y = load_digits(return_X_y=True)
+    random = np.random.default_rng(0)
+    rows = random.permutation(len(y))[:600]
+    wrong = random.random(600) < 0.1
+    given = np.where(wrong, (y[rows] + random.integers(1, 10, 600)) % 10, y[rows])
+    table = pd.DataFrame(images[rows], columns=[f"pixel {i}" for i in range(64)])
+    table.insert(0, "name", [f"digit-{i}" for i in rows])
+    table["digit"] = [f"a {k}" for k in given]
+    table.to_csv(folder / "digits.csv", index=False)
+    return folder / "digits.csv", wrong
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["--fast", "--thorough"])
+def test_planted_noise_is_found_end_to_end(digits: tuple[Path, np.ndarray], here: Path, mode: str) -> None:
+    path, wrong = digits
+    summary = run_json(
+        path, "--label", "digit", "--id", "name", mode, "--device", "cpu", "--folds", "2", "--epochs", "12"
+    )
+    table = pd.read_csv(here / "audit" / "issues.csv", keep_default_na=False)
+    assert len(table) == 600 and sorted(table["row"]) == list(range(600))
+    called = table.set_index("row")["is_label_issue"].sort_index().to_numpy()
+    precision, recall = (called & wrong).sum() / called.sum(), (called & wrong).sum() / wrong.sum()
+    assert precision > 0.7 and recall > 0.7, (precision, recall)
+    assert summary["noise_rate"]["low"] <= wrong.mean() <= summary["noise_rate"]["high"]
+    assert not summary["labels_look_fine"]
+    truth = load_digits().target
+    issues = table[table["is_label_issue"]]
+    right = [
+        truth[int(name.split("-")[1])] == int(label[2:]) for name, label in issues[["id", "suggested_label"]].values
+    ]
+    assert np.mean(right) > 0.7  # what it suggests is the truth
+    assert (issues["suggested_label"] != issues["given_label"]).all()
+    config = json.loads((here / "audit" / "config.json").read_text())
+    assert config["data"] == str(path) and config["label"] == "digit" and config["mode"] == mode.strip("-")
+    assert config["classes"] == [f"a {k}" for k in range(10)]
+
+
+def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    result = run(digits[0], "--label", "digit", "--id", "name", "--fast", "--out", "found", *QUICK)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("600 rows of 10 classes. About ")
+    assert "worst pairs" in lines and "worst labels" in lines
+    worst = lines.index("worst labels")
+    assert lines[worst + 1].split() == ["row", "quality", "given", "suggested", "why"]
+    assert len([line for line in lines[worst + 2 : worst + 12] if line.startswith("digit-")]) == 10
+    assert lines[-2].startswith("files: found/issues.csv, found/issues.parquet, found/summary.json, found/config.json")
+    assert lines[-1] == "next: noiseproof review found"
+    assert "noiseproof: training" in result.stderr and "\x1b" not in result.output
+
+
+def test_the_same_command_gives_the_same_files(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    for out in ("one", "two"):
+        run_json(digits[0], "--label", "digit", "--id", "name", "--fast", "--out", out, "--seed", "3", *QUICK)
+    assert (here / "one" / "issues.csv").read_bytes() == (here / "two" / "issues.csv").read_bytes()
+
+
+def test_an_earlier_audit_is_not_overwritten(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    np.save("y.npy", np.arange(40) % 2)
+    np.save("p.npy", np.eye(2)[np.arange(40) % 2] * 0.8 + 0.1)
+    arguments = ("--labels", "y.npy", "--pred-probs", "p.npy")
+    assert run(*arguments).exit_code == 0
+    before = (here / "audit" / "issues.csv").read_bytes()
+    (here / "audit" / "decisions.csv").write_text("mine")
+    refused = run(*arguments)
+    assert refused.exit_code == 2 and "which holds files" in refused.stderr and "--force" in refused.stderr
+    assert run(*arguments, "--force").exit_code == 0
+    assert (here / "audit" / "issues.csv").read_bytes() == before
+    assert (here / "audit" / "decisions.csv").read_text() == "mine"
+
+
+def test_an_open_review_is_not_written_over(here: Path) -> None:
+    np.save("y.npy", np.arange(40) % 2)
+    np.save("p.npy", np.eye(2)[np.arange(40) % 2] * 0.8 + 0.1)
+    arguments = ("--labels", "y.npy", "--pred-probs", "p.npy", "--force")
+    assert run(*arguments).exit_code == 0
+    review = DecisionLog(here / "audit" / "decisions.csv")
+    refused = run(*arguments)
+    review.close()
+    assert refused.exit_code == 2 and "End it, or choose another folder with --out" in refused.stderr
+    assert "--decisions" not in refused.stderr  # which is no option of an audit
+    assert run(*arguments).exit_code == 0
+
+
+@pytest.mark.parametrize("taken", ["by an audit", "by a review"])
+def test_an_audit_is_not_thrown_away_where_its_folder_is_taken_meanwhile(
+    here: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    np.save("y.npy", np.arange(40) % 2)
+    np.save("p.npy", np.eye(2)[np.arange(40) % 2] * 0.8 + 0.1)
+    arguments = ("--labels", "y.npy", "--pred-probs", "p.npy", "--export", "label-studio")
+    reviews = []
+    if taken == "by a review":
+        assert run(*arguments).exit_code == 0
+    (here / "audit-1").mkdir()
+    read = read_rows
+
+    def meanwhile(*values: Any, **options: Any) -> Any:
+        if taken == "by a review":
+            reviews.append(DecisionLog(here / "audit" / "decisions.csv"))
+        else:
+            write_text(here / "audit" / "issues.csv", "another's")
+        return read(*values, **options)
+
+    before = {path.name: path.read_bytes() for path in here.glob("audit/*")}
+    monkeypatch.setattr("noiseproof.audit.read_rows", meanwhile)
+    done = run(*arguments, *(("--force",) if taken == "by a review" else ()))
+    for review in reviews:
+        review.close()
+    assert done.exit_code == 0, done.output
+    assert "audit was taken while the audit ran" in done.stderr and "the results are in audit-2" in done.stderr
+    assert "next: noiseproof review audit-2" in done.stdout
+    assert len(read_audit(here / "audit-2").issues) == 40 and (here / "audit-2" / "label-studio.json").exists()
+    if taken == "by a review":
+        assert {name: (here / "audit" / name).read_bytes() for name in before} == before
+    else:
+        assert [(path.name, path.read_text()) for path in here.glob("audit/*")] == [("issues.csv", "another's")]
+
+
+# --- decisions on an audit that another one replaces ------------------------------------------------------------------
+
+
+def decide(folder: Path, *rows: int) -> bytes:
+    """Accept what the audit suggests for these rows of the source."""
+    known = read_audit(folder).issues.set_index("row")[["id", "given_label", "suggested_label"]]
+    log = DecisionLog(folder / "decisions.csv")
+    for row in rows:
+        id, given, suggested = known.loc[row]
+        log.add(Decision(row, id, given, "accept", suggested))
+    log.close()
+    return (folder / "decisions.csv").read_bytes()
+
+
+def write_animals(names: list[int], labels: dict[int, str] | None = None) -> tuple[str, ...]:
+    """A table with the animals ``names``, every third of which is a cat, and the command that audits it."""
+    given = [(labels or {}).get(name, ("cat", "dog", "owl")[name % 3]) for name in names]
+    pd.DataFrame({"name": [f"n{name}" for name in names], "x": names, "y": given}).to_csv("t.csv", index=False)
+    np.save("p.npy", np.eye(3)[[name % 3 for name in names]] * 0.85 + 0.05)
+    return ("t.csv", "--label", "y", "--pred-probs", "p.npy", "--force")
+
+
+def aside(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.glob("decisions-*.csv")]
+
+
+def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
+    rows = [*range(60)]
+    assert run(*write_animals(rows)).exit_code == 0
+    decided = decide(here / "audit", 9, 12, 15)
+    assert run(*write_animals(rows), "--seed", "1").exit_code == 0  # the same rows: they stay
+    assert (here / "audit" / "decisions.csv").read_bytes() == decided and not aside(here / "audit")
+    assert run(*write_animals(rows), "--id", "name").exit_code == 0  # they have names now
+    named = read_decisions(here / "audit" / "decisions.csv")
+    assert {row: word.id for row, word in named.items()} == {9: "n9", 12: "n12", 15: "n15"}
+    assert aside(here / "audit") == [decided]
+    (here / "audit" / "decisions.csv").unlink()
+    assert run(*write_animals(rows)).exit_code == 0
+    assert decide(here / "audit", 9, 12, 15) == decided
+    del rows[3:6]  # so that rows 9, 12 and 15 bear the labels that they bore, and are others
+    done = run(*write_animals(rows))
+    assert done.exit_code == 0 and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
+    assert "--id" in done.stderr and len(done.stderr.splitlines()[-1:]) == 1
+    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+    refused = CliRunner().invoke(app, ["apply", "audit"])
+    assert refused.exit_code == 2 and "noiseproof review audit" in refused.stderr
+
+
+def test_decisions_by_id_go_with_their_rows(here: Path) -> None:
+    rows = [*range(60)]
+    assert run(*write_animals(rows), "--id", "name").exit_code == 0
+    decided = decide(here / "audit", 9, 12, 15, 18)
+    rows = [*range(12), *range(13, 60)]  # 12 is gone, 18 has another label by now
+    done = run(*write_animals(rows, {18: "dog"}), "--id", "name")
+    assert "2 of 4 decisions on the earlier audit are carried over" in done.stderr
+    assert aside(here / "audit") == [decided]
+    found = read_decisions(here / "audit" / "decisions.csv")
+    assert {(word.row, word.id, word.given_label) for word in found.values()} == {(9, "n9", "cat"), (14, "n15", "cat")}
+    assert CliRunner().invoke(app, ["apply", "audit"]).exit_code == 0
+    before, after = (pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv"))
+    assert set(before.index[before != after]) == {"n9", "n15"}
+    assert run(*write_animals(rows[::-1]), "--id", "name").exit_code == 0
+    assert {word.id for word in read_decisions(here / "audit" / "decisions.csv").values()} == {"n9", "n15"}
+    decided = (here / "audit" / "decisions.csv").read_bytes()
+    order = sorted(rows, key=lambda name: name % 3)  # rows by class: labels that are the same however a class is sorted
+    assert run(*write_animals(order), "--id", "name").exit_code == 0
+    assert run(*write_animals([*order[:20][::-1], *order[20:]]), "--id", "name").exit_code == 0
+    found = read_decisions(here / "audit" / "decisions.csv")
+    names = pd.read_csv("t.csv")["name"]
+    assert {word.id for word in found.values()} == {"n9", "n15"}
+    assert all(names[word.row] == word.id for word in found.values())
+
+
+def test_ids_that_name_several_rows_carry_nothing(here: Path) -> None:
+    twice = ("t.csv", "--label", "y", "--pred-probs", "p.npy", "--force", "--id", "pair")
+    rows = [*range(60)]
+    write_animals(rows)
+    pd.read_csv("t.csv").assign(pair=[name % 30 for name in rows]).to_csv("t.csv", index=False)
+    assert run(*twice).exit_code == 0
+    decided = decide(here / "audit", 9)
+    write_animals(rows[10:])  # of the pair 9 and 39 one is left, with the label that the other had
+    pd.read_csv("t.csv").assign(pair=[name % 30 for name in rows[10:]]).to_csv("t.csv", index=False)
+    assert run(*twice).exit_code == 0
+    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+
+
+@pytest.mark.parametrize("damage", ["config.json", "decisions.csv", "another audit"])
+def test_decisions_that_nobody_can_place_are_moved_aside(here: Path, damage: str) -> None:
+    rows = [*range(60)]
+    assert run(*write_animals(rows), "--id", "name").exit_code == 0
+    decided = decide(here / "audit", 9)
+    if damage == "another audit":
+        decided = decided.replace(b"9,n9", b"9,n8")
+        (here / "audit" / "decisions.csv").write_bytes(decided)
+    elif damage == "decisions.csv":
+        decided += b'1,5" pipe,cat,keep,cat\n'
+        (here / "audit" / "decisions.csv").write_bytes(decided)
+    else:
+        (here / "audit" / "config.json").unlink()
+    assert run(*write_animals(rows[1:]), "--id", "name").exit_code == 0
+    assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()
+
+
+def test_decisions_on_pictures_go_with_their_files(here: Path) -> None:
+    for i in range(40):
+        path = here / "photos" / ("cat", "dog")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
+    for left in (40, 39):
+        np.save("p.npy", np.eye(2)[[0] * (left - 20) + [1] * 20] * 0.8 + 0.1)
+        assert run("photos", "--pred-probs", "p.npy", "--force").exit_code == 0
+        if left == 40:
+            decide(here / "audit", 3, 30)
+            (here / "photos" / "cat" / "00.png").unlink()
+    found = read_decisions(here / "audit" / "decisions.csv")
+    assert {row: word.id for row, word in found.items()} == {2: "cat/06.png", 29: "dog/21.png"}
+    decided = (here / "audit" / "decisions.csv").read_bytes()
+    (here / "photos").rename(here / "others")  # the same names, and who knows whether the same pictures
+    assert run("others", "--pred-probs", "p.npy", "--force").exit_code == 0
+    assert decided in aside(here / "audit") and not (here / "audit" / "decisions.csv").exists()
+
+
+def test_predictions_of_another_model_need_no_training(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 300)
+    p = np.eye(3)[y] * 0.85 + 0.05
+    given = y.copy()
+    given[:15] = (y[:15] + 1) % 3
+    np.save("y.npy", given)
+    np.save("p.npy", p)
+    summary = run_json("--labels", "y.npy", "--pred-probs", "p.npy", "--classes", "x,y,z")
+    table = pd.read_csv("audit/issues.csv")
+    assert sorted(table.loc[table["is_label_issue"], "row"]) == list(range(15))
+    assert table["neighbour_agreement"].isna().all() and table["outlier_score"].isna().all()
+    assert summary["rows"] == 300 and set(table["given_label"]) == {"x", "y", "z"}
+    config = json.loads(Path("audit/config.json").read_text())
+    assert config["kind"] == "predictions" and config["mode"] == "predictions"
+    assert config["pred_probs"] == str(here / "p.npy") and config["labels"] == str(here / "y.npy")
+
+
+def test_clean_labels_look_fine(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 150)
+    np.savez("clean.npz", x=np.eye(3)[y] * 6 + random.normal(size=(450, 3)), y=y)
+    summary = run_json("clean.npz", *QUICK)
+    assert summary["labels_look_fine"] and summary["issues"] <= 9
+    assert "labels look fine" in summary["verdict"]
+
+
+def test_pictures_with_exports(here: Path) -> None:
+    random = np.random.default_rng(0)
+    for k, name in enumerate(("dark", "light")):
+        (here / "photos" / name).mkdir(parents=True)
+        for i in range(20):
+            shade = 200 * (k if i or k else 1)  # dark/0 is light
+            pixels = (shade + random.integers(0, 50, (24, 24, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(here / "photos" / name / f"{i}.png")
+    (here / "photos" / "light" / "broken.png").write_text("not a picture")
+    summary = run_json("photos", "--export", "label-studio,fiftyone", *QUICK)
+    assert [s["reason"] for s in summary["skipped"]] == ["not a readable picture (UnidentifiedImageError)"]
+    tasks = json.loads(Path("audit/label-studio.json").read_text())
+    assert len(tasks) == summary["issues"]
+    labels = json.loads(Path("audit/fiftyone/labels.json").read_text())["labels"]
+    files = json.loads(Path("audit/fiftyone/data.json").read_text())
+    assert len(labels) == 40 and all(Path(file).exists() for file in files.values())
+    table = pd.read_csv("audit/issues.csv")
+    assert table["id"].iloc[0] == "dark/0.png"
+    Path("audit/label-studio.json").write_text("old")
+    run_json("photos", "--fast", "--export", "label-studio,fiftyone", "--force", *QUICK)
+    assert Path("audit/label-studio.json").read_text() != "old"
+
+
+def test_texts_groups_and_times(here: Path) -> None:
+    random = np.random.default_rng(0)
+    words = {"good": ["sun", "joy", "warm", "smile"], "bad": ["rain", "grief", "cold", "tears"]}
+    rows = []
+    for i in range(120):
+        mood = "good" if i % 2 else "bad"
+        said = " ".join(random.choice(words[mood], 5)) + f" word{random.integers(30)}"
+        rows.append((said, mood if i else "good", i // 3, f"2021-01-{1 + i % 28:02d}"))
+    pd.DataFrame(rows, columns=["said", "mood", "who", "when"]).to_csv("t.csv", index=False)
+    arguments = ("t.csv", "--label", "mood", "--text", "said", "--groups", "who", "--time", "when", *QUICK)
+    summary = run_json(*arguments)
+    table = pd.read_csv("audit/issues.csv")
+    assert table["row"].iloc[0] == 0 and bool(table["is_label_issue"].iloc[0])
+    assert summary["rows"] == 120
+
+
+REFUSED = {
+    "missing file": (("gone.csv", "--label", "y"), "found none"),
+    "missing column": (("ok.csv", "--label", "z"), "Expected a column 'z'"),
+    "no label": (("ok.csv",), "Expected `label`"),
+    "constant label": (("ok.csv", "--label", "c"), "every label is 'same'"),
+    "identifier": (("ok.csv", "--label", "id"), "Is it an identifier rather than a label"),
+    "real label": (("ok.csv", "--label", "x"), "Cut them into classes first"),
+    "nothing": ((), "Expected data to audit"),
+    "unknown export": (("ok.csv", "--label", "y", "--export", "paint"), "Expected --export of"),
+    "fiftyone of a table": (("ok.csv", "--label", "y", "--export", "fiftyone"), "Expected pictures to export"),
+    "no such model": (("ok.csv", "--label", "y", "--model", "brain"), "brain"),
+    "no such method": (("ok.csv", "--label", "y", "--method", "magic"), "magic"),
+    "text of a folder": ((".", "--text", "t", "--out", "../elsewhere"), "Only tables have columns"),
+    "out among the pictures": ((".",), "Expected a folder outside the pictures in ., got audit"),
+    "out is a file": (("ok.csv", "--label", "y", "--out", "ok.csv"), "got the file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_ends_in_one_line_and_leaves_nothing(here: Path, case: str) -> None:
+    table = pd.DataFrame(
+        {"id": [f"i{k}" for k in range(30)], "x": np.arange(30) + 0.5, "y": ["a", "b"] * 15, "c": "same"}
+    )
+    table.to_csv("ok.csv", index=False)
+    arguments, message = REFUSED[case]
+    result = run(*arguments, "--device", "cpu")
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()[-1:]) == 1 and result.stderr.splitlines()[-1].startswith("noiseproof: ")
+    assert message in result.stderr and "Traceback" not in result.output
+    assert sorted(path.name for path in here.iterdir()) == ["ok.csv"]
+
+
+def test_skipped_rows_are_shown(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.array(["a", "b"] * 40, dtype=object)
+    table = pd.DataFrame({"x": np.where(y == "a", 0.0, 5.0) + random.normal(size=80), "y": y})
+    table.loc[3, "y"] = np.nan
+    table.loc[7, "y"] = "only one"
+    table.loc[9, "x"] = np.nan
+    table.to_csv("d.csv", index=False)
+    result = run("d.csv", "--label", "y", "--fast", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert "skipped: 1 rows (3): no label" in result.stdout
+    assert "skipped: 1 rows (7): the only row of its class: there is nothing to compare it with" in result.stdout
+    assert "note: 1 missing numbers in column 'x' were filled with its median" in result.stdout
+
+
+def test_skipped_rows_are_shown_by_name(here: Path) -> None:
+    for i in range(40):
+        path = here / "photos" / "train" / ("cat", "dog")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
+    for name in ("cat/a.png", "dog/17.png"):
+        (here / "photos" / "train" / name).write_text("not a picture")
+    np.save("p.npy", np.eye(2)[[0] * 21 + [1] * 20] * 0.8 + 0.1)
+    result = run("photos", "--pred-probs", "p.npy")
+    assert result.exit_code == 0, result.output
+    assert "skipped: 2 rows (cat/a.png, dog/17.png): not a readable picture" in result.stdout
+    table = pd.DataFrame({"name": [f"n{i}" for i in range(40)], "x": range(40), "y": ["a", "b"] * 20})
+    table.loc[5, "y"] = np.nan
+    table.to_csv("t.csv", index=False)
+    np.save("p.npy", np.eye(2)[[0, 1] * 20] * 0.8 + 0.1)
+    result = run("t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy", "--out", "named")
+    assert "skipped: 1 rows (n5): no label" in result.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
+def test_pictures_whose_names_are_no_utf8_are_shown(here: Path) -> None:
+    for i in range(40):
+        path = here / "photos" / ("cat", "dog")[i % 2] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
+    os.rename(here / "photos" / "cat" / "00.png", os.fsencode(here / "photos" / "cat") + b"/caf\xe9.png")
+    np.save("p.npy", np.eye(2)[[0] * 20 + [1] * 20] * 0.8 + 0.1)
+    result = run("photos", "--pred-probs", "p.npy")
+    assert result.exit_code == 0, result.output
+    assert "skipped: 1 rows (cat/caf\\udce9.png): file name is no UTF-8" in result.stdout
+    assert len(read_audit(here / "audit").issues) == 39
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys; from noiseproof.cli import app; print('torch' in sys.modules)"
+    source = str(Path(__file__).parents[2] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}
+    )
+    assert done.stdout.strip() == "False", done.stderr[-500:]

@@ -1,0 +1,583 @@
+"""Batched augmentation against slow references: one image at a time, in NumPy, PIL, SciPy and colorsys."""
+
+from __future__ import annotations
+
+import colorsys
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import scipy.stats
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+
+from noiseproof.data.augment import (
+    CenterCrop,
+    ColorJitter,
+    Compose,
+    Flip,
+    Normalise,
+    PadCrop,
+    RandomResizedCrop,
+    Resize,
+    ResizeCrop,
+    Rotate,
+    Shift,
+    Transform,
+    augmentation,
+)
+
+TRANSFORMS: list[Transform] = [
+    PadCrop(4),
+    PadCrop(2, mode="reflect"),
+    PadCrop(0, size=(9, 7)),
+    PadCrop(3, size=15),
+    Shift(0.25),
+    Shift(0.2, mode="reflect"),
+    Flip(),
+    CenterCrop((8, 9)),
+    Resize(20),
+    Resize((7, 15)),
+    ResizeCrop(16, 11),
+    RandomResizedCrop(8),
+    RandomResizedCrop((20, 6), scale=(0.5, 0.6), ratio=(0.9, 1.1)),
+    Rotate(15),
+    Rotate(180, interpolation="nearest"),
+    ColorJitter(0.4, 0.4, 0.4, 0.2),
+    ColorJitter(brightness=0.4),
+    Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+    Compose([PadCrop(4), Flip(), Rotate(15), ColorJitter(0.1, 0.2, 0.3, 0.4), Normalise((0.5,) * 3, (0.2,) * 3)]),
+    Compose([]),
+]
+EVERY = pytest.mark.parametrize("transform", TRANSFORMS, ids=repr)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def batch(n: int = 6, height: int = 12, width: int = 10, channels: int = 3, seed: int = 1) -> Tensor:
+    return torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=seeded(seed))
+
+
+def to_pil(image: Tensor) -> Image.Image:
+    return Image.fromarray(image.permute(1, 2, 0).numpy())
+
+
+def from_pil(image: Image.Image) -> np.ndarray:
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+# The papers' pipelines in PIL, one image at a time. benchmarks/data.py imports them as its baseline.
+
+
+def pil_crop_flip(image: Image.Image, padding: int, top: int, left: int, flip: bool) -> Image.Image:
+    width, height = image.size
+    image = ImageOps.expand(image, padding, 0).crop((left, top, left + width, top + height))
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
+
+
+def pil_jitter(image: Image.Image, order: Sequence[int], factors: Sequence[float], turn: float) -> Image.Image:
+    enhancers = ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color
+    for kind in order:
+        if kind < 3:
+            image = enhancers[kind](image).enhance(factors[kind])
+        else:
+            h, s, v = image.convert("HSV").split()
+            h = Image.fromarray((np.asarray(h).astype(int) + round(turn * 255)).astype(np.uint8))
+            image = Image.merge("HSV", (h, s, v)).convert("RGB")
+    return image
+
+
+def pil_normalise(image: Image.Image, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
+    return pixels.sub_(torch.tensor(mean).view(-1, 1, 1)).div_(torch.tensor(std).view(-1, 1, 1))
+
+
+# Placements: exact.
+
+
+@pytest.mark.parametrize("fill", ["zero", "reflect"])
+@pytest.mark.parametrize("size", [None, (7, 13)])
+def test_pad_crop_equals_numpy_for_every_offset(fill, size):
+    p, (height, width) = 3, (12, 10)
+    h, w = size or (height, width)
+    rows, cols = height + 2 * p - h + 1, width + 2 * p - w + 1
+    offsets = list(itertools.product(range(rows), range(cols)))
+    images = batch(len(offsets), height, width)
+    params = torch.tensor([((i + 0.5) / rows, (j + 0.5) / cols) for i, j in offsets])
+    result = PadCrop(p, mode=fill, size=size).apply(images, params)
+    padded = np.pad(images.numpy(), ((0, 0), (0, 0), (p, p), (p, p)), mode="constant" if fill == "zero" else "reflect")
+    for k, (i, j) in enumerate(offsets):
+        np.testing.assert_array_equal(result[k].numpy(), padded[k, :, i : i + h, j : j + w])
+
+
+def test_crop_flip_normalise_equals_the_pipeline_of_the_papers_in_pil():
+    mean, std, n = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010), 64
+    images = batch(n, 32, 32)
+    augment = Compose([PadCrop(4), Flip(), Normalise(mean, std)])
+    params = augment.draw(n, seeded())
+    result = augment.apply(images, params)
+    for k in range(n):
+        top, left = (int(u * 9) for u in params[k, :2].tolist())
+        view = pil_crop_flip(to_pil(images[k]), 4, top, left, bool(params[k, 2] < 0.5))
+        assert torch.equal(result[k], pil_normalise(view, mean, std))
+
+
+def test_shift_equals_scipy():
+    moves = list(itertools.product(range(-3, 4), range(-2, 3)))
+    images = batch(len(moves))
+    params = torch.tensor([((3 - dy + 0.5) / 7, (2 - dx + 0.5) / 5) for dy, dx in moves])
+    result = Shift(0.25).apply(images, params).numpy()
+    for k, (dy, dx) in enumerate(moves):
+        expected = [scipy.ndimage.shift(plane, (dy, dx), order=0, cval=0) for plane in images[k].numpy()]
+        np.testing.assert_array_equal(result[k], expected)
+
+
+def test_shift_by_an_eighth_is_pad_crop_by_four_of_32_pixels():
+    images = batch(50, 32, 32)
+    params = Shift(0.125).draw(50, seeded())
+    assert torch.equal(Shift(0.125).apply(images, params), PadCrop(4).apply(images, params))
+
+
+@pytest.mark.parametrize("length", [10, 30, 100])
+def test_shift_counts_whole_pixels_despite_binary_fractions(length):
+    for percent in range(60):
+        most = percent * length // 100
+        moved = Shift(percent / 100).apply(torch.ones(1, 1, length, length), torch.zeros(1, 2))
+        assert int((moved[0, 0, :, -1] == 0).sum()) == most
+
+
+def test_flip_happens_below_p():
+    images = batch(4)
+    result = Flip(0.3).apply(images, torch.tensor([[0.0], [0.29], [0.3], [0.99]]))
+    np.testing.assert_array_equal(result.numpy()[:2], images.numpy()[:2, ..., ::-1])
+    assert torch.equal(result[2:], images[2:])
+    assert torch.equal(Flip(0)(images, seeded()), images)
+    assert torch.equal(Flip(1)(images, seeded()), images.flip(-1))
+
+
+@pytest.mark.parametrize(("length", "size", "start"), [(256, 224, 16), (256, 227, 14), (5, 2, 2), (5, 5, 0)])
+def test_center_crop_starts_where_torchvision_does(length, size, start):
+    images = torch.rand(2, 1, length, length, generator=seeded())
+    assert torch.equal(CenterCrop(size)(images), images[..., start : start + size, start : start + size])
+
+
+# Distribution.
+
+
+def test_offsets_are_uniform_over_all_places():
+    n, p = 81 * 400, 4
+    image = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
+    image[0, 0, 4, 4] = 1  # a single bright pixel tells the offset
+    views = PadCrop(p)(image.expand(n, 1, 9, 9), seeded(3))
+    assert torch.equal(views.sum((1, 2, 3)), torch.ones(n))
+    counts = torch.bincount(views.flatten(1).argmax(1), minlength=81)
+    assert len(counts) == 81 and int(counts.min()) > 0
+    assert scipy.stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_flips_angles_and_orders_have_their_distributions():
+    n = 4000
+    images = torch.zeros(n, 1, 1, 2, dtype=torch.uint8)
+    images[..., 0] = 1
+    flipped = int(Flip(0.3)(images, seeded())[..., 1].sum())
+    assert scipy.stats.binomtest(flipped, n, 0.3).pvalue > 1e-3
+    orders = ColorJitter(hue=0.1).draw(24 * 200, seeded())[:, :4].argsort(1)
+    _, counts = torch.unique(orders, dim=0, return_counts=True)
+    assert len(counts) == 24
+    assert scipy.stats.chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_the_largest_draw_stays_inside():
+    """Largest float32 below one times n must not round to n, else a crop would leave the image."""
+    choices = torch.arange(1, 5000)
+    starts = (torch.tensor(1 - 2.0**-24) * choices).long()
+    assert torch.equal(starts, choices - 1)
+    images = batch(2)
+    top = torch.full((2, 2), 1 - 2.0**-24)
+    expected = np.pad(images.numpy(), ((0, 0), (0, 0), (4, 4), (4, 4)))[..., -12:, -10:]
+    np.testing.assert_array_equal(PadCrop(4).apply(images, top).numpy(), expected)
+
+
+# Resampling and colour: within rounding.
+
+
+@pytest.mark.parametrize(("shape", "size"), [((40, 60), 32), ((40, 60), 50), ((33, 20), (11, 47)), ((16, 16), 16)])
+def test_resize_is_pils(shape, size):
+    images = batch(2, *shape)
+    result = Resize(size)(images)
+    height, width = size if isinstance(size, tuple) else (size * n // min(shape) for n in shape)
+    for image, got in zip(images, result, strict=True):
+        expected = from_pil(to_pil(image).resize((width, height), Image.Resampling.BILINEAR))
+        assert np.abs(got.numpy().astype(int) - expected).max() <= 1
+
+
+def torchvision_box(u: list[float], height: int, width: int, scale, ratio) -> tuple[int, int, int, int]:
+    for area, shape in zip(u[:10], u[10:20], strict=True):
+        target = height * width * (scale[0] + (scale[1] - scale[0]) * area)
+        aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * shape)
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(u[20] * (height - h + 1)), int(u[21] * (width - w + 1)), h, w
+    if width / height < ratio[0]:
+        h, w = round(width / ratio[0]), width
+    elif width / height > ratio[1]:
+        h, w = height, round(height * ratio[1])
+    else:
+        h, w = height, width
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "scale"), [(40, 50, (0.08, 1.0)), (20, 90, (0.5, 1.0)), (90, 21, (0.9, 1.0))]
+)
+def test_random_resized_crop_is_crop_and_resize_in_pil(height, width, scale):
+    n, size = 60, (24, 18)
+    crop = RandomResizedCrop(size, scale=scale)
+    images, params = batch(n, height, width), crop.draw(n, seeded(5))
+    boxes = torch.stack(crop.boxes(params, height, width), 1).int().tolist()
+    result = crop.apply(images, params)
+    central = 0
+    for k in range(n):
+        box = top, left, h, w = torchvision_box(params[k].tolist(), height, width, scale, crop.ratio)
+        assert tuple(boxes[k]) == box
+        central += h in (height, round(width * 4 / 3)) and w in (width, round(height * 4 / 3))
+        view = to_pil(images[k]).crop((left, top, left + w, top + h)).resize(size[::-1], Image.Resampling.BILINEAR)
+        assert np.abs(result[k].numpy().astype(int) - from_pil(view)).max() <= 1
+    assert scale == (0.08, 1.0) or central > n // 4  # long images do reach the fallback
+
+
+@pytest.mark.parametrize("angle", [-15.0, -3.0, 0.0, 7.5, 15.0])
+def test_rotation_is_scipys(angle):
+    images = torch.rand(2, 3, 12, 17, dtype=torch.float64, generator=seeded())
+    params = torch.full((2, 1), (angle / 15 + 1) / 2, dtype=torch.float64)
+    result = Rotate(15).apply(images, params)
+    a = math.radians(angle)
+    matrix = np.array([[math.cos(a), math.sin(a)], [-math.sin(a), math.cos(a)]])  # (row, column) of output → input
+    centre = np.array([5.5, 8.0])
+    for image, got in zip(images.numpy(), result.numpy(), strict=True):
+        for plane, turned in zip(image, got, strict=True):
+            expected = scipy.ndimage.affine_transform(
+                plane, matrix, centre - matrix @ centre, order=1, mode="grid-constant"
+            )
+            np.testing.assert_allclose(turned, expected, atol=1e-12)
+
+
+def test_rotation_turns_counter_clockwise_and_nearest_is_exact_at_right_angles():
+    images = batch(3, 9, 9)
+    for interpolation in ("nearest", "bilinear"):
+        result = Rotate(90, interpolation).apply(images, torch.tensor([[0.0], [0.5], [1.0]])).numpy()
+        for k, turns in enumerate((-1, 0, 1)):
+            np.testing.assert_array_equal(result[k], np.rot90(images[k].numpy(), turns, axes=(1, 2)))
+        assert from_pil(to_pil(images[2]).rotate(90)).tolist() == result[2].tolist()
+
+
+def jitter_one_image(image: np.ndarray, order: list[int], amounts: list[float]) -> np.ndarray:
+    """torchvision's documented adjustments, one after another, on float values in [0, 1] of shape (3, H, W)."""
+    x = image.copy()
+    for kind in order:
+        grey = 0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]
+        if kind == 3:
+            for i, j in np.ndindex(*x.shape[1:]):
+                h, s, v = colorsys.rgb_to_hsv(*x[:, i, j])
+                x[:, i, j] = colorsys.hsv_to_rgb((h + amounts[3]) % 1.0, s, v)
+        else:
+            other = (np.zeros_like(x), np.full_like(x, grey.mean()), np.broadcast_to(grey, x.shape))[kind]
+            x = np.clip(amounts[kind] * x + (1 - amounts[kind]) * other, 0, 1)
+    return x
+
+
+def test_colour_jitter_is_the_sequence_of_adjustments_of_each_image():
+    n, limits = 48, (0.4, 0.6, 0.9, 0.5)
+    jitter = ColorJitter(*limits)
+    params = jitter.draw(n, seeded()).double()
+    images = torch.rand(n, 3, 5, 4, dtype=torch.float64, generator=seeded(1))
+    images[0, :, 0, 0] = 0.5  # grey, black, white, and a tie of the two largest values
+    images[0, :, 0, 1], images[0, :, 0, 2] = 0, 1
+    images[0, :, 0, 3] = torch.tensor([0.7, 0.7, 0.1])
+    result = jitter.apply(images, params)
+    orders = set()
+    for k in range(n):
+        order = np.argsort(params[k, :4].numpy()).tolist()
+        swing = 2 * params[k, 4:].numpy() - 1
+        amounts = [1 + limits[i] * swing[i] for i in range(3)] + [limits[3] * swing[3]]
+        expected = jitter_one_image(images[k].numpy(), order, amounts)
+        np.testing.assert_allclose(result[k].numpy(), expected, atol=1e-12)
+        orders.add(tuple(order))
+    assert len(orders) > 12
+    levels = (images * 255).round().to(torch.uint8)
+    exact = (jitter.apply(levels.double() / 255, params) * 255).round()
+    assert torch.equal(jitter.apply(levels, params.float()).double(), exact)
+
+
+def test_colour_jitter_is_close_to_pils_which_rounds_each_step_to_8_bits():
+    n, limits = 24, (0.4, 0.4, 0.4, 0.2)
+    jitter = ColorJitter(*limits)
+    images = Resize(32)(batch(n, 4, 4))  # smooth: PIL's 8-bit hue is coarse where saturation is small
+    params = jitter.draw(n, seeded())
+    result = jitter.apply(images, params)
+    for k in range(n):
+        swing = (2 * params[k, 4:] - 1).tolist()
+        factors = [1 + limit * s for limit, s in zip(limits[:3], swing[:3], strict=True)]
+        view = pil_jitter(to_pil(images[k]), params[k, :4].argsort().tolist(), factors, limits[3] * swing[3])
+        error = np.abs(result[k].numpy().astype(int) - from_pil(view).astype(int))
+        assert error.mean() < 3 and error.max() <= 20  # one step of an 8-bit hue is 6 levels
+
+
+def test_colour_jitter_of_grey_images_is_brightness_and_contrast():
+    images = torch.rand(5, 1, 4, 4, dtype=torch.float64, generator=seeded())
+    jitter = ColorJitter(0.5, 0.5, 0.5, 0.5)
+    params = jitter.draw(5, seeded()).double()
+    result = jitter.apply(images, params)
+    for k in range(5):
+        x, factor = images[k], 1 + 0.5 * (2 * params[k, 4:6] - 1)
+        for kind in params[k, :2].argsort().tolist():
+            other = x.mean() if kind else torch.zeros(())
+            x = (factor[kind] * x + (1 - factor[kind]) * other).clamp(0, 1)
+        torch.testing.assert_close(result[k], x)
+
+
+def test_normalise_takes_uint8_and_floats():
+    images = batch()
+    normalise = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    expected = (images.numpy().astype(np.float32) / np.float32(255) - np.float32([0.5, 0.4, 0.3])[:, None, None]) / (
+        np.float32([0.2, 0.3, 0.4])[:, None, None]
+    )
+    np.testing.assert_array_equal(normalise(images).numpy(), expected)
+    floats = images.float() / 255
+    before = floats.clone()
+    np.testing.assert_array_equal(normalise(floats).numpy(), expected)
+    assert torch.equal(floats, before)
+
+
+# What every transformation promises.
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.bfloat16])
+def test_dtype_is_kept_and_pixels_stay_valid(transform, dtype):
+    images = batch() if dtype is torch.uint8 else (batch() / 255).to(dtype)
+    result = transform(images, seeded())
+    normalises = "Normalise" in repr(transform)
+    assert result.dtype == (torch.float32 if dtype is torch.uint8 and normalises else dtype)
+    assert len(result) == len(images) and result.shape[1] == 3
+    if not normalises and dtype is not torch.uint8:
+        assert -1e-6 <= float(result.min()) and float(result.max()) <= 1 + 1e-6
+
+
+@EVERY
+def test_the_input_is_left_alone(transform):
+    images = batch() / 255
+    before = images.clone()
+    transform(images, seeded())
+    assert torch.equal(images, before)
+
+
+@EVERY
+def test_the_same_generator_state_gives_the_same_images(transform):
+    images = batch()
+    assert torch.equal(transform(images, seeded(7)), transform(images, seeded(7)))
+    generator = seeded(7)
+    assert torch.equal(transform(images, seeded(7)), transform.apply(images, transform.draw(6, generator)))
+    if transform.columns:
+        assert not torch.equal(transform.draw(6, generator), transform.draw(6, generator))
+
+
+@EVERY
+def test_rows_of_the_global_draw_are_the_images_of_a_process(transform):
+    images = batch(9)
+    params = transform.draw(9, seeded(2))
+    whole = transform.apply(images, params)
+    for a, b in ((0, 4), (4, 5), (5, 9)):
+        assert torch.equal(transform.apply(images[a:b], params[a:b]), whole[a:b])
+    order = torch.randperm(9, generator=seeded())
+    assert torch.equal(transform.apply(images[order], params[order]), whole[order])
+
+
+@EVERY
+def test_no_random_state_but_the_generators_is_used(transform):
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    transform(batch(), seeded())
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        t
+        for t in TRANSFORMS
+        if not isinstance(t, (CenterCrop, Resize, ResizeCrop, RandomResizedCrop, Normalise, Compose))
+    ],
+    ids=repr,
+)
+def test_a_draw_of_one_half_changes_nothing(transform):
+    images = batch()[..., :10, :]
+    if isinstance(transform, PadCrop) and transform.size is not None:
+        transform = PadCrop(transform.padding)
+    half = torch.full((6, transform.columns), 0.5)
+    assert torch.equal(transform.apply(images, half), images)
+    floats = images / 255
+    torch.testing.assert_close(transform.apply(floats, half), floats, rtol=0, atol=1e-5)
+
+
+@EVERY
+def test_no_value_is_read(transform):
+    """Tensors of the meta device have no values: reading one, as a synchronisation does, would raise."""
+    params = torch.empty(6, transform.columns, device="meta")
+    result = transform.apply(torch.empty(6, 3, 12, 10, dtype=torch.uint8, device="meta"), params)
+    assert result.is_meta and len(result) == 6
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Compose([PadCrop(4), Flip(), Rotate(15), ColorJitter(0.1, 0.2, 0.3, 0.4), Normalise((0.5,) * 3, (0.2,) * 3)]),
+        Compose([RandomResizedCrop(8), Shift(0.2, mode="reflect"), Resize(6), CenterCrop(5)]),
+    ],
+    ids=repr,
+)
+def test_apply_compiles_into_one_graph(transform):
+    images = batch()
+    params = transform.draw(6, seeded())
+    torch._dynamo.reset()
+    compiled = torch.compile(transform.apply, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(images, params), transform.apply(images, params))
+
+
+def test_gradients_pass_to_floating_point_images():
+    images = torch.rand(2, 3, 6, 6, dtype=torch.float64, generator=seeded(), requires_grad=True)
+    augment = Compose(
+        [PadCrop(1), Flip(), Rotate(15), ColorJitter(0.1, 0.1, 0.1, 0.1), Normalise((0.5,) * 3, (0.2,) * 3)]
+    )
+    params = augment.draw(2, seeded()).double()
+    assert torch.autograd.gradcheck(lambda x: augment.apply(x, params), (images,))
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PadCrop(-1), "`padding` to be an integer of at least 0, got -1"),
+        (lambda: PadCrop(1, mode="edge"), "`mode` to be one of zero, reflect, got 'edge'"),
+        (lambda: PadCrop(1, size=0), r"`size \(height\)` to be an integer of at least 1, got 0"),
+        (lambda: Flip(1.5), r"`p` in \[0, 1\], got 1.5"),
+        (lambda: Shift(1.0), r"`max_fraction` in \[0, 1\), got 1.0"),
+        (lambda: Rotate(-3), r"`degrees` in \[0, 180\], got -3"),
+        (lambda: Rotate(3, interpolation="cubic"), "`interpolation` to be one of"),
+        (lambda: ColorJitter(hue=0.6), r"`hue` in \[0, 0.5\], got 0.6"),
+        (lambda: RandomResizedCrop(8, scale=(0.5, 0.4)), r"`scale\[1\]` in \[0.5, 1\], got 0.4"),
+        (lambda: Normalise((0.5,), (0.0,)), r"`std` in \(0, inf\), got 0.0"),
+        (lambda: Normalise((0.5,), (0.5, 0.5)), "as many means as deviations, got 1 and 2"),
+    ],
+)
+def test_bad_parameters_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("transform", "images", "error", "message"),
+    [
+        (Flip(), torch.zeros(3, 8, 8), ValueError, r"shape \(B, C, H, W\), got \(3, 8, 8\)"),
+        (Flip(), torch.zeros(1, 3, 8, 8, dtype=torch.int64), TypeError, "uint8 or floating point, got torch.int64"),
+        (PadCrop(2, size=40), torch.zeros(1, 3, 32, 32), ValueError, r"got 40 pixels of 32 \+ 2·2. Pad more"),
+        (PadCrop(5, mode="reflect"), torch.zeros(1, 3, 5, 8), ValueError, "below the image's 5 pixels, got 5"),
+        (CenterCrop(9), torch.zeros(1, 3, 8, 8), ValueError, "got 9 pixels of 8. Pad more, or resize first"),
+        (Normalise((0.5,), (0.5,)), torch.zeros(1, 3, 8, 8), ValueError, "images of 1 channels, .* got 3"),
+        (ColorJitter(0.1), torch.zeros(1, 4, 8, 8), ValueError, "1 or 3 channels for ColorJitter, got 4"),
+    ],
+)
+def test_bad_images_are_refused(transform, images, error, message):
+    with pytest.raises(error, match=message):
+        transform(images, seeded())
+
+
+def test_bad_draws_are_refused():
+    images = batch()
+    with pytest.raises(ValueError, match=r"params of shape \(6, 2\) for PadCrop, got \(5, 2\)"):
+        PadCrop(4).apply(images, torch.zeros(5, 2))
+    with pytest.raises(TypeError, match="float32 or float64, got torch.float16"):
+        Flip().apply(images, torch.zeros(6, 1, dtype=torch.float16))
+    with pytest.raises(ValueError, match="params on cpu, got meta"):
+        Flip().apply(images, torch.zeros(6, 1, device="meta"))
+    with pytest.raises(TypeError, match="Expected a torch.Generator for Flip, got None"):
+        Flip()(images)
+    with pytest.raises(TypeError, match="Expected transformations"):
+        Compose([torch.nn.Identity()])
+
+
+# The papers' settings.
+
+CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "paper", "training", "mean", "std"),
+    [
+        ("fashion-mnist", "bias", (Flip(0.5), PadCrop(4)), (0.286,), (0.353,)),
+        ("cifar10", "bias", (Flip(0.5), PadCrop(4)), *IMAGENET),
+        ("cifar100", "bias", (PadCrop(4), Flip(0.5), Rotate(15)), (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+        ("cifar10", "sln", (PadCrop(4), Flip(0.5)), (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        ("cifar10n", "ln", (PadCrop(2), Flip(0.5)), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        ("mnist", "ln", (), (0,), (1,)),
+        ("cifar100", "curriculum", (Shift(4 / 32), Flip(0.5)), *CIFAR100),
+        ("cifar100", "zhou2021", (PadCrop(4), Flip(0.5), Rotate(20, "nearest")), *CIFAR100),
+        ("cifar10", "curriculum", (Shift(4 / 32), Flip(0.5)), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ],
+)
+def test_recipes_are_the_papers(dataset, paper, training, mean, std):
+    normalise = Normalise(mean, std)
+    assert augmentation(dataset, paper) == Compose([*training, normalise])
+    assert augmentation(dataset, paper, train=False) == Compose([normalise])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "paper", "size"),
+    [("clothing1m", p, 224) for p in (None, "ln", "sln", "nal")]
+    + [
+        ("webvision", None, 224),
+        ("webvision", "bias", 224),
+        ("webvision", "nal", 227),
+        ("webvision", "curriculum", 224),
+    ],
+)
+def test_large_images_come_out_at_the_papers_size(dataset, paper, size):
+    images = batch(2, 260, 300)
+    for train in (True, False):
+        result = augmentation(dataset, paper, train=train)(images, seeded())
+        assert result.shape == (2, 3, size, size) and result.dtype == torch.float32
+
+
+def test_an_unknown_recipe_names_the_known_ones():
+    with pytest.raises(ValueError, match="got 'mnist' of paper 'nal'. There are: .*cifar10@sln"):
+        augmentation("mnist", "nal")
+
+
+def test_compose_applies_one_after_another_and_flattens():
+    chain = [PadCrop(2), Rotate(15), Flip(), CenterCrop(6), ColorJitter(0.2), Normalise((0.5,) * 3, (0.2,) * 3)]
+    nested = Compose([Compose(chain[:2]), chain[2], Compose([Compose(chain[3:])])])
+    assert nested == Compose(chain)
+    images, params = batch(), nested.draw(6, seeded())
+    stepwise, column = images, 0
+    for transform in chain:
+        stepwise = transform.apply(stepwise, params[:, column : column + transform.columns])
+        column += transform.columns
+    assert column == nested.columns
+    assert torch.equal(nested.apply(images, params), stepwise)
+
+
+def test_any_memory_layout_gives_the_same_images():
+    images, transform = batch(), TRANSFORMS[-2]
+    params = transform.draw(6, seeded())
+    expected = transform.apply(images, params)
+    assert torch.equal(transform.apply(images.to(memory_format=torch.channels_last), params), expected)
+    assert torch.equal(transform.apply(torch.cat([images, images])[6:], params), expected)

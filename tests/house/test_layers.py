@@ -1,0 +1,218 @@
+"""The order of the house, read from the source: imports point downward, only cli prints, no global random state."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+FLOORS = (
+    {"core"},
+    {"losses", "heads", "noise", "models"},
+    {"data", "strategies"},
+    {"train"},
+    {"analysis"},
+    {"audit", "estimator"},
+    {"bench", "demo"},
+    {"cli", "__main__", "__init__"},  # __init__ gathers the public names, so below it nothing may use them
+)
+LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
+MODULES = {".".join(path.relative_to(SRC).with_suffix("").parts): path for path in sorted(SRC.rglob("*.py"))}
+
+SEEDS = {"manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all", "initial_seed"}
+TORCH_SEEDS = {f"torch.{place}{name}" for place in ("", "random.", "cuda.", "mps.") for name in SEEDS}
+TORCH_DRAWS = {
+    f"torch.{name}"
+    for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson")
+}
+NEVER = {"torch.rand_like", "torch.randn_like", "torch.randint_like"}  # they take no generator
+IN_PLACE = {
+    "uniform_", "normal_", "random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "geometric_",
+    "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_",
+    "sparse_",
+}  # fmt: skip
+OWN_STATE = {
+    "numpy.random.default_rng", "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.RandomState",
+    "numpy.random.PCG64", "numpy.random.Philox", "random.Random", "random.SystemRandom",
+}  # fmt: skip
+
+
+def imports(tree: ast.AST, module: str) -> Iterator[tuple[str, str, int]]:
+    """Every import, lazy ones too, as (local name, dotted name, line); relative ones resolved."""
+    package = module.split(".") if module.endswith("__init__") else module.split(".")[:-1]
+    package = package[:-1] if module.endswith("__init__") else package
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                yield bound, alias.name if alias.asname else bound, node.lineno
+                yield "", alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{source}.{alias.name}", node.lineno
+
+
+def floor(dotted: str) -> str:
+    """The part of noiseproof that a dotted name belongs to; ``__init__`` for the public names."""
+    part = dotted.split(".")[1] if "." in dotted else "__init__"
+    return (
+        part if part in LEVEL or f"noiseproof.{part}" in MODULES or (SRC / "noiseproof" / part).is_dir() else "__init__"
+    )
+
+
+def upward(source: str, module: str) -> list[str]:
+    own = LEVEL[floor(module)]
+    return [
+        f"{module}:{line} imports {dotted}"
+        for _, dotted, line in imports(ast.parse(source), module)
+        if dotted.partition(".")[0] == "noiseproof" and LEVEL[floor(dotted)] > own
+    ]
+
+
+class Habits(ast.NodeVisitor):
+    """Collects prints and uses of a global random state."""
+
+    def __init__(self, source: str, module: str) -> None:
+        tree = ast.parse(source)
+        self.names = {local: dotted for local, dotted, _ in imports(tree, module) if local}
+        self.prints: list[int] = []
+        self.draws: list[int] = []
+        self.forked = 0
+        self.visit(tree)
+
+    def dotted(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{self.dotted(node.value)}.{node.attr}"
+        return self.names.get(node.id, "?") if isinstance(node, ast.Name) else "?"  # ?: a local variable
+
+    def visit_With(self, node: ast.With) -> None:
+        restored = any(
+            isinstance(item.context_expr, ast.Call) and self.dotted(item.context_expr.func).endswith("fork_rng")
+            for item in node.items
+        )
+        self.forked += restored  # what happens inside is undone
+        self.generic_visit(node)
+        self.forked -= restored
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if node.id == "print" or self.dotted(node).startswith("rich."):
+            self.prints.append(node.lineno)
+        self.check_reference(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if self.dotted(node) in ("sys.stdout", "sys.stderr"):
+            self.prints.append(node.lineno)
+        self.check_reference(node)
+        self.generic_visit(node)
+
+    def check_reference(self, node: ast.Attribute | ast.Name) -> None:
+        name = self.dotted(node)
+        own = any(name == known or name.startswith(f"{known}.") for known in OWN_STATE)
+        numpy_or_python = name.startswith(("numpy.random.", "random.")) and not own
+        seeds = name in TORCH_SEEDS | NEVER or name.startswith(("torch.default_generator.", "torch.cuda.default_gen"))
+        if numpy_or_python or (not self.forked and seeds):
+            self.draws.append(node.lineno)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = self.dotted(node.func)
+        draws = name in TORCH_DRAWS or name.rpartition(".")[2] in IN_PLACE
+        if draws and not self.forked and "generator" not in {keyword.arg for keyword in node.keywords}:
+            self.draws.append(node.lineno)
+        self.generic_visit(node)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_a_floor_and_imports_downward(module: str) -> None:
+    assert floor(module) in LEVEL, f"Say in FLOORS where {module} belongs."
+    assert upward(MODULES[module].read_text("utf-8"), module) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_cli_prints_and_nothing_uses_global_random_state(module: str) -> None:
+    habits = Habits(MODULES[module].read_text("utf-8"), module)
+    assert habits.prints == [] or module.startswith("noiseproof.cli."), f"{module} prints on lines {habits.prints}"
+    assert habits.draws == [], f"{module} uses a global random state on lines {habits.draws}: pass a generator"
+
+
+@pytest.mark.parametrize(
+    "module, line",
+    [
+        ("noiseproof.core.margin", "from noiseproof.losses import get_loss"),
+        ("noiseproof.core.margin", "import noiseproof.losses.base"),
+        ("noiseproof.core.margin", "from ..losses import base"),
+        ("noiseproof.core.__init__", "from ..losses import base"),
+        ("noiseproof.losses.base", "from noiseproof import get_loss"),
+        ("noiseproof.losses.base", "import noiseproof"),
+        ("noiseproof.losses.base", "def f():\n    from noiseproof.data.base import Batch"),
+        ("noiseproof.demo", "from noiseproof import cli"),
+    ],
+)
+def test_an_upward_import_is_found(module: str, line: str) -> None:
+    assert upward(line, module)
+
+
+@pytest.mark.parametrize(
+    "module, line",
+    [
+        ("noiseproof.losses.base", "from noiseproof.core.margin import margin"),
+        ("noiseproof.losses.base", "from .spec import get_loss"),
+        ("noiseproof.losses.base", "from ..core import margin"),
+        ("noiseproof.losses.base", "import torch"),
+        ("noiseproof.noise.base", "from noiseproof import losses"),
+        ("noiseproof.__init__", "from noiseproof.losses import get_loss"),
+        ("noiseproof.cli", "from noiseproof import __version__"),
+    ],
+)
+def test_a_downward_import_is_fine(module: str, line: str) -> None:
+    assert upward(line, module) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch; torch.manual_seed(0)",
+        "from torch import manual_seed; manual_seed(0)",
+        "import torch; torch.cuda.manual_seed_all(0)",
+        "import torch; torch.default_generator.manual_seed(0)",
+        "import torch; torch.randn(3)",
+        "import torch as t; t.randperm(3)",
+        "import torch; torch.rand_like(x)",
+        "x.normal_()",
+        "from torch import nn; nn.init.kaiming_uniform_(w)",
+        "import numpy as np; np.random.seed(0)",
+        "import numpy as np; np.random.rand()",
+        "from numpy.random import rand; rand()",
+        "import random; random.seed(0)",
+        "from random import shuffle; shuffle(x)",
+    ],
+)
+def test_global_random_state_is_found(line: str) -> None:
+    assert Habits(line, "noiseproof.losses.base").draws
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch; torch.randn(3, generator=g)",
+        "import torch; torch.Generator().manual_seed(0)",
+        "import torch\nwith torch.random.fork_rng(devices=[]):\n    torch.manual_seed(0)",
+        "x.normal_(generator=g)",
+        "import numpy as np; np.random.default_rng(0).random(3)",
+        "import random; random.Random(0).random()",
+        "import numpy as np; random = np.random.default_rng(0); random.shuffle(x)",
+    ],
+)
+def test_a_generator_of_ones_own_is_fine(line: str) -> None:
+    assert Habits(line, "noiseproof.losses.base").draws == []
+
+
+@pytest.mark.parametrize(
+    "line", ["print(1)", "import sys; sys.stdout.write('x')", "from rich.console import Console; Console()"]
+)
+def test_a_print_is_found(line: str) -> None:
+    assert Habits(line, "noiseproof.losses.base").prints

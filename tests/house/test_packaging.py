@@ -1,0 +1,113 @@
+"""What a stranger relies on: the examples in the pages run, and the set-up installs what was tested."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_models import INPUTS, MLP, RUN, SPREAD, count, on_meta
+
+from noiseproof.data import DATASETS
+from noiseproof.heads import HEADS
+from noiseproof.losses import LOSSES
+from noiseproof.models import MODELS
+from noiseproof.noise import NOISES
+from noiseproof.strategies import STRATEGIES
+from noiseproof.train import METHODS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS):
+        monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # what a page registers does not stay
+    names: dict[str, Any] = {"__name__": page.stem}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for block in python_blocks(page):
+        if (
+            page.name == "CONTRIBUTING.md"
+        ):  # whose blocks are modules of their own: nothing but names in registries stays
+            names = {"__name__": page.stem}
+        if block.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), 0)
+            runner.run(test, clear_globs=False)
+            names |= test.globs
+        else:
+            exec(compile(block, page.name, "exec"), names)
+            for made in [value for value in names.values() if getattr(value, "__module__", "") == page.stem]:
+                for test in doctest.DocTestFinder().find(made, globs=names):
+                    runner.run(test, clear_globs=False)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+CONTRIBUTED = {  # by package, in the order of the page
+    "losses": "LOSSES['poly1']", "strategies": "STRATEGIES['bootstrap']", "train": "METHODS['bootstrap']",
+    "noise": "NOISES['mirror']", "data": "DATASETS['blobs']", "models": "MODELS['tiny']",
+}  # fmt: skip
+
+
+def test_the_examples_of_contributing_are_files_of_their_packages(tmp_path: Path) -> None:
+    copy = shutil.copytree(ROOT / "src/noiseproof", tmp_path / "noiseproof", ignore=lambda *_: ["__pycache__"])
+    examples = [block for block in python_blocks(ROOT / "CONTRIBUTING.md") if not block.startswith(">>>")]
+    asked = ""
+    for (package, found), example in zip(CONTRIBUTED.items(), examples, strict=True):
+        (copy / package / "contributed.py").write_text(example, "utf-8")
+        init = copy / package / "__init__.py"
+        first = f"from noiseproof.{package} import contributed\nfrom noiseproof."
+        init.write_text(re.sub("^from noiseproof[.]", first, init.read_text("utf-8"), count=1, flags=re.M), "utf-8")
+        asked += f"from noiseproof.{package} import {found.split('[')[0]}; print({found}.__module__)\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
+    )
+    assert answer.stdout.split() == [f"noiseproof.{package}.contributed" for package in CONTRIBUTED], answer.stderr
+
+
+def test_the_table_of_backbones_is_the_tested_one() -> None:
+    rows = []
+    for model in sorted(MODELS):
+        spec = MLP if model == "mlp" else model
+        backbone, (num_classes, size, sigma) = on_meta(spec), SPREAD[spec]
+        weights = f"{count(backbone) + (backbone.num_features + 1) * 10:,}"
+        sizes = (weights, str(backbone.num_features)) if model != "mlp" else ("", "")
+        shape = " × ".join(map(str, (size, *(RUN.get(model) or INPUTS[model][0]))))
+        rows.append(f"| `{model}` | {' | '.join(sizes)} | {backbone.init} | {num_classes} | {shape} | {sigma:.4f} |")
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    assert "\n".join(rows) in page
+
+
+def name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+def test_everything_that_make_installs_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = {name(r) for r in (*project["dependencies"], *extras["dev"], *extras["docs"])}
+    assert asked <= {name(pin) for pin in pins}
+    assert f"pip install --quiet torch=={pins['torch']}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_required_packages_are_the_chosen_few() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {name(r) for r in project["dependencies"]} == {
+        "torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "pandas", "typer", "rich", "jinja2",
+        "plotly", "matplotlib",
+    }  # fmt: skip
+    extras = project["optional-dependencies"].values()
+    assert "torchvision" not in {name(requirement) for extra in extras for requirement in extra}

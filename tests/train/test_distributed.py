@@ -1,0 +1,46 @@
+"""Two real processes against one: the same weights and the same record, whatever the number of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ddp_runs import DRAW_FOR_THEMSELVES, NORMALISED, RUNS, Normalised, results, weights
+from safetensors.torch import load_file
+
+from noiseproof.models import MODELS
+from noiseproof.strategies import STRATEGIES
+from noiseproof.train import METHODS
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+
+
+def test_two_processes_train_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To 1e-8 in float64; co-teaching, sigua and small-loss select over all processes, or they would not be equal."""
+    monkeypatch.setitem(MODELS._factories, NORMALISED, Normalised)
+    environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HELPERS / "ddp_runs.py"), str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    ) as two:
+        alone = list(results(1))  # meanwhile
+        _, said = two.communicate(timeout=300)
+    assert two.returncode == 0, said[-3000:]
+    tensors = load_file(tmp_path / "weights.safetensors")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+
+    used, wrong = set(), []
+    for i, ((model, spec), one) in enumerate(zip(RUNS, alone, strict=True)):
+        used |= {strategy.name for strategy in one.strategies}
+        apart = [float((tensors[f"{i}/{name}"] - value).abs().max()) for name, value in weights(one).items()]
+        for a, b in zip(one.rows, rows[i], strict=True):
+            apart += [abs(a[key] - b[key]) for key in a if key != "seconds"]
+        if not max(apart) < 1e-8:  # nor NaN
+            wrong.append(f"{spec} with {model}: {max(apart):.1e} apart")
+    assert not wrong
+    assert used >= set(STRATEGIES) - {"early-stopping"}  # so that a new one can't be forgotten
+    assert set(METHODS) >= DRAW_FOR_THEMSELVES

@@ -1,0 +1,775 @@
+"""Named methods: what each is made of, the papers' settings against their tables, the grammar, the protocols."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from noiseproof.data import get_dataset
+from noiseproof.data.base import NoisyData
+from noiseproof.heads import GaussianProcessClassifier
+from noiseproof.losses import average_error, get_loss
+from noiseproof.models import MODELS
+from noiseproof.models.classifier import build_classifier
+from noiseproof.train import METHODS, Method, Settings, Task, get_method, prepare, train
+from noiseproof.train.methods import Setting
+from noiseproof.train.presets import PRESETS
+from noiseproof.train.protocols import PROTOCOLS, protocol
+
+PLAIN = ["ce", "ls", "gls", "gce", "mae", "sce", "nce", "agce", "aul", "ael", "tce", "focal", "mse", "phuber"]
+ISSUE_4 = [
+    *PLAIN, "tgce", "mae*", "mae**", "gce**", "nfl+mae**", "gce+", "nce+agce+", "nce+mae", "nfl+mae", "nce+agce",
+    "nce+aul", "peer", "cr", "bitemp", "forward", "backward", "sln", "sln-mo", "sln-mo-lc", "noise-f", "noise-theta",
+    "mae-shift", "mae-scale", "agce-shift", "agce-scale",
+]  # fmt: skip
+ISSUE_5 = [
+    "het", "het-tau", "het-tau-full", "ln", "ln-identity", "ln-isotropic", "ln-diagonal", "ln-nodummy", "nal",
+    "co-teaching", "sigua", "dividemix", "elr", "elr+", "selc", "sln-co-teaching", "sln-sigua", "sln-dividemix",
+    "gp",
+]  # fmt: skip
+
+
+def task_of(classes: int, dataset: str = "own", noise: str = "none", rows: int = 1000) -> Task:
+    given = torch.arange(rows) % classes
+    data = NoisyData(torch.zeros(rows, 4), given, tuple(map(str, range(classes))), torch.arange(rows))
+    return Task(data, dataset=dataset, noise=noise)
+
+
+def build(spec: str, classes: int = 10, epochs: int = 300, dataset: str = "own", noise: str = "none") -> Method:
+    return get_method(spec, task_of(classes, dataset, noise), Settings(epochs=epochs, batch_size=100))
+
+
+def strategies(method: Method) -> dict[str, dict[str, Any]]:
+    return {strategy.name: strategy.parameters for strategy in method.strategies}
+
+
+def assert_made_of(method: Method, loss: str, head: str, parts: dict[str, dict[str, Any]]) -> None:
+    assert str(method.loss) == str(get_loss(loss))
+    assert method.head == head
+    found = strategies(method)
+    assert list(found) == list(parts)
+    for name, params in parts.items():
+        assert {key: found[name][key] for key in params} == pytest.approx(params, abs=1e-4), name
+
+
+# --- What each is made of -------------------------------------------------------------------------------------------
+def test_all_of_the_issues() -> None:
+    assert set(METHODS) == {*ISSUE_4, *ISSUE_5}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Task:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    few = task.train.subset(torch.arange(256))
+    return Task(few, None, task.test, task.augment, task.normalise, task.dataset, task.noise)
+
+
+@pytest.mark.parametrize("name", [name for name in [*ISSUE_4, *ISSUE_5] if name != "gp"])
+def test_trains(name: str, digits: Task) -> None:
+    settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
+    state = torch.random.get_rng_state()
+    method = get_method(name, digits, settings)
+    result = train(digits, method, settings)
+    assert torch.equal(state, torch.random.get_rng_state())
+    two = name in ("co-teaching", "sln-co-teaching", "dividemix", "sln-dividemix", "elr+")
+    assert len(result.models) == method.models == (2 if two else 1)
+    assert ("test_accuracy_ensemble" in result.last) == two
+    assert [row["epoch"] for row in result.rows] == [1, 2]
+    assert all(math.isfinite(row["train_loss"]) for row in result.rows)
+    first = build_classifier(
+        settings.model,
+        method.head,
+        input_shape=digits.input_shape,
+        num_outputs=method.loss.num_outputs(10),
+        generator=result.run.generator("init", 0, device="cpu"),
+    )
+    for (layer, now), before in zip(result.models[0].named_parameters(), first.parameters(), strict=True):
+        # peer charges and refunds the shares of labels alike, which leaves the last bias as it was.
+        assert not torch.equal(now, before) or name == "peer", f"{layer} does not learn"
+
+
+SLN = {"sigma": 0.5, "until": 150}
+DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classes, 300 epochs of 10 steps
+    **{name: (name, "linear", {}) for name in PLAIN},
+    "bitemp": ("bitempered:t1=0.8,t2=1.2", "linear", {}),
+    "peer": ("peer:loss=(phuber:tau=1e5)", "linear", {}),
+    "nce+mae": ("nce + mae", "linear", {}),
+    "nfl+mae": ("nfl:gamma=0.5 + mae", "linear", {}),
+    "nce+agce": ("nce + 4*agce:a=6,q=1.5", "linear", {}),
+    "nce+agce+": ("nce + 4*agce:a=6,q=1.5", "linear", {}),
+    "nce+aul": ("nce + 4*aul:a=6.3,q=1.5", "linear", {}),
+    "gce+": ("gce:q=0.7", "linear", {}),
+    "mae-shift": ("unit:loss=mae", "linear", {}),
+    "mae-scale": ("unit:loss=mae", "linear", {}),
+    "agce-shift": ("unit:loss=(agce:a=0.1,q=0.1)", "linear", {}),
+    "agce-scale": ("unit:loss=(agce:a=0.1,q=0.1)", "linear", {}),
+    "sln": ("ce", "linear", {"sln": {"sigma": 0.5}}),
+    "sln-mo": ("ce", "linear", {"sln": {"sigma": 0.5}, "momentum": {"alpha": 1 - 20 / 3000}}),
+    "sln-mo-lc": (
+        "ce",
+        "linear",
+        {
+            "sln": {"sigma": 0.5, "until": 250},
+            "momentum": {},
+            "label-correction": {"start": 250, "soft": False, "invert": False},
+        },
+    ),
+    "noise-f": ("ce", "linear", {"noise-f": {"sigma": 0.1}}),
+    "noise-theta": ("ce", "linear", {"noise-theta": {"sigma": 0.1}}),
+    "tgce": ("gce:q=0.7", "linear", {"prune": {"start": 100, "every": 10, "k": 0.5}}),
+    "ln": ("ln:lam=1,tau=0.5,t=0.01", "gaussian-root", {}),
+    "ln-nodummy": ("ln:lam=1,tau=0.5,t=0.01,dummy=false", "gaussian-root", {}),
+    "ln-identity": ("ln:tau=0.5,covariance=identity", "linear", {}),
+    "ln-isotropic": ("ln:lam=1,tau=0.5,covariance=isotropic", "gaussian-scale:isotropic=true", {}),
+    "ln-diagonal": ("ln:lam=1,tau=0.5,covariance=diagonal", "gaussian-scale", {}),
+    "het": ("het:tau=1,samples=100", "gaussian-scale", {}),
+    "het-tau": ("het:tau=10,samples=100", "gaussian-scale", {}),
+    "het-tau-full": ("het:tau=10,samples=100,covariance=full", "gaussian-factors:rank=4", {}),
+    "nal": ("nal:lam=0.5", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
+    "selc": ("ce", "linear", {"estimated-targets": {"start": 75, "every": 1, "alpha": 0.9}}),
+    "elr": ("elr:lam=3", "linear", {"target-memory": {"beta": 0.7}}),
+    "elr+": (
+        "elr:lam=3,clip=1e-4",
+        "linear",
+        {"exchanged-memory": {"beta": 0.7, "reweigh": False}, "mixup": {"alpha": 1}, "momentum": {}},
+    ),
+    "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 0}}),
+    "sln-co-teaching": ("ce", "linear", {"sln": SLN, "co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
+    "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 0}}),
+    "sln-sigua": ("ce", "linear", {"sln": SLN, "sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
+    "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, "lambda_u": 0}}),
+    "sln-dividemix": ("ce", "linear", {"sln": SLN, "dividemix": {"warmup": 150, "lambda_u": 0}}),
+    "forward": ("forward:T=10", "linear", {"estimate-transition": {"warmup": 60, "percentile": 97, "restart": True}}),
+    "backward": (
+        "backward:T=10,clip=1e-7",
+        "linear",
+        {"estimate-transition": {"warmup": 60, "percentile": 97, "restart": True}},
+    ),
+    "gp": ("ce", "linear", {"gp": {"length_scale": None, "signal": None, "noise": None, "t": 0.01, "dummy": True}}),
+}
+MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 classes change
+    "nce+mae": ("10*nce + mae", "linear", {}),
+    "nfl+mae": ("10*nfl + mae", "linear", {}),
+    "nce+agce": ("10*nce + 0.1*agce:a=1.8,q=3", "linear", {}),
+    "nce+agce+": ("10*nce + 0.1*agce:a=1.8,q=3", "linear", {}),
+    "nce+aul": ("10*nce + 0.015*aul:a=6,q=3", "linear", {}),
+    "gce+": ("gce:q=0.7", "linear", {}),
+    "sln": ("ce", "linear", {"sln": {"sigma": 0.2}}),
+    "nal": ("nal:lam=10", "attention", {"estimated-targets": {}}),
+    "elr": ("elr:lam=7", "linear", {"target-memory": {"beta": 0.9}}),
+    "elr+": (
+        "elr:lam=7,clip=1e-4",
+        "linear",
+        {"exchanged-memory": {"beta": 0.9, "reweigh": True}, "mixup": {}, "momentum": {}},
+    ),
+    "dividemix": ("ce", "linear", {"dividemix": {"warmup": 30}}),
+    "forward": ("forward:T=100", "linear", {"estimate-transition": {"percentile": None}}),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_default_for_ten_classes(name: str) -> None:
+    assert_made_of(build(name), *DEFAULTS[name])
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_default_for_a_hundred_classes(name: str) -> None:
+    assert_made_of(build(name, 100), *MANY[name])
+
+
+def test_every_default_is_looked_at() -> None:
+    elsewhere = {"cr", "mae*", "mae**", "gce**", "nfl+mae**"}
+    assert {*DEFAULTS, *elsewhere} == set(METHODS)
+
+
+def test_prior_is_the_share_of_given_labels() -> None:
+    data = NoisyData(torch.zeros(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2]), ("a", "b", "c", "d"), torch.arange(8))
+    loss = get_method("cr:beta=0.5,loss=ce", Task(data), Settings()).loss
+    logits = torch.tensor([[1.0, 2.0, 0.0, -1.0]])
+    nll = -logits.log_softmax(1)[0]
+    want = nll[1] - 0.5 * (0.5 * nll[0] + 0.25 * nll[1] + 0.25 * nll[2])
+    torch.testing.assert_close(loss(logits, torch.tensor([1])), want)
+
+
+def test_bounded_confidence_regulariser() -> None:
+    """ℓ = nll below log τ: as with cross entropy where every p > 1/τ, bounded where not."""
+    prior, target = [0.5, 0.25, 0.25], torch.tensor([0, 2])
+    near, far = torch.tensor([[1.0, 0.0, -1.0], [0.5, 2.0, 1.0]]), torch.tensor([[500.0, 0.0, 0.0], [0.0, 0.0, 500.0]])
+    for options in ({}, {"weight": torch.tensor([1.0, 2.0, 3.0])}, {"ignore_index": 2}):
+        bounded, plain = (get_loss("cr", prior=prior, loss=loss, **options) for loss in ("phuber:tau=1e5", "ce"))
+        torch.testing.assert_close(bounded(near, target), plain(near, target))
+        torch.testing.assert_close(bounded(near, near.softmax(1)), plain(near, near.softmax(1)))
+    bounded = get_loss("cr", prior=prior, loss="phuber:tau=1e5")
+    limit = math.log(1e5) + 1
+    torch.testing.assert_close(bounded(far, target), torch.tensor(-(0.5 + 0.75) / 2 * limit))
+
+
+@pytest.mark.parametrize(
+    ("spec", "part", "params"),
+    [
+        ("gce:q=0.3", "loss", {"q": 0.3}),
+        ("mae*:shift=1.5,scale=1", "loss", {"shift": 1.5}),
+        ("nce+mae:alpha=3,beta=7", "loss", {"nce.factor": 3, "mae.factor": 7}),
+        ("nfl+mae:alpha=3,beta=7,gamma=2", "loss", {"nfl.factor": 3, "mae.factor": 7, "nfl.gamma": 2}),
+        ("nce+agce:alpha=2,beta=3,a=1,q=2", "loss", {"nce.factor": 2, "agce.factor": 3, "agce.a": 1, "agce.q": 2}),
+        ("nce+aul:beta=3,a=2", "loss", {"nce.factor": 1, "aul.factor": 3, "aul.a": 2, "aul.q": 1.5}),
+        ("mae-shift:tau=2", "loss", {"tau": 2, "num_classes": 10}),
+        ("agce-scale:tau=2", "loss", {"tau": 2}),
+        ("ln:tau=1,lam=0.1,t=0.1,dummy=false,predict=released", "loss",
+         {"tau": 1, "lam": 0.1, "t": 0.1, "dummy": False, "predict": "released"}),
+        ("het-tau-full:tau=2,samples=7", "loss", {"tau": 2, "samples": 7, "covariance": "full"}),
+        ("nal:lam=3,beta=0.1,floor=1e-4", "loss", {"lam": 3, "beta": 0.1, "floor": 1e-4}),
+        ("nal:alpha=0.7,start=5,every=3,delta=0.2,floor=1e-4", "estimated-targets",
+         {"alpha": 0.7, "start": 5, "every": 3, "delta": 0.2, "floor": 1e-4}),
+        ("selc:start=9,alpha=0.5", "estimated-targets", {"start": 9, "alpha": 0.5}),
+        ("elr:lam=1,beta=0.5", "target-memory", {"beta": 0.5}),
+        ("elr+:mixup=2", "mixup", {"alpha": 2}),
+        ("elr+:alpha=0.5", "momentum", {"alpha": 0.5}),
+        ("elr+:reweigh=true", "exchanged-memory", {"reweigh": True}),
+        ("sln:sigma=2,until=7", "sln", {"sigma": 2, "until": 7}),
+        ("sln-mo:alpha=0.9", "momentum", {"alpha": 0.9}),
+        ("sln-mo-lc:start=7", "sln", {"until": 7}),
+        ("sln-mo-lc:start=7,soft=true,invert=true,against=original", "label-correction",
+         {"start": 7, "soft": True, "invert": True, "against": "original"}),
+        ("noise-f:sigma=3", "noise-f", {"sigma": 3}),
+        ("noise-theta:sigma=3", "noise-theta", {"sigma": 3}),
+        ("tgce:k=0.4,start=3,every=2", "prune", {"k": 0.4, "start": 3, "every": 2}),
+        ("forward:warmup=4,percentile=90,restart=false", "estimate-transition",
+         {"warmup": 4, "percentile": 90, "restart": False}),
+        ("backward:percentile=none", "estimate-transition", {"warmup": 60, "percentile": None, "restart": True}),
+        ("co-teaching:forget=0.3,ramp=5", "co-teaching", {"forget": 0.3, "ramp": 5}),
+        ("sigua:forget=0.3,rate=0.5,scale=0.1", "sigua", {"forget": 0.3, "rate": 0.5, "scale": 0.1}),
+        ("sln-sigua:start=9", "sln", {"until": 9}),
+        ("sln-co-teaching:start=9,sigma=3", "sln", {"until": 9, "sigma": 3}),
+        ("dividemix:warmup=4,lambda_u=25,penalty=true,ramp=8", "dividemix",
+         {"warmup": 4, "lambda_u": 25, "penalty": True, "ramp": 8}),
+        ("sln-dividemix:start=9,lambda_u=1", "dividemix", {"warmup": 9, "lambda_u": 1}),
+    ],
+)  # fmt: skip
+def test_parameters_reach_the_parts(spec: str, part: str, params: dict[str, Any]) -> None:
+    method = build(spec)
+    found = method.loss.hyperparameters if part == "loss" else strategies(method)[part]
+    assert {key: found[key] for key in params} == params
+
+
+def test_rank_of_het() -> None:
+    assert build("het-tau-full:rank=2").head == "gaussian-factors:rank=2"
+
+
+def test_short_trainings_have_all_phases() -> None:
+    """Whatever begins later begins before the last epoch ends, and after the first."""
+    for epochs in (2, 3, 10):
+        for name in METHODS:
+            for strategy, params in strategies(build(name, epochs=epochs)).items():
+                for key in ("start", "warmup", "until"):
+                    if params.get(key):
+                        assert 1 <= params[key] < epochs, (name, strategy, key)
+
+
+def test_forget_is_the_rate_where_the_noise_has_one() -> None:
+    assert strategies(build("co-teaching", noise="symmetric:rate=0.4"))["co-teaching"]["forget"] == 0.4
+    assert strategies(build("sigua", noise="asymmetric-next:rate=0.3"))["sigua"]["forget"] == 0.3
+    assert strategies(build("sigua", noise="file:path=labels.csv"))["sigua"]["forget"] == 0.2
+    assert strategies(build("sigua", noise="symmetric:rate=0"))["sigua"]["forget"] == 0
+    assert strategies(build("sigua", noise="none"))["sigua"]["forget"] == 0.2  # labels as they came, right or wrong
+
+
+def test_momentum_looks_back_over_a_twentieth_at_most() -> None:
+    task = task_of(10, rows=50_000)
+    long = get_method("sln-mo", task, Settings(epochs=300))
+    short = get_method("sln-mo", task, Settings(epochs=1, batch_size=500))
+    assert strategies(long)["momentum"]["alpha"] == 0.999  # 117 300 steps, the SLN paper
+    assert strategies(short)["momentum"]["alpha"] == pytest.approx(1 - 20 / 100)
+    assert strategies(get_method("elr+", task, Settings(epochs=300)))["momentum"]["alpha"] == 0.997
+
+
+def test_targets_of_nal_follow_as_long_as_paper_003_lets_them() -> None:
+    """ANIMAL-10N, the one whose learning rate does not restart: 60 updates from 40 of 100 epochs on."""
+    for epochs in (100, 500):
+        found = strategies(build("nal", epochs=epochs))["estimated-targets"]
+        assert found["start"] == 0.4 * epochs
+        assert len(range(found["start"], epochs, found["every"])) == 60
+
+
+# --- Corrected losses -------------------------------------------------------------------------------------------------
+def test_spec_of_a_transition_matrix_stays_short() -> None:
+    """It goes into run.json: written out for few classes, by its size where it is the identity, else by a checksum."""
+    for K in (2, 10, 1000):
+        loss = get_loss("forward", T=torch.eye(K))
+        assert str(loss) == f"forward:T={K}"
+        assert torch.equal(get_loss(str(loss)).state_dict()["T"], torch.eye(K, dtype=torch.float64))
+    few, many = (torch.softmax(torch.randn(K, K, generator=torch.Generator().manual_seed(0)), 1) for K in (20, 21))
+    few, many = (T.double() / T.double().sum(1, keepdim=True) for T in (few, many))
+    assert torch.equal(get_loss(str(get_loss("backward", T=few, clip=0.1))).state_dict()["T"], few)
+    one, other = get_loss("backward", T=many), get_loss("backward", T=many.flip(1))
+    assert len(str(one)) < 50 and str(one) != str(other) and str(one) == str(get_loss("backward", T=many))
+    with pytest.raises((TypeError, ValueError), match="T"):
+        get_loss(str(one))
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        get_loss("forward:T=1")
+
+
+def test_clipped_backward_is_that_of_the_released_code() -> None:
+    """onehot·T⁻¹·(−log clip(softmax)), typed with p, in float64 (Patrini et al.'s Keras code)."""
+    T = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.0, 0.3, 0.7]], dtype=torch.float64)
+    logits = 12 * torch.randn(64, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits.requires_grad_()
+    target = torch.arange(64) % 3
+    p = logits.softmax(1).clamp(1e-7, 1 - 1e-7)
+    assert bool((p == 1e-7).any()) and bool((p > 1e-3).any())
+    want = (torch.eye(3, dtype=torch.float64)[target] @ torch.linalg.inv(T) * -p.log()).sum(1)
+    found = get_loss("backward", T=T, clip=1e-7, reduction="none")(logits, target)
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+    slopes = [torch.autograd.grad(loss.sum(), logits, retain_graph=True)[0] for loss in (found, want)]
+    torch.testing.assert_close(*slopes, rtol=1e-6, atol=1e-9)
+    sure = torch.tensor([[1e4, -1e4, 0.0]], dtype=torch.float64)
+    bound = 16.2 * torch.linalg.inv(T).abs().sum(1).max()
+    assert get_loss("backward", T=T, clip=1e-7)(sure, torch.tensor([1])).abs() < bound
+
+
+def test_backward_does_not_collapse() -> None:
+    """Without a bound it is down to one class in ten soon after T is there."""
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
+    settings = Settings(epochs=40)
+    bounded, unbounded = (
+        train(task, method, settings).last["test_accuracy"] for method in ("backward", "backward:clip=0")
+    )
+    assert bounded > 0.6 > 0.4 > unbounded
+
+
+# --- A Gaussian process -----------------------------------------------------------------------------------------------
+def test_gaussian_process_is_solved_once(digits: Task, tmp_path: Path) -> None:
+    settings = Settings(epochs=5, batch_size=100, model="mlp:hidden=[4]")
+    result = train(digits, "gp", settings, out=tmp_path)
+    assert len(result.rows) == 1 and "solved" in str(result.stopped)
+    assert all(math.isfinite(value) for value in result.last.values())
+    assert digits.normalise is not None and digits.test is not None
+    x, test = (digits.normalise.apply(part.x, torch.empty(len(part), 0)) for part in (digits.train, digits.test))
+    process = GaussianProcessClassifier().fit(x, digits.train.given, 10)
+    p = process.predict_proba(test)
+    assert result.last["test_accuracy"] == pytest.approx(float((p.argmax(1) == digits.test.y).double().mean()))
+    nll = -p.log()[torch.arange(len(p)), digits.test.y].mean()
+    assert result.last["test_loss"] == pytest.approx(float(nll), rel=1e-5)
+    assert result.last["test_accuracy"] > 0.8  # from 256 rows, 40 % of whose labels are wrong
+
+    again = train(digits, "gp", settings, out=tmp_path, resume=True)  # from the checkpoint, which holds the kernel
+    assert torch.equal(again.models[0](test).logits, result.models[0](test).logits)
+    assert again.rows == result.rows
+    assert strategies(build("gp:noise=2,t=0.1"))["gp"]["noise"] == 2
+
+
+def test_gaussian_process_refuses_what_it_cannot_solve() -> None:
+    task = task_of(10, rows=5001)
+    with pytest.raises(ValueError, match="at most 5000 rows for gp, got 5001. Take a part"):
+        train(task, "gp", Settings(epochs=1, model="mlp:hidden=[4]"))
+    with pytest.raises(ValueError, match="noise"):
+        build("gp:noise=-1")
+
+
+# --- By the number of classes ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("classes", "epsilon"),
+    [(2, 0.0), (5, 0.0), (10, 0.524640), (14, 0.927325), (50, 2.317932), (100, 3.034087), (1000, 5.357589)],
+)
+def test_logit_bias(classes: int, epsilon: float) -> None:
+    shift = build("mae*", classes).loss.hyperparameters["shift"]
+    assert shift == pytest.approx(epsilon, abs=1e-6)
+
+
+def test_cycle_of_the_logit_bias() -> None:
+    """At 1000 classes and 198 epochs it is the bias paper's: six values, 11 epochs each; elsewhere in proportion."""
+    for name in ("mae**", "gce**", "nfl+mae**"):
+        loss = build(name, 1000, epochs=198).loss.hyperparameters
+        assert loss["shift"] == [5.2, 4.8, 4.3, 3.7, 3.0, 2.3]
+        assert loss["every"] == 11
+    ten = build("mae**", 10, epochs=10).loss.hyperparameters
+    assert ten["shift"] == pytest.approx([e * 0.524640 / 5.357589 for e in (5.2, 4.8, 4.3, 3.7, 3.0, 2.3)], abs=1e-4)
+    assert ten["every"] == 1
+    assert build("mae**", 2).loss.hyperparameters["shift"] == [0.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("classes", "q"),
+    [(10, 0.7), (32, 0.7), (99, 0.7), (100, 0.7), (200, 0.615622), (400, 0.549655), (1000, 0.481581)],
+)
+def test_calibrated_gce(classes: int, q: float) -> None:
+    """Never nearer to MAE than the q that it begins with."""
+    assert build("gce+", classes).loss.hyperparameters["q"] == pytest.approx(q, abs=1e-6)
+
+
+def test_calibrated_sum() -> None:
+    """⟨δ_k⟩(0) = −0.02145 at 100 classes and, by the factor of NCE, at 1000 too."""
+    loss = build("nce+agce+", 1000).loss
+    assert average_error(loss, 0.0, 1000) == pytest.approx(-0.02145, abs=1e-5)
+    assert loss.hyperparameters["agce.factor"] == 0.1
+    assert loss.hyperparameters["nce.factor"] > 100
+
+
+def test_moved_margins() -> None:
+    """The curriculum paper: shift |E[Δ]| − τ and scale τ/|E[Δ]|, with |E[Δ]| 5.08666 and τ 2.61622 of 100 and 10
+    classes."""
+    shift, scale = (build(f"mae-{by}", 100).loss for by in ("shift", "scale"))
+    margin = torch.tensor([-5.08666, 0.0, 4.0], dtype=torch.float64)
+    weight = lambda d: 4 * torch.sigmoid(d) * torch.sigmoid(-d)  # noqa: E731 (unit maximum)
+    torch.testing.assert_close(shift.sample_weight(margin), weight(margin + 5.08666 - 2.61622), atol=1e-5, rtol=0)
+    torch.testing.assert_close(scale.sample_weight(margin), weight(margin * 2.61622 / 5.08666), atol=1e-5, rtol=0)
+
+
+# --- The papers' settings ---------------------------------------------------------------------------------------------
+NOISES = [
+    "none",
+    *(f"symmetric:rate={r}" for r in (0.2, 0.4, 0.6)),
+    *(f"asymmetric-next:rate={r}" for r in (0.2, 0.3, 0.4)),
+]
+TABLE_5 = {  # The LN paper
+    "mnist": """
+        het-tau      tau       0.5  0.1  20   10   0.5  0.5  0.1
+        het-tau-full tau       1.0  0.1  0.1  10   10   0.5  10
+        het-tau-full rank      1    4    4    4    2    1    1
+        sln          sigma     0.2  1.0  1.0  1.0  1.0  0.75 1.0
+        gce          q         0.3  0.7  0.9  0.9  0.7  0.5  0.3
+        ls           alpha     0.5  0.3  0.9  0.9  0.1  0.5  0.7
+        ln           tau       1.0  1.0  1.0  0.5  0.5  0.5  0.5
+        ln           lam       1.0  1.0  0.5  0.1  0.1  0.1  0.1""",
+    "cifar10": """
+        het-tau      tau       0.5  10   20   10   10   10   20
+        het-tau-full tau       0.5  20   20   10   20   0.1  0.5
+        het-tau-full rank      4    4    1    2    2    2    2
+        sln          sigma     0.2  0.5  0.75 0.75 0.5  0.1  0.2
+        gce          q         0.1  0.9  0.9  0.9  0.9  0.9  0.1
+        ls           alpha     0.7  0.9  0.9  0.9  0.5  0.3  0.9
+        ln           tau       0.1  0.5  1.0  1.0  0.5  0.5  0.5
+        ln           lam       0.5  0.5  0.5  0.5  0.5  0.5  0.5""",
+    "cifar100": """
+        het-tau      tau       20   20   10   10   20   20   10
+        het-tau-full tau       0.5  10   10   10   20   20   20
+        het-tau-full rank      4    4    4    1    2    1    1
+        sln          sigma     0.1  0.2  0.2  0.2  0.1  0.2  0.1
+        gce          q         0.5  0.5  0.5  0.5  0.7  0.7  0.5
+        ls           alpha     0.1  0.9  0.7  0.7  0.9  0.7  0.9
+        ln           tau       0.1  1.0  1.0  1.0  0.5  0.5  0.5
+        ln           lam       0.5  0.5  0.5  0.5  0.5  1.0  1.0""",
+}
+TABLE_6 = """
+    het-tau      tau       10   20   20   0.5  20   20   0.1
+    het-tau-full tau       10   0.1  20   20   10   10   0.1
+    het-tau-full rank      4    1    1    1    4    1    1
+    sln          sigma     0.75 0.5  0.5  0.5  0.75 0.2  0.2
+    gce          q         0.9  0.7  0.9  0.5  0.9  0.5  0.9
+    ls           alpha     0.5  0.9  0.5  0.9  0.7  0.9  0.5
+    ln           tau       0.5  1.0  0.5  1.0  0.5  0.5  1.0
+    ln           lam       0.5  0.5  0.5  1.0  0.5  0.5  1.0"""
+CLASSES = {"mnist": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100, "clothing1m": 14, "animal10n": 10}
+
+
+def value(method: Method, key: str) -> float:
+    if key == "rank":
+        return float(method.head.partition("rank=")[2])
+    everything = method.loss.hyperparameters | {
+        k: v for params in strategies(method).values() for k, v in params.items()
+    }
+    return float(everything[key])
+
+
+@pytest.mark.parametrize("dataset", TABLE_5)
+def test_table_5_of_the_ln_paper(dataset: str) -> None:
+    for line in TABLE_5[dataset].strip().splitlines():
+        name, key, *numbers = line.split()
+        for noise, number in zip(NOISES, numbers, strict=True):
+            method = build(f"{name}@ln", CLASSES[dataset], dataset=dataset, noise=noise)
+            assert value(method, key) == float(number), (name, key, noise)
+
+
+def test_table_6_of_the_ln_paper() -> None:
+    places = [
+        ("cifar10", 10, f"cifar10n:which={which}") for which in ("random1", "random2", "random3", "aggregate", "worst")
+    ]
+    places += [("cifar100n", 100, "none"), ("clothing1m", 14, "none")]
+    for line in TABLE_6.strip().splitlines():
+        name, key, *numbers = line.split()
+        for (dataset, classes, noise), number in zip(places, numbers, strict=True):
+            assert value(build(f"{name}@ln", classes, dataset=dataset, noise=noise), key) == float(number), (name, key)
+    assert value(build("ln@ln", 100, dataset="cifar100", noise="cifar100n"), "lam") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("spec", "dataset", "noise", "params"),
+    [
+        ("sln@sln", "cifar10", "symmetric:rate=0.4", {"sigma": 1.0}),
+        ("sln@sln", "cifar10", "asymmetric-cifar10:rate=0.4", {"sigma": 0.5}),
+        ("sln@sln", "cifar10", "chen:rate=0.4", {"sigma": 0.5}),
+        ("sln@sln", "cifar10", "open-set:rate=0.4", {"sigma": 0.5}),
+        ("sln@sln", "cifar100", "symmetric:rate=0.4", {"sigma": 0.2}),
+        ("sln@sln", "cifar100", "asymmetric-next:rate=0.4", {"sigma": 0.2}),
+        ("sln@sln", "cifar100", "chen:rate=0.4", {"sigma": 0.1}),
+        ("sln@sln", "clothing1m", "none", {"sigma": 0.2}),
+        ("sln-mo@sln", "cifar10", "symmetric:rate=0.4", {"sigma": 1.0, "alpha": 0.999}),
+        ("sln-mo-lc@sln", "cifar100", "symmetric:rate=0.4",
+         {"sigma": 0.2, "alpha": 0.999, "until": 250, "start": 250, "soft": False}),
+        ("sln-mo-lc@sln", "clothing1m", "none", {"sigma": 0.2, "until": 1, "start": 1, "soft": True}),
+        ("tgce@sln", "cifar10", "symmetric:rate=0.4", {"q": 0.7, "start": 50, "every": 10}),
+        ("tgce@sln", "cifar100", "symmetric:rate=0.4", {"q": 0.7, "start": 150, "every": 10}),
+        ("co-teaching@sln", "cifar10", "symmetric:rate=0.4", {"forget": 0.4, "ramp": 10}),
+        ("co-teaching@sln", "clothing1m", "none", {"forget": 0.4, "ramp": 10}),
+        ("sigua@sln", "cifar10", "chen:rate=0.4", {"forget": 0.4, "scale": 0.001}),
+        ("dividemix@sln", "cifar10", "symmetric:rate=0.4", {"warmup": 10, "lambda_u": 0}),
+        ("dividemix@sln", "cifar100", "symmetric:rate=0.4", {"warmup": 30, "lambda_u": 0}),
+        ("sln-sigua@sln", "cifar10", "symmetric:rate=0.4", {"sigma": 1.0, "scale": 0.001, "forget": 0.4}),
+        ("phuber@sln", "cifar10", "asymmetric-cifar10:rate=0.4", {"tau": 10}),
+        ("mae*@bias", "cifar10", "symmetric:rate=0.4", {"shift": 0.5}),
+        ("mae*@bias", "cifar100", "none", {"shift": 3.0}),
+        ("nal@nal", "cifar10", "symmetric:rate=0.4", {"lam": 0.5, "alpha": 0.9, "start": 59, "every": 10, "beta": 0}),
+        ("nal@nal", "cifar100", "symmetric:rate=0.4", {"lam": 10, "alpha": 0.9, "start": 59, "every": 10, "beta": 0}),
+        ("nal@nal", "animal10n", "none", {"lam": 0.5, "alpha": 0.9, "start": 40, "every": 1}),
+        ("nal@nal", "clothing1m", "none", {"lam": 50, "alpha": 0.9, "start": 59, "every": 10, "beta": 0.1}),
+    ],
+)  # fmt: skip
+def test_settings_of_the_sln_bias_and_nal_papers(spec: str, dataset: str, noise: str, params: dict[str, float]) -> None:
+    method = build(spec, CLASSES[dataset], dataset=dataset, noise=noise)
+    assert {key: value(method, key) for key in params} == {key: float(number) for key, number in params.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        ("ce", "ce"),
+        ("bitemp", "bitempered:t1=0.8,t2=1.2"),
+        ("gce", "gce:q=0.7"),
+        ("agce", "agce:a=1e-5,q=0.5"),
+        ("nfl+mae", "nfl:gamma=0.5 + 0.2*mae:scale=2"),
+        ("nce+mae", "nce + 20*mae:scale=0.002"),
+        ("nce+agce", "10*nce + 0.1*agce:a=1.8,q=3"),
+        ("mae*", "remargin:loss=(mae:scale=2),shift=5.2"),
+        ("mae**", "remargin:loss=(mae:scale=2),shift=[5.2,4.8,4.3,3.7,3.0,2.3],every=11"),
+        ("gce**", "remargin:loss=(gce:q=0.7),shift=[5.2,4.8,4.3,3.7,3.0,2.3],every=11"),
+        ("nfl+mae**", "remargin:loss=(nfl:gamma=0.5 + 0.2*mae:scale=2),shift=[5.2,4.8,4.3,3.7,3.0,2.3],every=11"),
+        ("gce+", "gce:q=0.48"),
+        ("nce+agce+", "100*nce + 0.7*agce:a=0.05,q=0.05"),
+    ],
+)
+def test_webvision_of_the_bias_paper(name: str, loss: str) -> None:
+    assert str(build(f"{name}@bias", 1000, dataset="webvision")) == str(get_loss(loss))
+
+
+def test_table_9_of_the_curriculum_paper() -> None:
+    noises = ["none", *(f"symmetric:rate={r}" for r in (0.2, 0.4, 0.6, 0.8))]
+    noises += [*(f"asymmetric-blocks:rate={r}" for r in (0.1, 0.2, 0.3, 0.4)), "cifar100n"]
+    table = """
+        mae-shift  2.0 2.6 3.0 4.0 4.0 2.6 2.6 3.0 3.0 2.6
+        mae-scale  2.0 2.6 2.6 3.0 4.0 2.6 2.6 3.0 3.0 2.6
+        agce-shift 4.0 4.0 4.0 5.0 5.0 4.0 4.0 4.0 4.0 4.0
+        agce-scale 2.6 3.0 4.0 5.0 5.0 3.0 3.0 3.0 3.0 4.0"""
+    for line in table.strip().splitlines():
+        name, *taus = line.split()
+        for noise, tau in zip(noises, taus, strict=True):
+            loss = build(f"{name}@curriculum", 100, dataset="cifar100", noise=noise).loss
+            inner = "agce:a=0.1,q=0.1" if "agce" in name else "mae"
+            kind = "tau-scale" if "scale" in name else "tau-shift"
+            assert str(loss) == str(get_loss(f"{kind}:loss=(unit:loss=({inner})),num_classes=100,tau={tau}"))
+    for classes, tau in ((50, 2.0), (200, 1.8), (400, 1.6)):  # Table 4
+        assert value(build("mae-scale@curriculum", classes, dataset="webvision"), "tau") == tau
+
+
+def test_every_setting_of_the_papers_builds() -> None:
+    classes = {**CLASSES, "webvision": 50, "cifar10n": 10, "cifar100n": 100}
+    for name, paper, holds, _ in PRESETS:
+        said = ",".join(f"{key}={held}" for key, held in holds.items())
+        method = build(f"{name}@{paper}:{said}", holds.get("num_classes", classes.get(holds.get("dataset", ""), 10)))
+        assert isinstance(method, Method)
+
+
+def test_other_data_can_be_named() -> None:
+    """A paper's setting for other data is taken only where that data is named; noise and rate are still those here."""
+    with pytest.raises(ValueError, match=r"ln@ln has no setting for dataset=digits.*ln@ln:dataset=….*mnist"):
+        build("ln@ln", dataset="digits", noise="symmetric:rate=0.6")
+    method = build("ln@ln:dataset=mnist", dataset="digits", noise="symmetric:rate=0.6")
+    assert (value(method, "tau"), value(method, "lam")) == (0.5, 0.1)
+    assert str(build("nce+agce@bias:num_classes=10", dataset="digits")) == str(get_loss("nce + 4*agce:a=6,q=1.5"))
+    assert value(build("sln@sln:dataset=cifar10,noise=instance,sigma=0.3"), "sigma") == 0.3
+    with pytest.raises(ValueError, match=r"has no setting for .*rate=0\.55.*rate=0\.6"):
+        build("gce@ln", dataset="mnist", noise="symmetric:rate=0.55")
+    for name in ("sln", "sln-mo", "sln-mo-lc", "tgce", "dividemix", "sln-dividemix", "sigua"):
+        with pytest.raises(ValueError, match=rf"{name}@sln has no setting for .*rate=0\.2.*rate=0\.4 → "):
+            build(f"{name}@sln", dataset="cifar10", noise="symmetric:rate=0.2")
+    assert str(build("ce@sln", dataset="cifar10", noise="symmetric:rate=0.2")) == "ce"  # which has nothing to tune
+    for noise in ("file:path=labels.csv", "none"):  # what is said of the noise holds, and its rate is not known
+        assert value(build("sln@sln:noise=symmetric", dataset="cifar10", noise=noise), "sigma") == 1
+    with pytest.raises(ValueError, match="has several settings for .*noise=worst"):
+        build("ln@ln", dataset="cifar10n")
+    with pytest.raises(ValueError, match="no parameters beside dataset, num_classes"):
+        build("nce+agce@bias:num_classes=10,beta=1")
+    with pytest.raises(ValueError, match=r"No setting sln@bias in the papers. There are: sln@ln, sln@sln."):
+        build("sln@bias")
+    with pytest.raises(ValueError, match="There are: none of this method"):
+        build("selc@nal")
+
+
+def test_no_noise_is_a_word() -> None:
+    assert str(build("gce@ln:dataset=mnist,noise=none,rate=0")) == str(get_loss("gce:q=0.3"))
+    assert str(get_loss("gce@ln:dataset=mnist,noise=none")) == str(get_loss("gce:q=0.3"))
+    assert str(get_loss("gce@ln", dataset="mnist", noise="none")) == str(get_loss("gce:q=0.3"))
+
+
+def test_pairs_are_asymmetric_noise() -> None:
+    assert value(build("sln@sln", 10, dataset="cifar10", noise="pairflip:rate=0.4"), "sigma") == 0.5
+
+
+def test_human_labels_are_recognised() -> None:
+    def of(dataset: str, noise: str) -> tuple[str, str | None, float | None]:
+        setting = Setting.of(task_of(10, dataset, noise), Settings())
+        return setting.dataset, setting.noise, setting.rate
+
+    assert of("cifar10", "symmetric:rate=0.4") == ("cifar10", "symmetric", 0.4)
+    assert of("cifar10", "none") == ("cifar10", "none", 0.0)
+    assert of("cifar10", "cifar10n:which=worst") == ("cifar10n", "worst", None)
+    assert of("cifar100", "cifar100n") == ("cifar100n", "human", None)
+    assert of("clothing1m", "none") == ("clothing1m", "human", None)
+    assert of("cifar10n", "none") == ("cifar10n", None, None)
+
+
+# --- The grammar ------------------------------------------------------------------------------------------------------
+def test_losses_and_sums_are_methods() -> None:
+    assert str(build("rce")) == str(get_loss("rce"))
+    assert str(build("2*nce + mae")) == str(get_loss("2*nce + mae"))
+    assert str(build("gce:q=0.3+mae")) == str(get_loss("gce:q=0.3 + mae"))
+    assert str(build("nce + mae", 100)) == str(get_loss("nce + mae"))  # as it stands; nce+mae is the named one
+    assert str(build("(tgce:q=0.6)")) == str(get_loss("tgce:q=0.6"))  # the loss alone
+    for loss in ("brier", "nfl", "bitempered", "rce"):
+        assert str(build(loss)) == str(get_loss(loss))
+    assert str(build("remargin:loss=mae,shift=2")) == str(get_loss("remargin:loss=mae,shift=2"))
+
+
+def test_strategies_are_added_in_order() -> None:
+    method = build("sln:sigma=0.3 & momentum:alpha=0.9 & small-loss:forget=0.4 & early-stopping")
+    assert list(strategies(method)) == ["sln", "momentum", "small-loss", "early-stopping"]
+    assert str(method).startswith("ce × sln:sigma=0.3")
+    assert list(strategies(build("ln & mixup"))) == ["mixup"]
+    both = build("peer:loss=(gce:q=0.5)&momentum")
+    assert (str(both.loss), list(strategies(both))) == (str(get_loss("peer:loss=(gce:q=0.5)")), ["momentum"])
+
+
+def test_added_strategies_train(digits: Task) -> None:
+    settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
+    result = train(digits, "gce:q=0.7 & momentum:alpha=0.9 & small-loss:forget=0.4,ramp=1", settings)
+    assert len(result.rows) == 2
+    plain = train(digits, "gce:q=0.7 & momentum:alpha=0.9", settings)
+    assert plain.last["test_loss"] != result.last["test_loss"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gcee", "Unknown method 'gcee'. Did you mean 'gce'"),
+        ("sln-mo-cl", "Did you mean 'sln-mo-lc'"),
+        ("bitemperd", "Did you mean .*'bitempered'"),
+        ("maee**", r"Unknown method 'maee\*\*'. Did you mean 'mae\*\*'"),
+        ("qqqq", "Unknown method 'qqqq'. There are: ael, agce, .*tgce"),
+        ("nce + qqqq", "Unknown loss 'qqqq'"),
+        ("ce & momentun", "Unknown strategy 'momentun'. Did you mean 'momentum'"),
+        ("ce &", "Expected NAME"),
+        ("", "Expected"),
+    ],
+)
+def test_unknown_names(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(spec)
+
+
+def test_unknown_parameters() -> None:
+    with pytest.raises(TypeError, match="the method 'sln': sigma, until; got 'sigm'"):
+        build("sln:sigm=1")
+    with pytest.raises(TypeError, match="the method 'gce': q; got 'setting'"):
+        build("gce:setting=1")
+    with pytest.raises(TypeError, match="got int"):
+        build(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Expected `q`"):
+        build("gce:q=2")
+    with pytest.raises(TypeError, match="the method 'gce': q; got 'K'"):
+        build("gce:K=3")
+
+
+def test_auto_is_what_nothing_said_is() -> None:
+    for name in ("nal", "tgce", "co-teaching", "mae*", "mae-scale", "backward"):
+        said = ",".join(f"{key}=auto" for key, default in METHODS.parameters(name).items() if default == "auto")
+        assert str(build(f"{name}:{said}", 100)) == str(build(name, 100))
+    with pytest.raises(ValueError, match="Expected `q`"):
+        build("gce:q=auto")
+
+
+def test_listing_knows_parameters() -> None:
+    """What a command line prints of every method: its parameters and a summary."""
+    for name in METHODS:
+        assert METHODS[name].__doc__
+        assert "setting" not in METHODS.parameters(name)
+    assert METHODS.parameters("tgce") == {"q": 0.7, "k": 0.5, "start": "auto", "every": "auto"}
+    assert METHODS.parameters("agce") == {"a": 0.6, "q": 0.6}
+    assert METHODS.parameters("ce") == {}
+
+
+# --- Protocols --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("paper", "dataset", "model", "epochs", "batch", "lr", "momentum", "decay"),
+    [
+        ("ln", "mnist", "lenet5", 100, 256, 1e-3, None, 0),
+        ("ln", "cifar10n", "wrn-28-2", 300, 128, 0.01, 0.9, 5e-4),
+        ("ln", "two-moons", "mlp-2x2000", 2000, "full", 1e-4, 0, 0),
+        ("ln", "clothing1m", "timm", 10, 32, 1e-3, 0.9, 1e-3),
+        ("sln", "cifar100", "wrn-28-2-sln", 300, 128, 1e-3, 0.9, 5e-4),
+        ("sln", "clothing1m", "timm", 10, 32, 1e-3, 0.9, 1e-3),
+        ("bias", "fashion-mnist", "resnet32", 200, 128, 0.1, 0.9, 1e-4),
+        ("bias", "cifar100", "resnet34", 200, 128, 0.1, 0.9, 1e-4),
+        ("bias", "webvision", "wrn-101-2", 198, 400, 0.1, 0.9, 1e-4),
+        ("nal", "cifar10", "resnet34:init=pytorch", 500, 64, 0.02, 0.9, 1e-3),
+        ("nal", "clothing1m", "resnet50", 250, 64, 0.02, 0.9, 1e-3),
+        ("nal", "webvision", "inception-resnet-v2", 500, 32, 0.02, 0.9, 5e-4),
+        ("nal", "animal10n", "vgg19-bn", 100, 128, 0.1, 0, 1e-3),
+        ("curriculum", "mnist", "cnn4", 50, 128, 0.01, 0.9, 1e-3),
+        ("curriculum", "cifar10", "cnn8", 120, 128, 0.01, 0.9, 1e-4),
+        ("curriculum", "cifar100n", "resnet34:init=apl", 200, 128, 0.1, 0.9, 1e-5),
+        ("curriculum", "webvision", "resnet50", 250, 128, 0.2, 0.9, 3e-5),
+    ],
+)
+def test_protocol(
+    paper: str, dataset: str, model: str, epochs: int, batch: int | str, lr: float, momentum: float | None, decay: float
+) -> None:
+    settings = protocol(paper, dataset)
+    assert (settings.epochs, settings.batch_size) == (epochs, batch)
+    assert settings.model == model or (model == "timm" and settings.model.startswith("timm:resnet50"))
+    group = settings.make_optimizer()([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
+    assert (group["lr"], group.get("momentum"), group["weight_decay"]) == (lr, momentum, decay)
+    assert group.get("nesterov", False) == (paper == "ln" and bool(momentum))
+
+
+@pytest.mark.parametrize(
+    ("paper", "dataset", "rates"),
+    [  # epoch (from 0) to learning rate
+        ("ln", "cifar10", {0: 0.01, 299: 0.01}),
+        ("ln", "clothing1m", {4: 1e-3, 5: 1e-4}),
+        ("sln", "clothing1m", {4: 1e-3, 5: 1e-4}),
+        ("bias", "cifar10", {99: 0.1, 100: 0.01, 150: 0.001}),
+        ("bias", "cifar100", {59: 0.1, 60: 0.02, 120: 0.004, 160: 0.0008}),
+        ("bias", "webvision", {65: 0.1, 66: 0.01, 132: 0.001}),
+        ("nal", "cifar100", {0: 0.02, 5: 0.0105, 10: 0.02}),
+        ("nal", "clothing1m", {0: 0.02, 5: 0.01005}),
+        ("nal", "animal10n", {49: 0.1, 50: 0.02, 75: 0.004}),
+        ("curriculum", "cifar10", {0: 0.01, 60: 0.005}),
+    ],
+)
+def test_learning_rates(paper: str, dataset: str, rates: dict[int, float]) -> None:
+    settings = protocol(paper, dataset)
+    start = settings.make_optimizer()([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+    rate = settings.make_schedule()
+    assert {epoch: start * rate(epoch, settings.epochs) for epoch in rates} == pytest.approx(rates)
+
+
+def test_protocols_name_models_that_exist() -> None:
+    assert {settings.model.partition(":")[0] for settings in PROTOCOLS.values()} <= {*MODELS, "timm"}
+
+
+def test_unknown_protocol() -> None:
+    with pytest.raises(ValueError, match="got 'digits' of paper 'bias'. There are: .*cifar10@sln"):
+        protocol("bias", "digits")
