@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.apply import corrections, write_corrected
-from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.files import read_audit
 from noiseproof.audit.review.page import file_page
 from noiseproof.audit.review.rows import open_rows
 

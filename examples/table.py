@@ -5,7 +5,7 @@ from sklearn.datasets import load_breast_cancer
 
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.apply import compare, corrections, write_corrected
-from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.files import read_audit
 
 # A table with mistakes. With a file of your own, begin below, with its name and its column of labels.
 cancer = load_breast_cancer(as_frame=True)

@@ -11,8 +11,7 @@ import torch
 
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.apply import corrections, write_corrected
-from noiseproof.audit.report import check_folder
-from noiseproof.audit.review.issues import read_audit
+from noiseproof.audit.files import check_folder, read_audit
 from noiseproof.audit.review.page import file_page
 from noiseproof.audit.review.rows import open_rows
 from noiseproof.data import get_dataset

@@ -34,9 +34,9 @@ from noiseproof.audit.apply import (
     read_again,
     write_corrected,
 )
+from noiseproof.audit.files import read_audit
 from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
-from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.rows import open_rows
 from noiseproof.cli import app
 from noiseproof.train import Diverged, Interrupted

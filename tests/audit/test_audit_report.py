@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
+from noiseproof.audit.files import check_folder, read_audit, replacing
 from noiseproof.audit.folds import Duplicates
 from noiseproof.audit.inputs import Skipped
-from noiseproof.audit.report import MOST_LISTED, check_folder, replacing
+from noiseproof.audit.report import MOST_LISTED
 from noiseproof.audit.review.decisions import BadDecisions, DecisionLog
-from noiseproof.audit.review.issues import read_audit
 
 COLUMNS = [
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",

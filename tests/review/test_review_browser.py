@@ -19,8 +19,8 @@ import pytest
 from handmade_audit import ANIMALS, write_audit, write_table_audit
 from PIL import Image
 
+from noiseproof.audit.files import read_audit
 from noiseproof.audit.review.decisions import read_decisions
-from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.page import file_page
 from noiseproof.audit.review.rows import open_rows
 

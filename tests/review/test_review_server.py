@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 
+from noiseproof.audit.files import read_audit
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
-from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.queue import Queue
 from noiseproof.audit.review.rows import FolderRows, open_rows
 from noiseproof.data.images import decode

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.files import Audit, as_ids, as_words, read_audit, same_id, same_labels
 from noiseproof.audit.records import Records
 from noiseproof.audit.review.decisions import BadDecisions, Decision, read_decisions
-from noiseproof.audit.review.issues import Audit, as_ids, as_words, read_audit, same_id, same_labels
 from noiseproof.audit.review.queue import check_words
 from noiseproof.audit.review.rows import labels_in, open_labels
 from noiseproof.data import NoisyData, Split

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.files import as_words, labels_digest
 from noiseproof.audit.pictures import SMALLEST, PatchFeatures, backbone_features
-from noiseproof.audit.review.issues import as_words, labels_digest
 from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
 from noiseproof.data.labels import describe_labels, encode_labels, find_words, read_labels, some

@@ -1,57 +1,9 @@
-"""The audit of a dataset from end to end, and the files it leaves.
-
-A folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read (format 1):
-
-``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
-the worst label to the best. UTF-8, comma, one header line, booleans True/False, an empty cell where there is nothing.
-
-====================  =======  ======================================================================================
-row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
-id                    str      the --id column; of an image its path below the folder, with /; else the row number
-is_label_issue        bool     below the cut of its class
-label_quality         float    in [0, 1], low is bad; issues come first, each part is sorted by this
-given_label           str      name of the class, as in the source
-predicted_label       str      what the evidence says is most likely
-suggested_label       str      the most likely label other than the given one: the correction, of an issue
-why                   str      one sentence
-margin                float    log p(given) − log p(best other): negative where another label is likelier
-neighbour_agreement   float    share of the nearest rows that may vote which bear the given label; empty if none may
-is_near_duplicate     bool     another row is all but the same
-duplicate_group       int      which rows those are: equal numbers; empty for none
-duplicate_conflict    bool     rows of its group bear different labels
-is_outlier            bool     far from every other row; never one that has a copy
-outlier_score         float    distance to its neighbours over what is usual (1; of a copy 1 at most); may be empty
-confidence            float    the model's probability of the given label
-suggested_confidence  float    the model's probability of the suggested label
-unlearned             float    share of epochs in which the given label was not predicted; empty if nothing was trained
-doubt                 float    in [0, 1], what the head says of its own noise; empty if it has no say
-====================  =======  ======================================================================================
-
-``summary.json``: ``format`` 1, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
-``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
-rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
-suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
-conflicting (groups with different labels), conflicts (the first thousand of these): [{group, rows, labels}]},
-``outliers`` {rows, cut}, ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
-``neighbour_recall``, ``seconds`` {stage: s}.
-
-``config.json``: ``format`` 1, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
-file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (what
-the labels inside an .npz file of arrays are called; null where they are in a file of their own); the columns
-``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
-[..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
-that whole numbers are positions among them, unless they are the names), ``backbone``, ``mode``, ``method``, ``model``,
-``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of
-the source; rows without one: an empty line), ``versions``, ``command``.
-"""
+"""The audit of a dataset from end to end."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import json
 import logging
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -66,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence import VOTERS, cross_validate, watch_training
+from noiseproof.audit.files import FORMAT, check_folder, write_audit
 from noiseproof.audit.folds import (
     Duplicates,
     find_duplicates,
@@ -77,8 +30,6 @@ from noiseproof.audit.folds import (
 from noiseproof.audit.inputs import AuditData, Progress
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.neighbours import Neighbours, nearest
-from noiseproof.audit.review.decisions import check_free
-from noiseproof.audit.review.issues import FORMAT
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -412,8 +363,8 @@ class LabelReport:
     def save(self, folder: PathLike, *, force: bool = False, tell: Callable[[str], None] = log.warning) -> list[Path]:
         """Write issues.csv, issues.parquet where pyarrow is installed, summary.json and config.json.
 
-        A folder that holds anything is refused; ``force`` replaces these files and leaves all others alone, but for
-        decisions on an earlier audit there: they stay with their rows, or move aside, which ``tell`` is told.
+        A folder that is not empty is refused; ``force`` replaces these files and keeps all others, but for decisions
+        on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports.
         """
         from noiseproof.audit.review.renewal import renew_decisions
 
@@ -421,25 +372,7 @@ class LabelReport:
         target.mkdir(parents=True, exist_ok=True)
         if force and (renewed := renew_decisions(target, self)):
             tell(renewed)
-        began = time.perf_counter()
-        table = self.table()
-        written = []
-        # A carriage return in a cell is quoted only where it may end a line.
-        returns = any("\r" in word for word in (*self.data.classes, *map(str, table["id"])))
-        with replacing(target / "issues.csv") as path:
-            table.to_csv(path, index=False, lineterminator="\r\n" if returns else "\n", encoding="utf-8")
-            written.append(target / "issues.csv")
-        if importlib.util.find_spec("pyarrow") is not None:
-            with replacing(target / "issues.parquet") as path:
-                table.to_parquet(path, index=False, engine="pyarrow")
-                written.append(target / "issues.parquet")
-        summary = self.summary()
-        summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
-        for name, content in (("summary.json", summary), ("config.json", dict(self.config))):
-            with replacing(target / name) as path:
-                path.write_text(json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-                written.append(target / name)
-        return written
+        return write_audit(target, self)
 
     def to_label_studio(self, path: PathLike, *, all_rows: bool = False, force: bool = False) -> Path:
         """Write tasks for Label Studio; see `noiseproof.audit.export.to_label_studio`."""
@@ -480,40 +413,3 @@ def _sentence(
     if conflict:
         parts.append("a near-duplicate bears another label")
     return "; ".join(parts) + "."
-
-
-def check_folder(folder: PathLike, *, force: bool = False) -> Path:
-    """The folder to write to; one that holds anything is refused, unless ``force``."""
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise FileExistsError(f"Expected a folder to write to, got the file {path}. Choose another one.")
-    if path.is_dir() and any(path.iterdir()) and not force:
-        raise FileExistsError(
-            f"Expected a new or an empty folder, got {path}, which holds files. Choose another one with --out, or "
-            "replace an earlier audit there with --force; nothing else in it is touched."
-        )
-    check_free(path / "decisions.csv")  # a review of the audit that would be replaced
-    return path
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write, which takes its place once it is whole; of one that fails nothing is left."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    """Without NaN and infinities, which JSON has not."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value

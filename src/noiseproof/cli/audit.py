@@ -98,7 +98,7 @@ def audit(
     import torch
 
     from noiseproof.audit import audit, read_rows
-    from noiseproof.audit.report import check_folder
+    from noiseproof.audit.files import check_folder
     from noiseproof.audit.review.decisions import BadDecisions
     from noiseproof.train import Diverged, Interrupted
 

@@ -82,7 +82,7 @@ def review(
 
 
 def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force: bool) -> None:
-    from noiseproof.audit.review.issues import read_audit
+    from noiseproof.audit.files import read_audit
     from noiseproof.audit.review.page import file_page
     from noiseproof.audit.review.rows import open_rows
 
@@ -131,7 +131,7 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show what a model gains by it."""
     from noiseproof.audit.apply import corrections, default_out, plan_retraining, read_decided, write_corrected
-    from noiseproof.audit.review.issues import read_audit
+    from noiseproof.audit.files import read_audit
     from noiseproof.train import Diverged, Interrupted
 
     audit = read_audit(folder)

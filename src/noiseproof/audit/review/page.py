@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from noiseproof.analysis.shell import pack, render
-from noiseproof.audit.review.issues import NUMBERS, Audit
+from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.review.queue import Issues, rounded
 from noiseproof.audit.review.rows import Rows
 

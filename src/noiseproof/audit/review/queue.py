@@ -12,8 +12,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.files import MARKS, NUMBERS, Audit
 from noiseproof.audit.review.decisions import BadDecisions, Choice, Decision, DecisionLog
-from noiseproof.audit.review.issues import MARKS, NUMBERS, Audit
 
 CHOICES = get_args(Choice)[:-1]  # undo leaves nothing
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from noiseproof.audit.files import Audit, read_audit
 from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
-from noiseproof.audit.review.issues import Audit, read_audit
 from noiseproof.audit.review.queue import check_words
 
 if TYPE_CHECKING:

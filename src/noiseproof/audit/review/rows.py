@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.files import as_ids, as_words, same_id, same_labels
 from noiseproof.audit.records import Records
-from noiseproof.audit.review.issues import as_ids, as_words, same_id, same_labels
 
 LONGEST = 20_000  # characters of a cell that a page shows
 MOST_NUMBERS = 64  # of a vector

@@ -22,8 +22,8 @@ from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from noiseproof.audit.files import read_audit
 from noiseproof.audit.review.decisions import Choice
-from noiseproof.audit.review.issues import read_audit
 from noiseproof.audit.review.page import describe, served_page
 from noiseproof.audit.review.queue import Queue
 from noiseproof.audit.review.rows import open_rows

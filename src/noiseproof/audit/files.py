@@ -1,0 +1,229 @@
+"""The files of an audit: their schema, reader, writer and digests.
+
+A folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read (format 1):
+
+``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
+the worst label to the best. UTF-8, comma, one header line, booleans True/False, an empty cell where there is nothing.
+
+====================  =======  ======================================================================================
+row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
+id                    str      the --id column; of an image its path below the folder, with /; else the row number
+is_label_issue        bool     below the cut of its class
+label_quality         float    in [0, 1], low is bad; issues come first, each part is sorted by this
+given_label           str      name of the class, as in the source
+predicted_label       str      what the evidence says is most likely
+suggested_label       str      the most likely label other than the given one: the correction, of an issue
+why                   str      one sentence
+margin                float    log p(given) − log p(best other): negative where another label is likelier
+neighbour_agreement   float    share of the nearest rows that may vote with the same label; empty if none may
+is_near_duplicate     bool     another row is all but the same
+duplicate_group       int      which rows those are: equal numbers; empty for none
+duplicate_conflict    bool     rows of its group have different labels
+is_outlier            bool     far from every other row; never one that has a copy
+outlier_score         float    distance to its neighbours over what is usual (1; of a copy 1 at most); may be empty
+confidence            float    the model's probability of the given label
+suggested_confidence  float    the model's probability of the suggested label
+unlearned             float    share of epochs in which the given label was not predicted; empty if nothing was trained
+doubt                 float    in [0, 1], what the head says of its own noise; empty if it has no say
+====================  =======  ======================================================================================
+
+``summary.json``: ``format`` 1, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
+``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
+rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
+suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
+conflicting (groups with different labels), conflicts (the first thousand of these): [{group, rows, labels}]},
+``outliers`` {rows, cut}, ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
+``neighbour_recall``, ``seconds`` {stage: s}.
+
+``config.json``: ``format`` 1, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
+file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (what
+the labels inside an .npz file of arrays are called; null where they are in a file of their own); the columns
+``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
+[..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
+that whole numbers are positions among them, unless they are the names), ``backbone``, ``mode``, ``method``, ``model``,
+``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of
+the source; rows without one: an empty line), ``versions``, ``command``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from noiseproof.audit.review.decisions import check_free
+from noiseproof.data.sources import PathLike
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noiseproof.audit.report import LabelReport
+
+FORMAT = 1
+FILES = ("issues.csv", "summary.json", "config.json")
+TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
+NUMBERS = ("label_quality", "margin", "neighbour_agreement", "confidence", "suggested_confidence")
+MARKS = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict", "is_outlier": "outlier"}
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """One audit's files."""
+
+    folder: Path
+    issues: pd.DataFrame  # a row for each audited row, from the worst label to the best
+    summary: dict[str, Any]
+    config: dict[str, Any]
+    key: str  # of this audit's content: decisions in a browser belong to it
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.config["classes"])
+
+
+def read_audit(folder: str | Path) -> Audit:
+    """The audit in ``folder``."""
+    import pandas as pd
+
+    folder = Path(folder)
+    if absent := [name for name in FILES if not (folder / name).is_file()]:
+        raise FileNotFoundError(
+            f"Expected an audit in {folder}, found no {' and no '.join(absent)} there. Run `noiseproof audit` first."
+        )
+    parts: list[dict[str, Any]] = []
+    for name in FILES[1:]:
+        try:
+            part = json.loads((folder / name).read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"Expected JSON in {folder / name}, got {error}.") from error
+        if not isinstance(part, dict) or part.get("format") != FORMAT:
+            found = part.get("format") if isinstance(part, dict) else type(part).__name__
+            raise ValueError(f"Expected an audit of format {FORMAT} in {folder / name}, got {found}. Audit again.")
+        parts.append(part)
+    summary, config = parts
+    data = (folder / FILES[0]).read_bytes()
+    try:
+        issues = pd.read_csv(
+            folder / FILES[0],
+            dtype=dict.fromkeys(TEXT, str) | {"row": "int64", "is_label_issue": bool},
+            keep_default_na=False,
+            na_values={name: [""] for name in NUMBERS},
+        )
+        _check(issues, config)
+    except (ValueError, KeyError) as error:  # whatever pandas thinks of a damaged file
+        raise ValueError(f"Expected the table of an audit in {folder / FILES[0]}, got {error}. Audit again.") from error
+    key = hashlib.sha256(data + str(config.get("labels_sha256")).encode()).hexdigest()[:16]
+    return Audit(folder, issues, summary, config, key)
+
+
+def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
+    needed = ("row", "is_label_issue", *TEXT, *NUMBERS, *MARKS)
+    if absent := [name for name in needed if name not in issues.columns]:
+        raise ValueError(f"no column {', '.join(absent)}")
+    if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):
+        raise ValueError("a row twice, or one below 0")
+    known = set(config["classes"])
+    for column in ("given_label", "suggested_label"):
+        if strange := sorted(set(issues[column]) - known):
+            raise ValueError(f"{column} {strange[0]!r}, which is no class in config.json")
+
+
+def check_folder(folder: PathLike, *, force: bool = False) -> Path:
+    """The folder to write to; one that is not empty is refused, unless ``force``."""
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"Expected a folder to write to, got the file {path}. Choose another one.")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise FileExistsError(
+            f"Expected a new or an empty folder, got {path}, which holds files. Choose another one with --out, or "
+            "replace an earlier audit there with --force; nothing else in it is touched."
+        )
+    check_free(path / "decisions.csv")  # a review of the audit that would be replaced
+    return path
+
+
+def write_audit(folder: Path, report: LabelReport) -> list[Path]:
+    """Write the files of an audit to an existing ``folder``; each is replaced as a whole."""
+    began = time.perf_counter()
+    table, summary = report.table(), report.summary()
+    # A carriage return in a cell is quoted only where it may end a line.
+    texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
+    end = "\r\n" if any("\r" in text for text in texts) else "\n"
+    written = [folder / FILES[0]]
+    with replacing(written[0]) as path:
+        table.to_csv(path, index=False, lineterminator=end, encoding="utf-8")
+    if importlib.util.find_spec("pyarrow") is not None:
+        written.append(folder / "issues.parquet")
+        with replacing(written[-1]) as path:
+            table.to_parquet(path, index=False, engine="pyarrow")
+    summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
+    for name, content in zip(FILES[1:], (summary, report.config), strict=True):
+        written.append(folder / name)
+        with replacing(written[-1]) as path:
+            path.write_text(json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return written
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` to write, which takes its place once it is whole; of one that fails nothing is left."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    """Without NaN and infinities, which JSON has not."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_words(values: Any) -> list[str]:
+    """Labels as words, empty where there is none."""
+    import pandas as pd
+
+    found = np.asarray(values)
+    if found.dtype.kind in "SO":  # of bytes NumPy would read ASCII alone
+        plain = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in found.tolist()]
+        found = np.array(plain, dtype=object)
+    words = found.astype(str).astype(object)
+    words[pd.isna(values)] = ""
+    return [str(word) for word in words]
+
+
+def as_ids(column: Any) -> list[str]:
+    """The ids in a column of a table in memory, as the audit writes them; empty where there is none."""
+    return ["" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)]
+
+
+def labels_digest(words: Sequence[str]) -> str:
+    """Of a source's labels, one a row, as config.json has it; a blank one is none."""
+    return hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
+
+
+def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
+    """Whether a source's labels, one a row, are those that were audited."""
+    return bool(labels_digest(words) == config["labels_sha256"])
+
+
+def same_id(found: str, known: str) -> bool:
+    """Whether an id of the source is the one that the audit knew: a gap may be called nan, and 7 beside gaps 7.0."""
+    return known in (found, f"{found}.0") or {known, found} == {"", "nan"}
