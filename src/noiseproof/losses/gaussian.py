@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from noiseproof.core.checks import check_count, check_flag, check_number, check_word
 from noiseproof.core.gpu import has_kernels
 from noiseproof.core.output import Output
-from noiseproof.losses.base import Kind, Loss, countable, field_of, register
+from noiseproof.losses.base import Kind, Loss, NotFinite, countable, field_of, register
 from noiseproof.losses.engine import eager, readable, seed_of, wide
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 
@@ -72,10 +72,6 @@ class _RankOne(torch.autograd.Function):
         of_mean = (p * grad).addcmul_(c, along)
         of_root = (p * (across_root * -(ctx.loss.lam**-2))).addcmul_(c, along_root, value=2)
         return of_mean.to(mean.dtype), of_root.to(root.dtype), None, None
-
-
-class Exploded(ValueError):
-    """A predicted covariance is no longer finite."""
 
 
 @register("ln")
@@ -200,7 +196,7 @@ class LN(Loss):
             for name in self.needs - {"logits"} if len(rows) else ():
                 row = int(rows[0])
                 largest = float(getattr(out, name)[row].abs().max())
-                raise Exploded(
+                raise NotFinite(
                     f"Expected a finite covariance, got `{name}` up to {largest:.3g} in row {row}. "
                     "Lower the learning rate, clip the norm of the gradient, or raise `lam`."
                 )

@@ -32,7 +32,7 @@ from noiseproof.core.registry import foreign_code
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import Inputs, shuffled
 from noiseproof.data.images import read_batches
-from noiseproof.losses.gaussian import Exploded
+from noiseproof.losses.base import NotFinite
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.strategies.base import answered
@@ -270,7 +270,7 @@ def training(
             if run.world_size > 1 and run.epoch < settings.epochs and run.any_process(bool(asked)):
                 keeper.save(0)  # several processes can only stop together
                 raise Interrupted(f"Stopped after epoch {run.epoch} of {settings.epochs}. Resume to go on.")
-    except Exploded as error:
+    except NotFinite as error:
         raise keeper.diverged(run.step, str(error)) from error
     finally:
         if steps is not None:
