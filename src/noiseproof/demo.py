@@ -105,7 +105,7 @@ def demo(
     settings = replace(SETTINGS, epochs=epochs)
     accuracy = {}
     for method in methods:
-        rows = train(task, method, settings, seed=seed, out=folder / "runs" / method, samples=True).rows
+        rows = train(task, method, settings, seed=seed, out=folder / "runs" / method, samples=True).metrics
         last, seconds = rows[-1], sum(row["seconds"] for row in rows)
         accuracy[method] = last["test_accuracy"]
         yield Trained(method, last["test_accuracy"], last["false_label_accuracy"], seconds)

@@ -131,7 +131,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         except Interrupted:  # else a search over parameters would take Ctrl-C for a fit that failed
             raise KeyboardInterrupt from None
         self.predictor_ = Predictor.of(result)
-        self.history_ = result.rows
+        self.history_ = result.metrics
         self._model, self._head = settings.model_for(task), method.head
         return self
 

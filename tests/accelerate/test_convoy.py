@@ -56,7 +56,7 @@ def assert_as_alone(job: Job, outcome: Outcome) -> None:
     for a, b in pairs:
         for (name, left), right in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
             torch.testing.assert_close(right, left, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
-    for one, other in zip(alone.rows, outcome.rows, strict=True):
+    for one, other in zip(alone.metrics, outcome.metrics, strict=True):
         assert {k: v for k, v in other.items() if k != "seconds"} == pytest.approx(
             {k: v for k, v in one.items() if k != "seconds"}, rel=1e-7, nan_ok=True
         )

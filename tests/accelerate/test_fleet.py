@@ -65,7 +65,7 @@ def essence(outcome: Outcome) -> dict[str, Any]:
     """A run's rows and weights."""
     assert isinstance(outcome, Result), outcome
     models = [dict(model.state_dict()) for model in (*outcome.run.plain_models, *outcome.models)]
-    return {"rows": outcome.rows, "models": models, "stopped": outcome.stopped}
+    return {"rows": outcome.metrics, "models": models, "stopped": outcome.stopped}
 
 
 @pytest.mark.parametrize("at_once", [None, 1, 2, 5])
@@ -124,7 +124,7 @@ def test_seconds_of_all_runs_are_no_more_than_passed(at_once: int) -> None:
     began = time.perf_counter()
     outcomes = fly(jobs(), at_once=at_once)
     passed = time.perf_counter() - began
-    seconds = [[row["seconds"] for row in outcome.rows] for outcome in outcomes if isinstance(outcome, Result)]
+    seconds = [[row["seconds"] for row in outcome.metrics] for outcome in outcomes if isinstance(outcome, Result)]
     assert len(seconds) == 5 and min(map(min, seconds)) > 0 and sum(map(sum, seconds)) <= passed
 
 

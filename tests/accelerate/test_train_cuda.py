@@ -41,7 +41,7 @@ def gpu(precision: str = "32-true", strategy: str = "auto") -> Fabric:
 def assert_same(a: Result, b: Result) -> None:
     for (name, left), right in zip(a.models[0].state_dict().items(), b.models[0].state_dict().values(), strict=True):
         assert torch.equal(left, right), name
-    for one, other in zip(a.rows, b.rows, strict=True):
+    for one, other in zip(a.metrics, b.metrics, strict=True):
         assert str({**one, "seconds": 0}) == str({**other, "seconds": 0})
 
 
@@ -152,7 +152,7 @@ def test_a_stack_learns_what_its_members_would_alone(
     for job, outcome in zip(jobs, outcomes, strict=True):
         assert isinstance(outcome, Result), outcome
         alone = train(task, job.method, settings, seed=job.seed, fabric=gpu())
-        for one, other in zip(alone.rows, outcome.rows, strict=True):
+        for one, other in zip(alone.metrics, outcome.metrics, strict=True):
             assert other["train_loss"] == pytest.approx(one["train_loss"], rel=2e-3), job.method
             assert other["test_loss"] == pytest.approx(one["test_loss"], rel=2e-2), job.method
 

@@ -93,7 +93,7 @@ def test_alpha_and_snr_are_what_paper_004_defines(own: tuple[Strategy, ...], tmp
     assert isinstance(spy, Spy) and task.train.clean is not None
 
     # Every step again: w by autograd of 1 − p, weighed by the rate of its step.
-    rate, sums = {row["epoch"] - 1: row["lr"] for row in result.rows}, np.zeros((2, 2))
+    rate, sums = {row["epoch"] - 1: row["lr"] for row in result.metrics}, np.zeros((2, 2))
     expected = {}
     for epoch, rows, out in spy.steps:
         z, y = out.logits.clone().requires_grad_(), task.train.given[rows]

@@ -60,7 +60,7 @@ def same_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def test_the_record_and_the_description(trained: tuple[Path, Result]) -> None:
     folder, result = trained
     run = open_run(folder)
-    assert run.rows.to_dict("records") == result.rows
+    assert run.rows.to_dict("records") == result.metrics
     assert (run.name, run.noise, run.dataset, run.seed) == ("sln-mo-lc:start=1", NOISE, "digits", 5)
     assert run.settings == SHORT and run.classes == tuple("0123456789")
     assert run.sample_epochs == (1, 2)
@@ -187,7 +187,7 @@ def test_recording_samples_changes_nothing_of_the_run(method: str, task: Task, t
     watched = train(task, method, SHORT, out=tmp_path, samples=True)
     for mine, theirs in zip(plain.models, watched.models, strict=True):
         assert same_tensors(mine.state_dict(), theirs.state_dict())
-    assert [{**row, "seconds": 0} for row in plain.rows] == [{**row, "seconds": 0} for row in watched.rows]
+    assert [{**row, "seconds": 0} for row in plain.metrics] == [{**row, "seconds": 0} for row in watched.metrics]
 
 
 def test_samples_of_a_resumed_run_are_those_of_a_whole_one(task: Task, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from noiseproof.data import Dataset, NoisyData, Split, corrupt, from_arrays, get_dataset
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.noise import get_noise
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -162,7 +162,7 @@ def test_the_rows_of_a_split_stay_what_they_were() -> None:
     """Experiments have been run with it: where no sample has two rows, places are shuffled, whatever their index."""
     noisy = corrupt(dataset(), "symmetric:rate=0.5", generator=0).subset(torch.arange(199, -1, -1))
     key = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(1)))
-    order = shuffled(200, own_generator(key))
+    order = shuffled(200, derive_generator(key))
     train, held = noisy.split(0.1, generator=1)
     assert torch.equal(held.index, noisy.index[order[:20].sort().values])
     assert torch.equal(train.index, noisy.index[order[20:].sort().values])
@@ -177,7 +177,7 @@ def test_labels_of_one_sample_go_to_one_part(tmp_path: Path) -> None:
     assert not set(train.index.tolist()) & set(held.index.tolist())
     for part in (train, held):
         assert part.given.tolist() == votes[part.index.unique().numpy()].ravel().tolist()
-    mixed = noisy.subset(shuffled(600, own_generator(0)))  # wherever the rows of a sample stand
+    mixed = noisy.subset(shuffled(600, derive_generator(0)))  # wherever the rows of a sample stand
     train, held = mixed.split(0.1, generator=1)
     assert len(held) == 60 and not set(train.index.tolist()) & set(held.index.tolist())
     with pytest.raises(ValueError, match="Expected rows in both parts, got 0 of 4 samples"):

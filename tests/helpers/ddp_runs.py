@@ -130,7 +130,7 @@ def main(out: Path) -> None:
             f"{i}/{name}": v.contiguous() for i, result in enumerate(found) for name, v in weights(result).items()
         }
         save_file(tensors, out / "weights.safetensors")
-        (out / "rows.json").write_text(json.dumps([result.rows for result in found]))
+        (out / "rows.json").write_text(json.dumps([result.metrics for result in found]))
 
 
 if __name__ == "__main__":

@@ -402,7 +402,7 @@ def methods() -> dict[str, Method]:
 
 
 def same(a: Result, b: Result) -> None:
-    for left, right in zip(a.rows, b.rows, strict=True):
+    for left, right in zip(a.metrics, b.metrics, strict=True):
         assert left.keys() == right.keys()
         for key in left.keys() - {"seconds"}:
             assert left[key] == right[key], key

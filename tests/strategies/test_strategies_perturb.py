@@ -332,7 +332,7 @@ def test_the_momentum_model_predicts_and_the_trained_one_is_trained() -> None:
     averaged = train(task, Method(get_loss("ce"), strategies=(MomentumModel(0.9),)), settings, fabric=double())
     for a, b in zip(_weights(plain.run.plain_models[0]), _weights(averaged.run.plain_models[0]), strict=True):
         assert torch.equal(a, b)
-    assert [row["train_loss"] for row in plain.rows] == [row["train_loss"] for row in averaged.rows]
+    assert [row["train_loss"] for row in plain.metrics] == [row["train_loss"] for row in averaged.metrics]
     assert plain.last["test_loss"] != averaged.last["test_loss"]
 
 

@@ -37,7 +37,7 @@ def fit(task: Task, loss: str | Loss, *strategies: Strategy, settings: Settings 
 
 def outcome(result: Result) -> tuple[list[dict[str, float]], list[Tensor]]:
     """Every number of a run but its times."""
-    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.rows]
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.metrics]
     return rows, [value for model in result.models for value in model.state_dict().values()]
 
 
@@ -98,11 +98,11 @@ def test_patience_begins_anew_where_the_training_does() -> None:
 def test_a_run_stops_early_and_resumes_to_the_same_end(task: Task, tmp_path: Path) -> None:
     settings = Settings(epochs=60, model="mlp:hidden=[64]", batch_size=300)
     whole = fit(task, "ce", EarlyStopping(2), settings=settings)
-    accuracies = [row["validation_accuracy"] for row in whole.rows]
+    accuracies = [row["validation_accuracy"] for row in whole.metrics]
     best = int(np.argmax(accuracies))
-    assert len(whole.rows) == best + 1 + 2 < 60 and "noisy validation accuracy" in str(whole.stopped)
+    assert len(whole.metrics) == best + 1 + 2 < 60 and "noisy validation accuracy" in str(whole.stopped)
     with pytest.raises(Interrupted):
-        fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, max_steps=5 * (len(whole.rows) - 1) + 2)
+        fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, max_steps=5 * (len(whole.metrics) - 1) + 2)
     same(fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, resume=True), whole)
     same(fit(task, "ce", EarlyStopping(2), settings=settings, out=tmp_path, resume=True), whole)  # it stays stopped
 
@@ -142,7 +142,7 @@ def test_estimate_is_that_of_the_warmed_up_model(task: Task, percentile: float |
     assert isinstance(loss, Forward)
     np.testing.assert_allclose(loss.T, anchors(predicted(warm), percentile), atol=1e-6)
     assert outcome(result)[0][:3] == outcome(warm)[0]  # up to then, nothing is corrected
-    assert result.rows[3]["train_loss"] != fit(task, "forward").rows[3]["train_loss"]
+    assert result.metrics[3]["train_loss"] != fit(task, "forward").metrics[3]["train_loss"]
 
 
 def test_warm_up_is_cross_entropy_whatever_matrix_the_loss_came_with(task: Task) -> None:
@@ -150,7 +150,7 @@ def test_warm_up_is_cross_entropy_whatever_matrix_the_loss_came_with(task: Task)
     plain = fit(task, "ce")
     for name in ("forward", "backward"):
         result = fit(task, get_loss(name, T=pairs), EstimateTransition(warmup=3))
-        for row, want in zip(result.rows[:3], plain.rows, strict=False):
+        for row, want in zip(result.metrics[:3], plain.metrics, strict=False):
             assert row["train_loss"] == pytest.approx(want["train_loss"], rel=1e-4)
             assert row["test_accuracy"] == pytest.approx(want["test_accuracy"], abs=0.01)
 

@@ -314,7 +314,7 @@ def fit(task: Task, loss: str | Loss, strategy: Strategy, **options: Any) -> Res
 
 def outcome(result: Result) -> tuple[list[dict[str, float]], list[Tensor]]:
     """Every number of a run but its times."""
-    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.rows]
+    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.metrics]
     return rows, [value for model in result.models for value in model.state_dict().values()]
 
 

@@ -180,7 +180,7 @@ def test_a_bad_file_is_refused_and_the_last_good_one_named(tmp_path: Path, damag
     assert not (path.parent / "a pickle was opened").exists()
     path.unlink()  # what the message suggests works
     good.rename(path)
-    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).rows) == 2
+    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).metrics) == 2
 
 
 def test_without_another_one_it_says_so(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_write_that_was_killed_leaves_the_old_one(tmp_path: Path) -> None:
     assert latest(path.parent) == path
     after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
     whole = train(moons(), "ce", SETTINGS)
-    assert _same_but_time(after.rows, whole.rows)
+    assert _same_but_time(after.metrics, whole.metrics)
 
 
 @pytest.mark.parametrize("kind", ["tensors", "text"])
@@ -288,14 +288,14 @@ def test_a_checkpoint_that_does_not_know_its_inputs_is_resumed(tmp_path: Path) -
     state = load(path)
     del state["config"]["inputs"]
     save(path.parent, int(path.stem.partition("-")[2]), state)
-    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).rows) == SETTINGS.epochs
+    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).metrics) == SETTINGS.epochs
 
 
 def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:
     interrupted(tmp_path, samples=True)
     other = Settings(**SETTINGS.as_dict(), workers=1, checkpoint_steps=2, checkpoint_seconds=0.0)
     after = train(moons(), "ce", other, out=tmp_path, resume=True)
-    assert _same_but_time(after.rows, train(moons(), "ce", SETTINGS).rows)
+    assert _same_but_time(after.metrics, train(moons(), "ce", SETTINGS).metrics)
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_full_disk_is_a_clear_error_and_keeps_the_previous_checkpoint(tmp_path
     assert not list(tmp_path.rglob("*.part"))
     assert latest(tmp_path / "checkpoints") == good and load(good)["step"] == 2
     resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True, samples=True)
-    assert _same_but_time(resumed.rows, train(moons(), "ce", SETTINGS).rows)
+    assert _same_but_time(resumed.metrics, train(moons(), "ce", SETTINGS).metrics)
 
 
 def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
@@ -348,7 +348,7 @@ def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
         train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
-    assert _same_but_time(resumed.rows, train(moons(), "ce", SETTINGS).rows)
+    assert _same_but_time(resumed.metrics, train(moons(), "ce", SETTINGS).metrics)
 
 
 def test_the_best_models_can_be_read_by_anyone(tmp_path: Path) -> None:

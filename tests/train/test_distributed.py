@@ -37,7 +37,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path, monkeypatch: pytest.M
     for i, ((model, spec), one) in enumerate(zip(RUNS, alone, strict=True)):
         used |= {strategy.name for strategy in one.strategies}
         apart = [float((tensors[f"{i}/{name}"] - value).abs().max()) for name, value in weights(one).items()]
-        for a, b in zip(one.rows, rows[i], strict=True):
+        for a, b in zip(one.metrics, rows[i], strict=True):
             apart += [abs(a[key] - b[key]) for key in a if key != "seconds"]
         if not max(apart) < 1e-8:  # nor NaN
             wrong.append(f"{spec} with {model}: {max(apart):.1e} apart")

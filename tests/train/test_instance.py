@@ -17,7 +17,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.data import Dataset, Split, corrupt, get_dataset
-from noiseproof.data.base import own_generator
+from noiseproof.data.base import derive_generator
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Run, Strategy
 from noiseproof.train import Interrupted, Method, Settings, prepare, train
@@ -58,7 +58,7 @@ class Spy(Strategy):
         model = run.plain_models[0].eval()
         if self.augmented:
             assert run.augment is not None
-            drawn = own_generator(run.seed, zlib.crc32(b"chen"), run.epoch)
+            drawn = derive_generator(run.seed, zlib.crc32(b"chen"), run.epoch)
             x = run.augment.apply(self.x, run.augment.draw(len(self.x), drawn))
         else:
             assert run.normalise is not None

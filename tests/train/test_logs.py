@@ -51,7 +51,7 @@ def events(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def test_csv_and_tensorboard_hold_every_metric_of_every_epoch(tmp_path: Path) -> None:
-    rows = logged(["csv", "tensorboard"], tmp_path).rows
+    rows = logged(["csv", "tensorboard"], tmp_path).metrics
     with open(tmp_path / "csv" / "version_0" / "metrics.csv", newline="") as file:
         read = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
     assert read == [{**row, "step": epoch} for epoch, row in enumerate(rows, 1)]  # to the last digit
@@ -65,7 +65,7 @@ def test_csv_and_tensorboard_hold_every_metric_of_every_epoch(tmp_path: Path) ->
 
 def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     """Without noise no wrong label can be repeated: the record says NaN, and a chart has no point there."""
-    rows = logged(["csv"], tmp_path, noise="none").rows
+    rows = logged(["csv"], tmp_path, noise="none").metrics
     missing = {name for name, value in rows[0].items() if math.isnan(value)}
     header = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert "false_label_accuracy" in missing and set(header) == {*rows[0], "step"} - missing
@@ -74,7 +74,7 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
 def test_a_resumed_run_logs_the_epochs_that_are_left(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         logged(["csv"], tmp_path, out=tmp_path, max_steps=8)  # in the second epoch of six steps
-    rows = logged(["csv"], tmp_path, out=tmp_path, resume=True).rows
+    rows = logged(["csv"], tmp_path, out=tmp_path, resume=True).metrics
     found = []
     for version in ("version_0", "version_1"):
         with open(tmp_path / "csv" / version / "metrics.csv", newline="") as file:
@@ -111,7 +111,7 @@ def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_service_is_told_every_metric(service: Service, tmp_path: Path) -> None:
-    rows = logged([service.__name__], tmp_path).rows
+    rows = logged([service.__name__], tmp_path).metrics
     assert service.metrics == list(enumerate(rows, 1))
     assert service.started == ([{"dir": str(tmp_path)}] if service.__name__ == "wandb" else [])
 

@@ -78,8 +78,8 @@ def test_trains(name: str, digits: Task) -> None:
     two = name in ("co-teaching", "sln-co-teaching", "dividemix", "sln-dividemix", "elr+")
     assert len(result.models) == method.models == (2 if two else 1)
     assert ("test_accuracy_ensemble" in result.last) == two
-    assert [row["epoch"] for row in result.rows] == [1, 2]
-    assert all(math.isfinite(row["train_loss"]) for row in result.rows)
+    assert [row["epoch"] for row in result.metrics] == [1, 2]
+    assert all(math.isfinite(row["train_loss"]) for row in result.metrics)
     first = build_classifier(
         settings.model,
         method.head,
@@ -345,7 +345,7 @@ def test_backward_does_not_collapse() -> None:
 def test_gaussian_process_is_solved_once(digits: Task, tmp_path: Path) -> None:
     settings = Settings(epochs=5, batch_size=100, model="mlp:hidden=[4]")
     result = train(digits, "gp", settings, out=tmp_path)
-    assert len(result.rows) == 1 and "solved" in str(result.stopped)
+    assert len(result.metrics) == 1 and "solved" in str(result.stopped)
     assert all(math.isfinite(value) for value in result.last.values())
     assert digits.normalise is not None and digits.test is not None
     x, test = (digits.normalise.apply(part.x, torch.empty(len(part), 0)) for part in (digits.train, digits.test))
@@ -358,7 +358,7 @@ def test_gaussian_process_is_solved_once(digits: Task, tmp_path: Path) -> None:
 
     again = train(digits, "gp", settings, out=tmp_path, resume=True)  # from the checkpoint, which holds the kernel
     assert torch.equal(again.models[0](test).logits, result.models[0](test).logits)
-    assert again.rows == result.rows
+    assert again.metrics == result.metrics
     assert strategies(build("gp:noise=2,t=0.1"))["gp"]["noise"] == 2
 
 
@@ -655,7 +655,7 @@ def test_strategies_are_added_in_order() -> None:
 def test_added_strategies_train(digits: Task) -> None:
     settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
     result = train(digits, "gce:q=0.7 & momentum:alpha=0.9 & small-loss:forget=0.4,ramp=1", settings)
-    assert len(result.rows) == 2
+    assert len(result.metrics) == 2
     plain = train(digits, "gce:q=0.7 & momentum:alpha=0.9", settings)
     assert plain.last["test_loss"] != result.last["test_loss"]
 

@@ -24,7 +24,7 @@ from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.perturb import StochasticLabelNoise
 from noiseproof.train import Method, Result, Settings, Task
 from noiseproof.train import train as train_anywhere
-from noiseproof.train.record import VISIBLE, best_row, to_csv
+from noiseproof.train.record import VISIBLE, best_epoch, to_csv
 
 D, K = 5, 7
 SETTINGS = Settings(model="mlp:hidden=[9]", epochs=3, batch_size=16, optimizer="sgd:lr=0.02")
@@ -164,8 +164,8 @@ def by_hand(data: Task, spy: Spy, epoch: int, *, several: bool = False) -> dict[
 
 
 def check(result: Result, data: Task, spy: Spy, **options: Any) -> None:
-    assert len(result.rows) == SETTINGS.epochs
-    for epoch, row in enumerate(result.rows):
+    assert len(result.metrics) == SETTINGS.epochs
+    for epoch, row in enumerate(result.metrics):
         expected = by_hand(data, spy, epoch, **options)
         assert set(row) == {*expected, "epoch", "lr", "seconds"}
         assert row["epoch"] == epoch + 1 and row["seconds"] > 0
@@ -361,7 +361,7 @@ def test_the_csv_reads_back_exactly(tmp_path: Path) -> None:
     result, _ = run(task(), out=tmp_path)
     with open(tmp_path / "record.csv", newline="") as file:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    assert rows == result.rows and list(rows[0]) == list(result.rows[0])
+    assert rows == result.metrics and list(rows[0]) == list(result.metrics[0])
 
 
 def test_numbers_that_are_none_are_written_too() -> None:
@@ -384,7 +384,7 @@ def test_the_csv_grows_by_a_line_each_epoch(tmp_path: Path) -> None:
 
 def test_the_best_row_is_the_first_of_equals_and_never_nan() -> None:
     rows = [{"a": math.nan}, {"a": 0.5, "n": 1.0}, {"a": 0.7, "n": 2.0}, {"a": 0.7, "n": 3.0}, {}]
-    assert best_row(rows, "a") is rows[2] and best_row(rows, "b") is None and best_row([], "a") is None
+    assert best_epoch(rows, "a") is rows[2] and best_epoch(rows, "b") is None and best_epoch([], "a") is None
 
 
 # The truth stays with the record
@@ -458,8 +458,8 @@ def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: 
 def test_a_method_sees_no_metric_that_takes_the_truth() -> None:
     """Stopping at the best test accuracy would be cheating: a method is told the noisy metrics of an epoch only."""
     result, spy = run(task())
-    for told, row in zip(spy.metrics, result.rows, strict=True):
+    for told, row in zip(spy.metrics, result.metrics, strict=True):
         assert told == {name: row[name] for name in VISIBLE}
         told["epoch"] = 99  # and it can't change the record
-    assert [row["epoch"] for row in result.rows] == [1, 2, 3]
+    assert [row["epoch"] for row in result.metrics] == [1, 2, 3]
     assert not any(word in name for name in VISIBLE for word in ("test", "clean", "flipped", "true", "false"))

@@ -334,7 +334,9 @@ def test_a_signal_between_epochs_waits_for_a_step(tmp_path: Path) -> None:
 
 def test_a_signal_after_the_last_step_finds_a_finished_run(tmp_path: Path) -> None:
     result = train(task(), with_(AfterEpoch(3)), PLAIN, out=tmp_path)
-    assert len(result.rows) == 3 and len(list(csv.DictReader((tmp_path / "record.csv").read_text().splitlines()))) == 3
+    assert (
+        len(result.metrics) == 3 and len(list(csv.DictReader((tmp_path / "record.csv").read_text().splitlines()))) == 3
+    )
 
 
 def test_in_a_thread_signals_are_left_to_others(tmp_path: Path) -> None:
@@ -405,14 +407,14 @@ def test_an_epochs_seconds_are_those_of_all_its_sittings(tmp_path: Path) -> None
         sitting(max_steps=3)
     spent = load(latest(tmp_path / "checkpoints"))["seconds"]  # type: ignore[arg-type]
     assert spent > 0
-    assert sitting(resume=True).rows[0]["seconds"] > spent
+    assert sitting(resume=True).metrics[0]["seconds"] > spent
 
 
 def test_numbers_of_numpy_are_saved_as_pythons(tmp_path: Path) -> None:
     settings = replace(SETTINGS, clip=np.float32(1.0), workers=np.int64(0), checkpoint_seconds=np.float32(0.0))
     found = train(task(), "ce", settings, seed=np.int64(3), out=tmp_path)  # type: ignore[arg-type]
     assert load(latest(tmp_path / "checkpoints"))["config"]["seed"] == 3  # type: ignore[arg-type]
-    assert found.rows == train(task(), "ce", settings, seed=3, out=tmp_path, resume=True).rows
+    assert found.metrics == train(task(), "ce", settings, seed=3, out=tmp_path, resume=True).metrics
     for seed, message in ((2**63, "below 2"), (1.5, "integer"), (-1, "at least 0")):
         with pytest.raises(ValueError, match=message):
             train(task(), "ce", SETTINGS, seed=seed)

@@ -32,7 +32,7 @@ from noiseproof.train.checkpoint import checkpoints, load
 from noiseproof.train.fleet import Job, fit_many
 from noiseproof.train.loop import _parts
 from noiseproof.train.schedule import SCHEDULES
-from noiseproof.train.task import not_finite
+from noiseproof.train.task import find_nonfinite
 
 D, K = 6, 4
 
@@ -88,7 +88,7 @@ def weights(result: Result) -> list[Tensor]:
 
 def same(a: Result, b: Result) -> bool:
     """Whether two runs are the same, bit for bit, but for the time they took."""
-    rows = [[{**row, "seconds": 0} for row in result.rows] for result in (a, b)]
+    rows = [[{**row, "seconds": 0} for row in result.metrics] for result in (a, b)]
     return rows[0] == rows[1] and all(torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True))
 
 
@@ -416,7 +416,7 @@ def test_the_loop_trains_at_the_scheduled_rate(spec: str) -> None:
     settings = Settings(model="mlp:hidden=[]", epochs=4, batch_size="full", optimizer="sgd:lr=0.5", schedule=spec)
     result = train(toy(), with_(Spy()), settings, fabric=double())
     rates = [0.5 * settings.make_schedule()(epoch, 4) for epoch in range(4)]
-    assert result.strategies[0].rates == rates == [row["lr"] for row in result.rows]  # type: ignore[attr-defined]
+    assert result.strategies[0].rates == rates == [row["lr"] for row in result.metrics]  # type: ignore[attr-defined]
 
 
 def test_every_schedule_has_a_reference_here() -> None:
@@ -476,7 +476,10 @@ def test_inputs_that_are_not_finite_are_named(shape: tuple[int, ...], place: str
 
 
 def test_large_numbers_are_finite() -> None:
-    assert not_finite(torch.full((4, 3), 3e38)) is None and not_finite(torch.zeros(3, 2, dtype=torch.uint8)) is None
+    assert (
+        find_nonfinite(torch.full((4, 3), 3e38)) is None
+        and find_nonfinite(torch.zeros(3, 2, dtype=torch.uint8)) is None
+    )
 
 
 def test_no_rows_are_refused() -> None:
@@ -646,7 +649,7 @@ def test_an_exploded_covariance_is_a_divergence_like_others(tmp_path: Path) -> N
 
 def test_clipping_does_what_the_message_suggests() -> None:
     calm = replace(HOT, clip=1e-7)
-    assert len(train(toy(), "ce", calm).rows) == 3
+    assert len(train(toy(), "ce", calm).metrics) == 3
 
 
 # Ends
@@ -661,7 +664,7 @@ def test_a_run_can_be_ended_early_and_stays_ended(tmp_path: Path) -> None:
 
     settings = Settings(model="mlp:hidden=[8]", epochs=5, batch_size=16)
     result = train(toy(), with_(Enough()), settings, out=tmp_path)
-    assert len(result.rows) == 2 and result.stopped == "enough"
+    assert len(result.metrics) == 2 and result.stopped == "enough"
     again = train(toy(), with_(Enough()), settings, out=tmp_path, resume=True)
     assert same(result, again) and again.stopped == "enough"
     assert train(toy(), "ce", settings).stopped is None
@@ -672,14 +675,14 @@ def test_a_finished_run_is_resumed_to_itself(tmp_path: Path) -> None:
     result = train(toy(), "ce", settings, out=tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     again = train(toy(), "ce", settings, out=tmp_path, resume=True)
-    assert same(result, again) and result.rows == again.rows
+    assert same(result, again) and result.metrics == again.metrics
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
 @pytest.mark.parametrize("steps", [8, 9, 100])
 def test_as_many_steps_as_there_are_finish_the_run(tmp_path: Path, steps: int) -> None:
     settings = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=16)
-    assert len(train(toy(), "ce", settings, out=tmp_path, max_steps=steps).rows) == 2
+    assert len(train(toy(), "ce", settings, out=tmp_path, max_steps=steps).metrics) == 2
 
 
 def test_without_a_folder_nothing_is_said_to_be_saved() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from noiseproof.analysis.figure import Figure, Layer, Missing
 from noiseproof.analysis.predictions import STAGE, part_labels, stacked
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.models.classifier import Classifier
 from noiseproof.strategies.run import evaluating
 
@@ -72,7 +72,7 @@ def feature_map(
 
     result = run.result()
     x = run.inputs(part)
-    chosen = shuffled(len(x), own_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
+    chosen = shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
     features = penultimate_features(result.models[0], result.run.fetch(x, chosen, result.run.normalise))  # type: ignore[arg-type]
     placed = tsne(features.cpu(), perplexity=perplexity, seed=seed)
     given, clean = (None if column is None else column[chosen.numpy()] for column in part_labels(run, part))

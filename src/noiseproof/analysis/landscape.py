@@ -21,7 +21,7 @@ from noiseproof.analysis.figure import Figure, Layer
 from noiseproof.analysis.predictions import stacked
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses.engine import wide
 from noiseproof.strategies.run import evaluating
 
@@ -198,7 +198,7 @@ def run_landscape(
         raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
     result = run.result(accelerator)
     state, own = result.run, result.run.loss
-    chosen = shuffled(state.num_rows, own_generator(seed, 0))[: check_count("rows", rows, 1)].sort().values
+    chosen = shuffled(state.num_rows, derive_generator(seed, 0))[: check_count("rows", rows, 1)].sort().values
 
     def criterion(out: Output, target: Tensor) -> Tensor:
         out = Output._make(v if v is None else v.to(state.dtype) for v in out)
@@ -209,7 +209,7 @@ def run_landscape(
             result.models[0],
             state.fetch(run.inputs("train"), chosen, state.normalise),
             run.labels["given"][chosen],
-            generator=own_generator(seed, 1),
+            generator=derive_generator(seed, 1),
             criterion=criterion,
             points=points,
             span=span,

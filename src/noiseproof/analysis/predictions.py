@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from noiseproof.analysis.figure import Figure, Layer, Missing
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import parse_call
-from noiseproof.data.base import own_generator, shuffled, take
+from noiseproof.data.base import derive_generator, shuffled, take
 from noiseproof.noise.human import CIFAR10N
 
 if TYPE_CHECKING:
@@ -540,7 +540,7 @@ def predict(
     given, clean = part_labels(run, part)
     result = run.result(accelerator)
     corrected = corrected_labels(result.strategies, given) if part == "train" else None
-    chosen = shuffled(len(given), own_generator(seed, 0))[:rows].sort().values
+    chosen = shuffled(len(given), derive_generator(seed, 0))[:rows].sort().values
     p = result.run.predict(take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
     clean, corrected = (None if labels is None else labels[index] for labels in (clean, corrected))

@@ -549,12 +549,12 @@ def read_again(audit: Audit) -> AuditData:
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     """The rows to judge by, (N,)."""
     from noiseproof.audit.folds import make_folds
-    from noiseproof.data.base import own_seed
+    from noiseproof.data.base import derive_seed
 
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
         return data.trusted
     # A seed that nobody else has: the numbers that made labels wrong, or sorted the rows, must not choose these.
-    own = own_seed(seed, zlib.crc32(b"held out"))
+    own = derive_seed(seed, zlib.crc32(b"held out"))
     folds = make_folds(given, folds=5, groups=_together(audit, data), time=data.time, seed=own)
     return np.asarray(folds == (folds.max() if data.time is not None else 0))
 

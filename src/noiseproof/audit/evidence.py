@@ -17,7 +17,7 @@ from noiseproof.audit.neighbours import Neighbours, nearest, neighbour_votes
 from noiseproof.audit.posterior import fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.data import NoisyData
-from noiseproof.data.base import own_seed, take
+from noiseproof.data.base import derive_seed, take
 from noiseproof.strategies import Strategy
 from noiseproof.strategies.averages import HeldOutAverages, Towards, TrainingAverages
 from noiseproof.train.fleet import fit_many
@@ -258,7 +258,7 @@ class _Fit:
             task,
             replace(made, strategies=(*made.strategies, *extra)),
             settings,
-            seed=own_seed(self.seed, self.fits),
+            seed=derive_seed(self.seed, self.fits),
             progress=self._count,
         )
 

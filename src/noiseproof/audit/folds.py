@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.neighbours import Neighbours
 from noiseproof.core.checks import check_count
-from noiseproof.data.base import own_seed
+from noiseproof.data.base import derive_seed
 
 Ints = NDArray[np.int64]
 CHANCE, CLOSEST = 1e-3, 0.1  # how often chance alone may bring two rows so near; never farther than a tenth
@@ -171,7 +171,7 @@ def make_folds(
         rows = np.bincount(at, members).astype(np.int64)
         block = folds * (np.cumsum(rows) - rows) // n  # by the rows of earlier times
         return np.asarray(np.unique(block, return_inverse=True)[1][at[group]])
-    random = np.random.default_rng(own_seed(seed, 2))  # no permutation that the seed's user may have drawn, too
+    random = np.random.default_rng(derive_seed(seed, 2))  # no permutation that the seed's user may have drawn, too
     fold = np.full(n, -1)
     counts = _place_groups(fold, labels, group, members, folds, random)
     single = np.flatnonzero(fold < 0)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.data.augment import IMAGENET
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.models import get_model
 
 PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own feature vector
@@ -27,7 +27,7 @@ class PatchFeatures:
     """
 
     def __init__(self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0) -> None:  # (N, C, H, W)
-        generator = own_generator(seed)
+        generator = derive_generator(seed)
         some = images[shuffled(len(images), generator)[:LOOKED_AT]]
         patches = self._patches(some[: 4 * PATCHES // self._count(images)]).flatten(0, 1)
         patches = patches[shuffled(len(patches), generator)[:PATCHES]]  # (P, D)

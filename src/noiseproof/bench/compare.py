@@ -17,7 +17,7 @@ from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.registry import format_call
 from noiseproof.data import Dataset, get_dataset
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import Columns, Table, read_table
 from noiseproof.train import Interrupted, Settings
@@ -131,7 +131,7 @@ def own_table(
     train = read_table(table, label, text).reset_index(drop=True)
     if test is None:
         check_number("share", share, "(0, 1)", 0, 1)
-        mixed = train.iloc[shuffled(len(train), own_generator(seed)).numpy()]
+        mixed = train.iloc[shuffled(len(train), derive_generator(seed)).numpy()]
         classes = mixed.groupby(mixed[label].astype(str))[label]
         size = classes.transform("size")
         chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # no class is left without a row

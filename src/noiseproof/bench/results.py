@@ -127,9 +127,9 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
     found |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
     if isinstance(outcome, Result):
         found |= {"samples": next((p.samples for p in outcome.run.loss.modules() if isinstance(p, Het)), None)}
-        found |= {"epochs": len(outcome.rows), "stopped": outcome.stopped}
+        found |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
         found |= {"last": outcome.last, "best": outcome.best, "oracle": outcome.oracle}
-        found |= {"seconds": sum(row["seconds"] for row in outcome.rows)}
+        found |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}
     else:
         found |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
         found |= {"last": None, "best": None, "oracle": None, "seconds": None}

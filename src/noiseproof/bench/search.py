@@ -22,10 +22,10 @@ from noiseproof.bench.tables import Table
 from noiseproof.core.checks import check_count
 from noiseproof.core.registry import NUMBER, format_value, parse_value
 from noiseproof.data import get_dataset
-from noiseproof.data.base import own_seed
+from noiseproof.data.base import derive_seed
 from noiseproof.train import Interrupted
 from noiseproof.train.fleet import Job, Outcome, fit_many
-from noiseproof.train.record import Row
+from noiseproof.train.record import Metrics
 
 _RANGE = rf"(?:log\s*)?{NUMBER}\.\.{NUMBER}"
 _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
@@ -306,7 +306,7 @@ def _tried(
         free_to_take = [t for t in open_ if holder(folder, replace(grid, method=t.user_attrs["method"]).key) is None]
         if not free_to_take and len(known) < trials:
             # A seed for each trial, so that a search that was stopped goes on as if it had not been.
-            study.sampler = optuna.samplers.TPESampler(seed=own_seed(grid.seed, len(known)) % 2**32)
+            study.sampler = optuna.samplers.TPESampler(seed=derive_seed(grid.seed, len(known)) % 2**32)
             trial = study.ask()
             trial.set_user_attr("method", _write(text, [_suggest(trial, i, part) for i, part in enumerate(free)]))
         elif open_:  # whose driver was killed; or, at the end, is still at it, and is waited for
@@ -340,7 +340,7 @@ def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[
     fit, told = engine.get("fit", fit_many), engine.get("progress")
     reported = set(trial.study.trials[trial.number].intermediate_values)  # before it was interrupted
 
-    def watch(epoch: int, step: int, steps: int, row: Row | None) -> None:
+    def watch(epoch: int, step: int, steps: int, row: Metrics | None) -> None:
         if row is not None and epoch + 1 < point.settings.epochs and epoch not in reported:
             # Another driver that was at it may have given it up, and left it to this one, which waited.
             given_up = trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()

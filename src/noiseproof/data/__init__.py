@@ -2,7 +2,7 @@
 
 from noiseproof.data import cifar, fetch, idx, synthetic, webly
 from noiseproof.data.arrays import from_arrays, from_hf, from_torch
-from noiseproof.data.base import Dataset, Encoder, Inputs, NoisyData, Rows, Split, corrupt
+from noiseproof.data.base import Dataset, Encoder, Inputs, LazyInputs, NoisyData, Split, corrupt
 from noiseproof.data.images import ImageFiles, from_image_folder, stream
 from noiseproof.data.sampling import ClassBalanced
 from noiseproof.data.shards import Shards, write_shards
@@ -11,7 +11,7 @@ from noiseproof.data.tables import from_table
 from noiseproof.data.text import from_text
 
 __all__ = [
-    "DATASETS", "ClassBalanced", "Dataset", "Encoder", "ImageFiles", "Inputs", "NoisyData", "Rows", "Shards", "Split",
-    "cifar", "corrupt", "fetch", "from_arrays", "from_hf", "from_image_folder", "from_table", "from_text", "from_torch",
-    "get_dataset", "idx", "stream", "synthetic", "webly", "write_shards",
+    "DATASETS", "ClassBalanced", "Dataset", "Encoder", "ImageFiles", "Inputs", "LazyInputs", "NoisyData", "Shards",
+    "Split", "cifar", "corrupt", "fetch", "from_arrays", "from_hf", "from_image_folder", "from_table", "from_text",
+    "from_torch", "get_dataset", "idx", "stream", "synthetic", "webly", "write_shards",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from noiseproof.noise import NoiseModel, OpenSetLabels, get_noise
 from noiseproof.noise.base import as_generator, uniform
 
 
-class Rows(Protocol):
+class LazyInputs(Protocol):
     """Inputs that are read when they are asked for, so that a set larger than memory can be used like a tensor."""
 
     def __len__(self) -> int: ...
@@ -31,7 +31,7 @@ class Encoder(Protocol):
     def encode(self, rows: Any) -> Tensor: ...
 
 
-Inputs: TypeAlias = Tensor | Rows
+Inputs: TypeAlias = Tensor | LazyInputs
 
 
 def take(x: Inputs, index: Tensor) -> Inputs:
@@ -45,20 +45,20 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
             raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
 
 
-def own_seeds(n: int, *numbers: int) -> list[int]:
+def derive_seeds(n: int, *numbers: int) -> list[int]:
     """``n`` seeds that depend on all ``numbers`` and are none of them."""
     state = np.random.SeedSequence(numbers).generate_state(n, np.uint64) >> np.uint64(1)
     return [int(seed) for seed in state]
 
 
-def own_seed(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """A seed that depends on all ``numbers`` and is none of them."""
-    return own_seeds(1, *numbers)[0]
+    return derive_seeds(1, *numbers)[0]
 
 
-def own_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
+def derive_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator that depends on ``numbers`` and shares nothing with one that was seeded with any of them."""
-    return torch.Generator(device).manual_seed(own_seed(*numbers))
+    return torch.Generator(device).manual_seed(derive_seed(*numbers))
 
 
 def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
@@ -181,7 +181,7 @@ class NoisyData:
         # The numbers that flipped the labels must not choose the rows: one seed for both would hold out flips only.
         key = int(torch.randint(2**62, (), generator=as_generator(generator)))
         is_held = torch.zeros(len(samples), dtype=torch.bool)
-        is_held[shuffled(len(samples), own_generator(key))[:held]] = True
+        is_held[shuffled(len(samples), derive_generator(key))[:held]] = True
         is_held = is_held[torch.from_numpy(row)]
         return self.subset((~is_held).nonzero().flatten()), self.subset(is_held.nonzero().flatten())
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count, check_word
-from noiseproof.data.base import Dataset, Inputs, NoisyData, Rows, Split
+from noiseproof.data.base import Dataset, Inputs, LazyInputs, NoisyData, Split
 from noiseproof.data.labels import NUMBER, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
 
@@ -133,9 +133,9 @@ def stream(
 
 
 class _Raw:
-    """Rows as a ``DataLoader`` takes them."""
+    """Lazy inputs as a ``DataLoader`` takes them."""
 
-    def __init__(self, x: Rows) -> None:
+    def __init__(self, x: LazyInputs) -> None:
         self.x = x
 
     def __getitem__(self, i: int) -> Tensor:

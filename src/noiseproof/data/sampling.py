@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from noiseproof.core.checks import check_count
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 
 
 class ClassBalanced(Sampler[int]):
@@ -47,7 +47,7 @@ class ClassBalanced(Sampler[int]):
 
     def draw(self, epoch: int) -> Tensor:
         """The rows of ``epoch``, (total,) int64."""
-        generator = own_generator(self.seed, epoch)
+        generator = derive_generator(self.seed, epoch)
         share, rest = divmod(self.total, len(self.members))
         favoured = set(shuffled(len(self.members), generator)[:rest].tolist())
         parts = []

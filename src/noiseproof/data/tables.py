@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # half a second to import: left to those who use a table
     import pandas as pd
 
 Table: TypeAlias = "pd.DataFrame | PathLike"
-Missing = Literal["refuse", "impute"]
+MissingPolicy = Literal["refuse", "impute"]
 MOST_CATEGORIES = 100  # a column of more words than that is text or an identifier
 MOST_CODES = 20  # numerals of no more kinds may be codes: each counts as a category
 MOST_GAPS = 0.2  # of the cells of a column of numbers, in which words such as "?" stand
@@ -131,7 +131,7 @@ class Columns:
     numeric: tuple[str, ...]
     fill: Tensor  # (numeric,) medians, which stand in for missing numbers
     categories: dict[str, tuple[str, ...]]
-    missing: Missing  # impute: a word in a numeric column is as good as none, in new rows as in those of training
+    missing: MissingPolicy  # impute: a word in a numeric column is as good as none, in new rows as in those of training
     mean: Tensor  # (D,) float64, of the table's numbers; 0 for one-hot columns
     std: Tensor  # (D,) float64; 1 for one-hot and constant columns
 
@@ -353,7 +353,7 @@ def _label_code(name: str, cells: NDArray[Any], labels: NDArray[np.int64]) -> Do
 def fit_columns(
     frame: pd.DataFrame,
     features: Sequence[str],
-    missing: Missing,
+    missing: MissingPolicy,
     asked: bool,
     labels: NDArray[np.int64] | None = None,
 ) -> tuple[Columns, list[str]]:
@@ -436,7 +436,7 @@ def from_table(
     label: str,
     features: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
-    missing: Missing = "refuse",
+    missing: MissingPolicy = "refuse",
     test: Table | None = None,
     validation: Table | None = None,
     trusted: Table | None = None,

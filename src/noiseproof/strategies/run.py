@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.augment import Transform
-from noiseproof.data.base import own_generator, own_seed, own_seeds
+from noiseproof.data.base import derive_generator, derive_seed, derive_seeds
 from noiseproof.data.images import read_batches
 from noiseproof.losses import Loss
 from noiseproof.losses.gaussian import LN
@@ -258,14 +258,14 @@ class Run:
 
     def seed_for(self, purpose: str, *numbers: int) -> int:
         """A seed for one purpose and occasion of this run."""
-        return own_seed(self.seed, zlib.crc32(purpose.encode()), *numbers)
+        return derive_seed(self.seed, zlib.crc32(purpose.encode()), *numbers)
 
     def generator(self, purpose: str, *numbers: int, device: torch.device | str | None = None) -> torch.Generator:
         """A generator for one purpose and occasion of this run, on the run's device."""
         if self._in_step and device is None and self.step_generator is not None:
             return self.step_generator
         numbers = (self.seed, zlib.crc32(purpose.encode()), *numbers)
-        return own_generator(*numbers, device=self.device if device is None else device)
+        return derive_generator(*numbers, device=self.device if device is None else device)
 
     def begin_step(self) -> None:
         """Seed what the coming step draws."""
@@ -273,7 +273,7 @@ class Run:
             block, place = divmod(self.step, len(self._step_seeds))
             if block != self._block:  # many at once: one by one they take longer than a small model's step
                 numbers = (self.seed, zlib.crc32(b"step"), block)
-                self._step_seeds = own_seeds(len(self._step_seeds), *numbers)
+                self._step_seeds = derive_seeds(len(self._step_seeds), *numbers)
                 self._block = block
             self.step_generator.manual_seed(self._step_seeds[place])
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.data.base import own_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.images import read_batches
 from noiseproof.train.task import BLOCK, Task, blocks
 
@@ -54,7 +54,7 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     data, num_classes = task.train, task.train.num_classes
     if len(data) < FEWEST:
         return None
-    rows = shuffled(len(data), own_generator(seed, 2))[:LOOKED_AT]
+    rows = shuffled(len(data), derive_generator(seed, 2))[:LOOKED_AT]
     y = data.given[rows]
     p = leave_one_out(squared_distances(_inputs(task, rows)), y, num_classes).clamp_min(0)
     onehot = F.one_hot(y, num_classes).double()

@@ -39,17 +39,19 @@ from noiseproof.strategies.base import answered
 from noiseproof.train import checkpoint
 from noiseproof.train.graphs import ON_CPU, CapturedSteps, Convoy, Seating, obstacle
 from noiseproof.train.methods import Method, get_method
-from noiseproof.train.record import VISIBLE, Record, Row, best_row
+from noiseproof.train.record import VISIBLE, Metrics, Record, best_epoch
 from noiseproof.train.settings import Settings
 from noiseproof.train.step import Stepper
-from noiseproof.train.task import Task, not_finite
+from noiseproof.train.task import Task, find_nonfinite
 
 log = logging.getLogger("noiseproof")
 
 _SAID_LATER = ("inputs", "input_shape", "augment", "normalise")  # what older checkpoints do not say of their run
 LOOK = 50  # steps after which several processes ask each other whether their losses are finite
 
-Progress = Callable[[int, int, int, Row | None], None]  # epoch, step, steps of the epoch, and at its end its metrics
+Progress = Callable[
+    [int, int, int, Metrics | None], None
+]  # epoch, step, steps of the epoch, and at its end its metrics
 
 
 class Diverged(RuntimeError):
@@ -77,26 +79,26 @@ class Job:
 class Result:
     """A finished run. The last epoch, the best by noisy validation and the oracle's are three different things."""
 
-    rows: list[Row]  # one an epoch
+    metrics: list[Metrics]  # of each epoch
     run: Run
     strategies: tuple[Strategy, ...] = ()  # of the method, with what they remember
     stopped: str | None = None  # why it ended before its last epoch, if it did
     new_steps: int = 0  # of this call: none where the run in its folder was finished
 
     @property
-    def last(self) -> Row:
+    def last(self) -> Metrics:
         """The last epoch, which the papers report."""
-        return self.rows[-1]
+        return self.metrics[-1]
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> Metrics | None:
         """The epoch that a user would choose: the best accuracy on noisy validation labels."""
-        return best_row(self.rows, "validation_accuracy")
+        return best_epoch(self.metrics, "validation_accuracy")
 
     @property
-    def oracle(self) -> Row | None:
+    def oracle(self) -> Metrics | None:
         """The epoch of the best test accuracy, which nobody can know in practice."""
-        return best_row(self.rows, "test_accuracy")
+        return best_epoch(self.metrics, "test_accuracy")
 
     @property
     def models(self) -> list[nn.Module]:
@@ -130,7 +132,7 @@ def train(
     >>> from noiseproof.train import prepare
     >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     >>> result = train(task, "gce:q=0.7 & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"))
-    >>> [row["epoch"] for row in result.rows], result.best  # no rows were held out to choose an epoch by
+    >>> [row["epoch"] for row in result.metrics], result.best  # no rows were held out to choose an epoch by
     ([1, 2], None)
     """
     fabric = fabric or Fabric(accelerator="auto", devices=1)
@@ -277,7 +279,7 @@ def training(
             steps.convoy.leave(steps)
     if fabric.device.type == "cuda":
         torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
-    return Result(record.rows, run, method.strategies, run.stopped, run.step - first_step)
+    return Result(record.metrics, run, method.strategies, run.stopped, run.step - first_step)
 
 
 def _start(
@@ -408,7 +410,7 @@ class _Keeper:
         sigmas = [str(s) for s in self.method.strategies if "sigma" in s.parameters]
         causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
         why = f"Likely: {' or '.join(causes)}. Lower it, or clip gradients."
-        if where := not_finite(self.run.data.x):
+        if where := find_nonfinite(self.run.data.x):
             why = f"Nor are the inputs, in {where}. Drop the row, or fill it in."
         raise self.diverged(good, why)
 
@@ -435,7 +437,7 @@ class _Keeper:
         run = self.run
         if self.folder is None:
             return
-        metric = self.record.rows[-1].get("validation_accuracy", -math.inf)
+        metric = self.record.metrics[-1].get("validation_accuracy", -math.inf)
         if metric > self.best:
             self.best = metric
             if run.rank == 0:
@@ -570,7 +572,7 @@ def reopen(task: Task, method: Method, settings: Settings, *, seed: int, fabric:
     method = copy.deepcopy(method)
     run, record = _start(task, method, settings, seed, fabric, None, False)
     _load(checkpoint.load(path, run.device), run, method, record)
-    return Result(record.rows, run, method.strategies, run.stopped)
+    return Result(record.metrics, run, method.strategies, run.stopped)
 
 
 def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

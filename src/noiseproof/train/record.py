@@ -24,7 +24,7 @@ from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train import checkpoint
 from noiseproof.train.task import Task
 
-Row = dict[str, float]
+Metrics = dict[str, float]
 TOP = 5  # guesses that the second test accuracy allows
 
 # What stands in a table of samples for a row that an epoch skips.
@@ -40,7 +40,7 @@ class Record:
     """
 
     def __init__(self, task: Task, run: Run, *, samples: bool = False, folder: Path | None = None) -> None:
-        self.rows: list[Row] = []
+        self.metrics: list[Metrics] = []
         self.task = task
         self.folder = folder
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
@@ -116,9 +116,13 @@ class Record:
         masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
 
-    def end_epoch(self, run: Run, measured: list[Tensor], seconds: float) -> Row:
+    def end_epoch(self, run: Run, measured: list[Tensor], seconds: float) -> Metrics:
         """Close the epoch: what was measured as one row."""
-        row: Row = {"epoch": run.epoch + 1, "lr": float(run.optimizers[0].param_groups[0]["lr"]), "seconds": seconds}
+        row: Metrics = {
+            "epoch": run.epoch + 1,
+            "lr": float(run.optimizers[0].param_groups[0]["lr"]),
+            "seconds": seconds,
+        }
         sums = [tensor.tolist() for tensor in measured]
         every, right, wrong, known, corrected = sums.pop(0)
         row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
@@ -141,7 +145,7 @@ class Record:
             row |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
             if len(run.evaluated) > 1:
                 row["test_accuracy_ensemble"] = joint
-        self.rows.append(row)
+        self.metrics.append(row)
         if self.folder is not None and run.rank == 0:
             self._write(run.epoch)
         for name, values in self.seen.items():
@@ -165,7 +169,7 @@ class Record:
 
     def _write(self, epoch: int) -> None:
         assert self.folder is not None
-        checkpoint.write_text(self.folder / "record.csv", to_csv(self.rows))
+        checkpoint.write_text(self.folder / "record.csv", to_csv(self.metrics))
         if self.samples:
             # Of several models, the first speaks; half precision is enough to look at, but for what has no bound.
             compact = {"prediction": self._classes, "pull": torch.float32}
@@ -174,10 +178,10 @@ class Record:
             checkpoint.write_tensors(self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "seen": self.seen, "observed": self.observed}
+        return {"rows": self.metrics, "seen": self.seen, "observed": self.observed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = state["rows"]
+        self.metrics = state["rows"]
         self.observed = state["observed"]
         for name, values in self.seen.items():
             if name in state["seen"]:  # else they were not asked for until now
@@ -227,17 +231,17 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Te
     return run.sum(torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1))
 
 
-def best_row(rows: Sequence[Row], metric: str) -> Row | None:
+def best_epoch(rows: Sequence[Metrics], metric: str) -> Metrics | None:
     """The epoch of the largest ``metric``, the first of equals; None where it was not measured.
 
-    >>> best_row([{"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}], "test_accuracy")["epoch"]
+    >>> best_epoch([{"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}], "test_accuracy")["epoch"]
     1
     """
     measured = [row for row in rows if not math.isnan(row.get(metric, math.nan))]
     return max(measured, key=lambda row: row[metric]) if measured else None
 
 
-def to_csv(rows: Sequence[Row]) -> str:
+def to_csv(rows: Sequence[Metrics]) -> str:
     """The record as CSV; numbers read back exactly.
 
     >>> to_csv([{"epoch": 1, "train_loss": 0.1}])

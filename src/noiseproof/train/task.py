@@ -15,7 +15,7 @@ from torch import Tensor
 from noiseproof.core.registry import parse_call
 from noiseproof.data import Dataset, Inputs, NoisyData, Split, corrupt
 from noiseproof.data.augment import Compose, Normalise, Standardise, Transform, augmentation
-from noiseproof.data.base import own_generator
+from noiseproof.data.base import derive_generator
 from noiseproof.data.images import read_batches
 from noiseproof.data.sources import PathLike, data_root
 from noiseproof.noise import NoiseModel, get_noise
@@ -71,7 +71,7 @@ def prepare(
     noisy = corrupt(data, model, generator=seed, features=features, foreign=foreign)
     train, held = noisy, None
     if validation:
-        train, held = noisy.split(validation, generator=own_generator(seed, 1))
+        train, held = noisy.split(validation, generator=derive_generator(seed, 1))
     where = None if data_dir is None else os.path.abspath(data_dir)
     return make_task(data, train, held, noise=str(noise or "none"), paper=paper, augment=augment, data_dir=where)
 
@@ -90,7 +90,7 @@ def make_task(
     if not len(train):
         raise ValueError(f"Expected rows of {data.name} to train on, got none. Look at what was read, or left out.")
     for part, split in (("training", data.train), ("test", data.test)):
-        if split is not None and (where := not_finite(split.x)):
+        if split is not None and (where := find_nonfinite(split.x)):
             raise ValueError(
                 f"Expected finite {part} inputs, got NaN or infinity in {where}. Drop the row, or fill it in."
             )
@@ -119,10 +119,10 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
         return None
 
 
-def not_finite(x: Inputs) -> str | None:
+def find_nonfinite(x: Inputs) -> str | None:
     """Where the first number of ``x`` (N, …) lies that is NaN or infinite, if it is in memory; None: nowhere.
 
-    >>> not_finite(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])), not_finite(torch.ones(2, 2))
+    >>> find_nonfinite(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])), find_nonfinite(torch.ones(2, 2))
     ('row 1, column 1', None)
     """
     if not isinstance(x, Tensor) or not x.is_floating_point():
