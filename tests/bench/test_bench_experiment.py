@@ -110,7 +110,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
     }
     presets = [str(row) for row in (*losses.PRESETS, *methods.PRESETS)]
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "d2fc73be56443fd3"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "97d8fc0f2bf07702"
 
 
 def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +407,7 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
             "noise_seed = 0",
             'paper = "999"',
             15,
-            "Expected a `paper` of ln, sln, bias, nal, curriculum, zhou2021, got '999'.",
+            "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, sln, zhou2021, got '999'.",
         ),
         ("noise_seed = 0", 'paper = ["ln",\n  "lnx"]', 16, "zhou2021, got 'lnx'."),
         ("drop_last = true", "[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
@@ -463,7 +463,7 @@ def test_experiments_made_in_python_are_refused_by_field() -> None:
     with pytest.raises(BadExperiment, match="head that gives") as refused:
         check([replace(ONE, method="nal:lam=1 + ce")])
     assert refused.value.field == "method"
-    with pytest.raises(BadExperiment, match="Expected a `paper` of the LN paper, .*, got '999'") as refused:
+    with pytest.raises(BadExperiment, match="Expected a `paper` of bias, .*, got '999'") as refused:
         check([replace(ONE, paper="999")])
     assert refused.value.field == "paper"
 

@@ -229,6 +229,19 @@ def test_every_spec_parses() -> None:
         get_method(method, small_task(dataset, noise, int(part[1]) if part else 0), settings)
 
 
+LEARNING_RATES = (0.0005, 0.0008, 0.001, 0.003, 0.005, 0.008, 0.01, 0.03, 0.05)  # bias paper, appendix, Table 2
+
+
+def test_noise_is_added_at_the_learning_rate_that_is_bold_without_it() -> None:
+    """The bias paper's appendix: Table 3 at 0 % repeats the bold cells of Table 2."""
+    searched = {(c.block, c.row): c for c in load_table("bias-table-a2").cells if c.published.bold}
+    clean = [c for c in load_table("bias-table-a3").only("0 %").cells if not c.unavailable]
+    assert len(clean) == len(searched) == 14
+    for found in clean:
+        assert found.experiment(0) == searched[found.block, found.row].experiment(0)
+        assert found.published.mean == searched[found.block, found.row].published.mean
+
+
 def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
     for id, found in CELLS:
         if found.unavailable:
@@ -238,6 +251,13 @@ def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
         made, table = found.experiment(2), load_table(id)
         assert isinstance(made, Experiment)
         theirs = found.block == "Zhou et al. (2021)"
+        if id in ("bias-table-a2", "bias-table-a3"):
+            rate = re.fullmatch(r"sgd:lr=([\d.]+),momentum=0.95", made.settings.optimizer)
+            assert rate and float(rate[1]) in LEARNING_RATES
+            assert id == "bias-table-a3" or rate[1] == found.column
+            usual = Settings("mlp1024", 100, 32, made.settings.optimizer, "exponential:gamma=0.95")  # no weight decay
+            assert (made.paper, made.settings, made.seed_of_noise) == ("bias-mlp1024", usual, 0)
+            continue
         assert (made.paper, made.seed) == ("zhou2021" if theirs else table.paper, 2)
         assert made.seed_of_noise == (2 if table.paper == "ln" else 0)  # The LN paper's seed changes the noise too
         assert made.validation == (0.1 if table.paper == "ln" else 0.0)
@@ -259,7 +279,8 @@ def test_what_cannot_run_is_the_data_that_is_not_public_and_what_results_do_not_
             assert found.unavailable == f"a result has no {found.metric}"
     can = {id for id, found in CELLS if not found.unavailable}
     assert can == {
-        *(f"ln-table{n}" for n in (1, 2, 3)), *(f"sln-table{n}" for n in (1, 2, 4)), "bias-table2",
+        *(f"ln-table{n}" for n in (1, 2, 3)), *(f"sln-table{n}" for n in (1, 2, 4)),
+        "bias-table2", "bias-table-a2", "bias-table-a3",
         *(f"curriculum-table{n}" for n in (2, 3, 5, 10, 11)),
     }  # fmt: skip
 

@@ -165,7 +165,8 @@ def _table(paper: str, said: Mapping[str, Any]) -> Table:
 
 def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[Cell]:
     columns = table["columns"]
-    each = {name: _of_columns(value, len(columns)) for name, value in block.items() if name != "rows"}
+    of_rows = {name: block.get(name, {}) for name in ("settings_of_row", "unavailable_row")}
+    each = {name: _of_columns(value, len(columns)) for name, value in block.items() if name not in ("rows", *of_rows)}
     for row, method, *texts in block["rows"]:
         made: dict[str, Cell] = {}  # by column
         for j, (column, text) in enumerate(zip(columns, texts, strict=True)):
@@ -189,10 +190,10 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
                     "foreign": said.get("foreign") or None,
                     "rows": said.get("images"),
                 },
-                settings=said.get("settings", {}),
+                settings=said.get("settings", {}) | of_rows["settings_of_row"].get(row, {}),
                 metric=metric,
                 minus=made[said["minus"]] if said.get("minus") else None,
-                unavailable=said.get("unavailable") or absent,
+                unavailable=said.get("unavailable") or of_rows["unavailable_row"].get(row) or absent,
             )
         yield from made.values()
 
@@ -342,7 +343,8 @@ def _number(value: float, spread: float | None, digits: int) -> str:
 
 def heading(table: Table) -> str:
     """Which table of which paper."""
-    return f"{table.paper}, {table.number}: {table.title}"
+    name = table.paper if table.paper in ("bias", "curriculum") else table.paper.upper()  # LN, SLN, NAL: initials
+    return f"{name} paper, {table.number}: {table.title}"
 
 
 def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:

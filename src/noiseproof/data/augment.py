@@ -548,6 +548,8 @@ _RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transf
     ("sln", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
     ("bias", "fashion-mnist"): ((Flip(), PadCrop(4)), (), _FASHION),
     ("bias", "cifar10"): ((Flip(), PadCrop(4)), (), IMAGENET),
+    ("bias-mlp1024", "fashion-mnist"): ((), (), _FASHION),
+    ("bias-mlp1024", "cifar10"): ((), (), IMAGENET),
     ("bias", "cifar100"): (
         (PadCrop(4), Flip(), Rotate(15)),
         (),
@@ -580,7 +582,7 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
       are padded by 2 and normalised with CIFAR-10's constants; Clothing1M is resized to 256 × 256 whatever its shape.
     - SLN paper, App. B: "per-pixel normalization" is by channel in its code, with the constants given here.
     - bias paper, App.: constants as printed (CIFAR-10 with ImageNet's). It does not say how WebVision's images are
-      resized before the crop of 224: the shorter side to 256, the usual. Its MLP1024 only normalises: ``train=False``.
+      resized before the crop of 224: the shorter side to 256, the usual. Its MLP1024 only normalises: ``bias-mlp1024``.
     - NAL paper, App. B.1: constants from its code, which does not crop ANIMAL-10N (64 × 64), resizes Clothing1M's
       shorter side to 256 (256 × 256 in the text), and does not resize WebVision before the crop of 227; images of a
       batch
