@@ -12,7 +12,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 import noiseproof
-from noiseproof.core.registry import format_value
+from noiseproof.core.grammar import format_value
 from noiseproof.losses import LOSSES, describe
 from noiseproof.noise import NOISES
 from noiseproof.strategies import STRATEGIES

@@ -31,8 +31,8 @@ from noiseproof.analysis.initialization import (
 from noiseproof.analysis.marks import legend
 from noiseproof.analysis.plots import to_matplotlib, to_plotly
 from noiseproof.cli import app
+from noiseproof.core.grammar import split_specs
 from noiseproof.core.margin import margin
-from noiseproof.core.registry import split_specs
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error

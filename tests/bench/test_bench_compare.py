@@ -19,7 +19,7 @@ from noiseproof.bench import BadExperiment, Experiment, read_results
 from noiseproof.bench.compare import METHODS, compare, own_table
 from noiseproof.bench.ranking import Place, _holm, rank, recommend, wilson
 from noiseproof.cli import app
-from noiseproof.core.registry import parse_call, split_specs
+from noiseproof.core.grammar import parse_call, split_specs
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Settings, get_method
 from noiseproof.train.estimate import estimate

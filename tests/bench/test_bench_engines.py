@@ -29,7 +29,7 @@ from noiseproof.bench.engines import MOST_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.forecast import forecast
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
-from noiseproof.core.registry import import_module
+from noiseproof.core.plugins import import_module
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Settings, train
 from noiseproof.train.checkpoint import BadCheckpoint

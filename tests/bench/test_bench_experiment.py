@@ -17,7 +17,8 @@ from PIL import Image
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
 from noiseproof.bench.experiment import RESULT_VERSION, REVISED, _digest, folder_digest
-from noiseproof.core.registry import Registry, format_call
+from noiseproof.core import plugins
+from noiseproof.core.grammar import format_call
 from noiseproof.data import DATASETS, Dataset, Split, corrupt, get_dataset
 from noiseproof.data.augment import augmentation
 from noiseproof.losses import LOSSES
@@ -106,7 +107,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
         }
         for registry in (DATASETS, NOISES, METHODS, LOSSES, STRATEGIES, MODELS)
         for name in registry
-        if name not in Registry.foreign
+        if name not in plugins.MODULES
     }
     presets = [str(row) for row in (*losses.PRESETS, *methods.PRESETS)]
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)

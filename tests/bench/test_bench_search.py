@@ -35,7 +35,7 @@ from noiseproof.bench.search import (
 )
 from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
-from noiseproof.core.registry import parse_call
+from noiseproof.core.grammar import parse_call
 from noiseproof.data import get_dataset
 from noiseproof.losses import presets as loss_presets
 from noiseproof.train import Settings, get_method, prepare, train

@@ -18,7 +18,8 @@ import typer
 from noiseproof.bench import Experiment, run_all
 from noiseproof.bench.engines import _modules
 from noiseproof.cli.show import refusals
-from noiseproof.core.registry import PLUGINS, Registry, import_module, load_plugins
+from noiseproof.core import plugins
+from noiseproof.core.plugins import PLUGINS, import_module, load_plugins
 from noiseproof.data import DATASETS, get_dataset
 from noiseproof.heads import HEADS
 from noiseproof.losses import LOSSES, get_loss
@@ -142,8 +143,8 @@ def leave() -> None:
 def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for registry in OWN:
         monkeypatch.setattr(registry, "_factories", dict(registry._factories))
-    monkeypatch.setattr(Registry, "foreign", dict(Registry.foreign))
-    monkeypatch.setattr(Registry, "code", dict(Registry.code))
+    monkeypatch.setattr(plugins, "MODULES", dict(plugins.MODULES))
+    monkeypatch.setattr(plugins, "DIGESTS", dict(plugins.DIGESTS))
     yield
     leave()
 
@@ -157,8 +158,8 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
         leave()
         for registry, factories in before:
             monkeypatch.setattr(registry, "_factories", dict(factories))
-        monkeypatch.setattr(Registry, "foreign", {})
-        monkeypatch.setattr(Registry, "code", {})
+        monkeypatch.setattr(plugins, "MODULES", {})
+        monkeypatch.setattr(plugins, "DIGESTS", {})
         for name, text in texts.items():
             (tmp_path / f"own_{name}.py").write_text(text)
         monkeypatch.setenv(PLUGINS, ",".join(str(tmp_path / f"own_{name}.py") for name in texts))
@@ -195,7 +196,7 @@ def test_what_cannot_be_imported_is_named(name: str, tmp_path: Path) -> None:
 def test_workers_import_what_the_driver_did(tmp_path: Path) -> None:
     (tmp_path / "own_loss.py").write_text(LOSS.format(name="taylor3"))
     import_module("own_loss", str(tmp_path / "own_loss.py"))
-    assert Registry.foreign["taylor3"] == {"loss": "own_loss"}
+    assert plugins.MODULES["taylor3"] == {"loss": "own_loss"}
     mine = Experiment("digits", method="0.5*taylor3 + mae", settings=Settings("mlp:hidden=[8]", epochs=1))
     (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
     assert result["status"] == "done" and result["error"] is None
@@ -277,7 +278,7 @@ def test_workers_get_every_module_with_names_of_its_own(begin: Callable[..., Non
     assert _modules([Experiment("digits", method="mymeth2")]) == files
     assert _modules([Experiment("digits", method="gce")]) == {}
     begin(loss=LOSS.format(name="both"), strategy=STRATEGY.format(name="both"))
-    assert Registry.foreign["both"] == {"loss": "own_loss", "strategy": "own_strategy"}
+    assert plugins.MODULES["both"] == {"loss": "own_loss", "strategy": "own_strategy"}
     assert _modules([Experiment("digits", method="both & both")]).keys() == {"own_loss", "own_strategy"}
 
 
@@ -288,11 +289,11 @@ def test_modules_of_packages_and_partials_reach_workers(tmp_path: Path, monkeypa
     (package / "names.py").write_text("NAME = 'taylor6'")
     (package / "losses.py").write_text(
         "from functools import partial\nfrom noiseproof.losses import LOSSES, get_loss\nfrom .names import NAME\n"
-        "LOSSES.register(NAME)(partial(get_loss, 'gce', q=0.5))\n"
+        "LOSSES.register(NAME, module=__name__)(partial(get_loss, 'gce', q=0.5))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_package")
-    assert Registry.foreign["taylor6"] == {"loss": "own_package.losses"}
+    assert plugins.MODULES["taylor6"] == {"loss": "own_package.losses"}
     mine = Experiment("digits", method="taylor6", settings=Settings("mlp:hidden=[8]", epochs=1))
     (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
     assert result["status"] == "done" and result["error"] is None
@@ -300,7 +301,7 @@ def test_modules_of_packages_and_partials_reach_workers(tmp_path: Path, monkeypa
 
 def test_no_name_of_noiseproof_counts_as_anothers() -> None:
     own = {*MODELS, *DATASETS, *METHODS, *NOISES, *STRATEGIES}
-    assert "resnet34" in own and not own & {*Registry.foreign}
+    assert "resnet34" in own and not own & {*plugins.MODULES}
 
 
 def test_a_broken_package_is_named_and_stops_nothing(
@@ -393,8 +394,8 @@ def test_a_refusal_says_where_in_ones_own_file(
 def test_names_of_a_script_are_refused_before_any_worker_starts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Registry.foreign, name, {"method": "__main__"})
-    monkeypatch.setitem(Registry.foreign, "unused", {"loss": "__main__"})
+    monkeypatch.setitem(plugins.MODULES, name, {"method": "__main__"})
+    monkeypatch.setitem(plugins.MODULES, "unused", {"loss": "__main__"})
     mine = Experiment("digits", method=name, settings=Settings("mlp:hidden=[8]", epochs=1))
     with pytest.raises(ValueError) as refused:
         run_all([mine], tmp_path, engine="processes")

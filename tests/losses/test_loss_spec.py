@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from noiseproof import get_loss as from_the_top
-from noiseproof.core.registry import format_call, parse_call
+from noiseproof.core.grammar import format_call, parse_call
 from noiseproof.losses import LOSSES, Loss, get_loss
 from noiseproof.losses.base import WeightedSum
 

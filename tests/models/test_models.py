@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.registry import parse_call
+from noiseproof.core.grammar import parse_call
 from noiseproof.models import INITS, MODELS, Backbone, get_model, initial_logit_spread, initialise_head
 from noiseproof.models.layers import FlatLinear, is_plain
 

@@ -20,7 +20,7 @@ from killed_run import SETTINGS, STEPS, cpu, folder, make_task
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from noiseproof.core.registry import Registry
+from noiseproof.core import plugins
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Normalise, Transform
 from noiseproof.models import MODELS, Backbone
@@ -190,9 +190,9 @@ def test_what_an_optimiser_remembers_lies_as_its_weights_do(
 
 def test_changed_code_of_ones_own_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss of another's module, and one of noiseproof's, which knows nothing of that."""
-    monkeypatch.setattr(Registry, "foreign", {"mae": {"loss": "mine"}})
+    monkeypatch.setattr(plugins, "MODULES", {"mae": {"loss": "mine"}})
     for code in ("before", "after"):
-        monkeypatch.setattr(Registry, "code", {"mine": code})
+        monkeypatch.setattr(plugins, "DIGESTS", {"mine": code})
         result = train(task(), "gce", SETTINGS, out=tmp_path / "gce", resume=True)
         assert (result.new_steps > 0) == (code == "before")
         if code == "before":
@@ -200,7 +200,7 @@ def test_changed_code_of_ones_own_does_not_go_on(tmp_path: Path, monkeypatch: py
                 train(task(), "mae", SETTINGS, out=tmp_path / "mae", max_steps=2)
     with pytest.raises(BadCheckpoint, match=r"Expected code={'mine': 'before'} to .*, got {'mine': 'after'}. .* code"):
         train(task(), "mae", SETTINGS, out=tmp_path / "mae", resume=True)
-    monkeypatch.setattr(Registry, "code", {"mine": "before"})
+    monkeypatch.setattr(plugins, "DIGESTS", {"mine": "before"})
     result = train(task(), "mae", SETTINGS, out=tmp_path / "mae", resume=True)
     assert result.new_steps == result.run.step - 2
 

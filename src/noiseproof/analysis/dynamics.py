@@ -22,7 +22,7 @@ from noiseproof.analysis.figure import Figure, Layer, Missing
 from noiseproof.analysis.predictions import histogram, stacked
 from noiseproof.analysis.runs import OF_A_SEED, NotARun, RunFolder
 from noiseproof.core.checks import check_count
-from noiseproof.core.registry import parse_call
+from noiseproof.core.grammar import parse_call
 from noiseproof.heads import HEADS
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.logistic_normal import negative_log_normal

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from noiseproof.analysis.figure import Figure, Layer, Missing
 from noiseproof.core.checks import check_count
-from noiseproof.core.registry import parse_call
+from noiseproof.core.grammar import parse_call
 from noiseproof.data.base import derive_generator, shuffled, take
 from noiseproof.noise.human import CIFAR10N
 

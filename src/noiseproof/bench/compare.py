@@ -15,7 +15,7 @@ from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.registry import format_call
+from noiseproof.core.grammar import format_call
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.sources import PathLike

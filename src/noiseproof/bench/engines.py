@@ -39,8 +39,9 @@ from noiseproof.bench.results import (
     result_path,
     write_result,
 )
+from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.registry import Registry, foreign_names, import_module, module_file
+from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
 from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Task
@@ -185,10 +186,10 @@ def check_engine(
 
 def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
     """What workers have to import for names that are not noiseproof's: all their modules, which may need each other."""
-    named = {name for experiment in experiments for name in foreign_names(repr(experiment))}
-    every = {module for kinds in Registry.foreign.values() for module in kinds.values()} if named else set()
+    named = {name for experiment in experiments for name in plugin_names(repr(experiment))}
+    every = plugin_modules() if named else set()
     found = {module: file for module in sorted(every) if module != "__main__" and (file := module_file(module))}
-    if mine := sorted(name for name in named if not found.keys() >= {*Registry.foreign[name].values()}):
+    if mine := sorted(name for name in named if not found.keys() >= {*plugins.MODULES[name].values()}):
         raise ValueError(
             "Expected names that workers can import, got names of the script itself "
             f"({', '.join(map(repr, mine))}). Register them in a module of its own and import that, or use the local "

@@ -19,8 +19,12 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number, check_seed
-from noiseproof.core.registry import Registry, file_digest, foreign_code, load_plugins, near_names, parse_call, whole
+from noiseproof.core.files import file_digest
+from noiseproof.core.grammar import canonical_number, parse_call
+from noiseproof.core.plugins import load_plugins, plugin_digests
+from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
 from noiseproof.data.sources import PathLike, data_root
@@ -100,7 +104,7 @@ class Experiment:
         """
         load_plugins()  # a key must not depend on who has asked for a name before
         said: str | None = self.__dict__.get("_key")
-        code = foreign_code(repr(self)).values() if Registry.foreign else ()  # a sweep asks often
+        code = plugin_digests(repr(self)).values() if plugins.MODULES else ()  # a sweep asks often
         return said or _digest(self, (*_contents(self), *code))
 
     def pinned(self) -> Experiment:
@@ -123,11 +127,11 @@ class Experiment:
         """The same run as all spellings of it are: ``gce:q=0.70`` is ``gce``."""
         return replace(
             self,
-            dataset=_plainly(DATASETS.plain, self.dataset),
-            noise=_plainly(NOISES.plain, self.noise),
+            dataset=_plainly(DATASETS.canonical, self.dataset),
+            noise=_plainly(NOISES.canonical, self.noise),
             method=_plainly(plain_method, self.method),
-            foreign=self.foreign and _plainly(DATASETS.plain, self.foreign),
-            settings=replace(self.settings, model=_plainly(MODELS.plain, self.settings.model)),
+            foreign=self.foreign and _plainly(DATASETS.canonical, self.foreign),
+            settings=replace(self.settings, model=_plainly(MODELS.canonical, self.settings.model)),
         )
 
     @property
@@ -215,7 +219,7 @@ def _paths(registry: Registry[Any], spec: str) -> list[Path]:
     said = [str(params[key]) for key in PATHS if key in params and not isinstance(params[key], list)]  # T may be one
     folder = str(params.get("folder", ""))
     found = [Path("" if os.path.exists(word) else folder, word) for word in said]  # as the noise `file` looks for it
-    if registry.kind in Registry.foreign.get(name, {}):
+    if registry.kind in plugins.MODULES.get(name, {}):
         values = {**registry.parameters(name), **params}.values()
         words = (word for value in values for word in (value if isinstance(value, (list, tuple)) else [value]))
         found += [Path(word) for word in words if isinstance(word, (str, Path)) and word != ""]
@@ -242,7 +246,7 @@ def _is_circle(folder: Path) -> bool:
 
 
 def _as_one(value: Any) -> Any:
-    return {key: _as_one(v) for key, v in value.items()} if isinstance(value, dict) else whole(value)
+    return {key: _as_one(v) for key, v in value.items()} if isinstance(value, dict) else canonical_number(value)
 
 
 def _first(split: Split, n: int) -> Split:
@@ -466,7 +470,7 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
                 raise _BadValue(str(error), key, value) from error
     load_plugins()
     noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
-    if "foreign" in grid and not noises & {"open-set", *Registry.foreign}:  # of a name of one's own nobody knows
+    if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # of a name of one's own nobody knows
         raise _BadValue(
             f"Expected open-set noise beside `foreign`, whose images it puts in, got {', '.join(sorted(noises))}. "
             'Leave `foreign` out, or take noise = "open-set:rate=…".',

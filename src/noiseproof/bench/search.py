@@ -20,7 +20,7 @@ from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import Json, holder, read_result
 from noiseproof.bench.tables import Table
 from noiseproof.core.checks import check_count
-from noiseproof.core.registry import NUMBER, format_value, parse_value
+from noiseproof.core.grammar import NUMBER, format_value, parse_value
 from noiseproof.data import get_dataset
 from noiseproof.data.base import derive_seed
 from noiseproof.train import Interrupted

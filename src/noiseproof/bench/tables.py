@@ -15,7 +15,8 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.core.registry import near_names, split_specs
+from noiseproof.core.grammar import split_specs
+from noiseproof.core.registry import near_names
 from noiseproof.train.protocols import protocol
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]

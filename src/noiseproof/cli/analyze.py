@@ -72,7 +72,7 @@ def analyze_loss(
         robustness,
     )
     from noiseproof.analysis.plots import save
-    from noiseproof.core.registry import split_specs
+    from noiseproof.core.grammar import split_specs
     from noiseproof.losses import get_loss
     from noiseproof.noise import get_noise
 

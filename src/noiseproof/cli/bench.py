@@ -306,7 +306,7 @@ def bench_compare(
     A tenth of the training rows is held out as noisy validation set, as in the papers. Run again, it goes on.
     """
     from noiseproof.bench.compare import METHODS, compare, own_table
-    from noiseproof.core.registry import split_specs
+    from noiseproof.core.grammar import split_specs
     from noiseproof.train import Settings
 
     notes: list[str] = []

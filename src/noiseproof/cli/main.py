@@ -34,7 +34,7 @@ def main(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a pipe that knows no Δ gets a ?, not a traceback
     from noiseproof.cli.show import refusals
-    from noiseproof.core.registry import load_plugins
+    from noiseproof.core.plugins import load_plugins
 
     with refusals():
         load_plugins()

@@ -50,9 +50,9 @@ def refusals() -> Iterator[None]:
     except BrokenPipeError:  # the reader went away, which is no refusal
         raise
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        from noiseproof.core.registry import foreign_place
+        from noiseproof.core.plugins import plugin_line
 
-        say(f"{error}{foreign_place(error)}")
+        say(f"{error}{plugin_line(error)}")
         raise typer.Exit(2) from None
 
 
@@ -144,7 +144,7 @@ def describe(registry: Registry[Any], name: str) -> dict[str, Any]:
 
 
 def signature(described: Mapping[str, Any]) -> str:
-    from noiseproof.core.registry import format_value
+    from noiseproof.core.grammar import format_value
 
     defaults = (f"{key}={format_value(value)}" for key, value in described["parameters"].items())
     return ", ".join([*described["required"], *defaults])

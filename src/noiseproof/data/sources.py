@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from noiseproof.core.registry import Registry, format_call
+from noiseproof.core.grammar import format_call
+from noiseproof.core.registry import Registry
 from noiseproof.data.base import Dataset
 
-DATASETS: Registry[Dataset] = Registry("dataset", gives=Dataset)
+DATASETS: Registry[Dataset] = Registry("dataset", returns=Dataset)
 
 PathLike = str | os.PathLike[str]
 

@@ -32,7 +32,7 @@ class Head(nn.Module):
                 fill(module, generator)
 
 
-HEADS: Registry[Head] = Registry("head", gives=Head)
+HEADS: Registry[Head] = Registry("head", returns=Head)
 
 
 def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> Head:

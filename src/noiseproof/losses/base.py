@@ -19,9 +19,10 @@ from noiseproof.core.checks import (
     check_number,
     check_tensor,
 )
+from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
-from noiseproof.core.registry import Registry, format_call, kept_parameters
+from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks, pointwise, readable, wide
 
 Reduction = Literal["mean", "sum", "none"]
@@ -30,7 +31,7 @@ Kind = Literal["margin", "coupled", "other"]
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
-register = LOSSES.named
+register = LOSSES.register_class
 
 
 class NotFinite(ValueError):
@@ -279,7 +280,7 @@ class Loss(nn.Module):
         """The parameters that make this loss, by name."""
         parameters = inspect.signature(type(self).__init__).parameters.values()
         names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in ("self", *OPTIONS)]
-        return kept_parameters(self, names)
+        return stored_parameters(self, names)
 
     def with_hyperparameters(self, **changes: Any) -> Loss:
         """The same loss with some hyperparameters replaced."""

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_number, check_transition
+from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
-from noiseproof.core.registry import format_call
 from noiseproof.losses.base import Kind, Loss, countable, register
 
 WRITTEN_OUT = 20  # classes up to which a spec holds all of T

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from noiseproof.core.registry import parse_call, parse_sum
+from noiseproof.core.grammar import parse_call, parse_sum
 from noiseproof.losses.base import LOSSES, Loss, WeightedSum, adopt, shared_options
 from noiseproof.losses.presets import PRESETS, preset, said_of_data
 

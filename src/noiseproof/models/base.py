@@ -84,7 +84,7 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
 
-MODELS: Registry[Backbone] = Registry("model", gives=Backbone)
+MODELS: Registry[Backbone] = Registry("model", returns=Backbone)
 
 
 def initialise_head(backbone: Backbone, head: nn.Linear, generator: Generator | None) -> None:

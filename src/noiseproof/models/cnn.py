@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from torch import Tensor, nn
 
@@ -76,8 +75,8 @@ class StageCNN(Backbone):
         return out
 
 
-MODELS.register("cnn4")(partial(StageCNN, stages=((32,), (64,)), hidden=128, in_channels=1, image_size=28))
-MODELS.register("cnn8")(partial(StageCNN, stages=((64, 64), (128, 128), (196, 196)), hidden=256))
+MODELS.register_variant("cnn4", StageCNN, stages=((32,), (64,)), hidden=128, in_channels=1, image_size=28)
+MODELS.register_variant("cnn8", StageCNN, stages=((64, 64), (128, 128), (196, 196)), hidden=256)
 
 
 @MODELS.register("cnn9")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -34,6 +33,6 @@ class MLP(Backbone):
 
 
 # LN paper, C.1; its code for the synthetic data is not released, so the initialisation is Keras' default.
-MODELS.register("mlp-2x2000")(partial(MLP, in_features=2, hidden=(2000, 2000)))
+MODELS.register_variant("mlp-2x2000", MLP, in_features=2, hidden=(2000, 2000))
 # bias paper, appendix 1.
-MODELS.register("mlp1024")(partial(MLP, in_features=3 * 32 * 32, hidden=(1024, 512, 512)))
+MODELS.register_variant("mlp1024", MLP, in_features=3 * 32 * 32, hidden=(1024, 512, 512))

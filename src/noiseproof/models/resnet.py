@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar, Literal, get_args
 
 import torch.nn.functional as F
@@ -163,11 +162,11 @@ class ResNet(Backbone):
         return x.mean((2, 3))  # (B, num_features)
 
 
-MODELS.register("resnet18")(partial(ResNet, block="basic", layers=(2, 2, 2, 2)))
-MODELS.register("resnet50")(partial(ResNet, block="bottleneck", layers=(3, 4, 6, 3)))
-MODELS.register("wrn-101-2")(partial(ResNet, block="bottleneck", layers=(3, 4, 23, 3), inner=2))
-MODELS.register("resnet34")(partial(ResNet, block="basic", layers=(3, 4, 6, 3), stem="cifar", init="kaiming-normal"))
-MODELS.register("resnet32")(
-    partial(ResNet, block="basic", layers=(5, 5, 5), stem="cifar", width=16, shortcut="pad", init="kaiming-normal")
+MODELS.register_variant("resnet18", ResNet, block="basic", layers=(2, 2, 2, 2))
+MODELS.register_variant("resnet50", ResNet, block="bottleneck", layers=(3, 4, 6, 3))
+MODELS.register_variant("wrn-101-2", ResNet, block="bottleneck", layers=(3, 4, 23, 3), inner=2)
+MODELS.register_variant("resnet34", ResNet, block="basic", layers=(3, 4, 6, 3), stem="cifar", init="kaiming-normal")
+MODELS.register_variant(
+    "resnet32", ResNet, block="basic", layers=(5, 5, 5), stem="cifar", width=16, shortcut="pad", init="kaiming-normal"
 )
-MODELS.register("preact-resnet18")(partial(ResNet, block="preact", layers=(2, 2, 2, 2), stem="cifar", init="pytorch"))
+MODELS.register_variant("preact-resnet18", ResNet, block="preact", layers=(2, 2, 2, 2), stem="cifar", init="pytorch")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from noiseproof.core.registry import format_call, parse_call
+from noiseproof.core.grammar import format_call, parse_call
 from noiseproof.models.base import Backbone
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -86,8 +85,8 @@ class WideResNet(Backbone):
         return out
 
 
-MODELS.register("wrn-28-2")(partial(WideResNet, depth=28, width=2))
-MODELS.register("wrn-28-10")(partial(WideResNet, depth=28, width=10))
-MODELS.register("wrn-28-2-sln")(
-    partial(WideResNet, depth=28, width=2, bias=True, stride_on="second", last_momentum=0.9, init="pytorch")
+MODELS.register_variant("wrn-28-2", WideResNet, depth=28, width=2)
+MODELS.register_variant("wrn-28-10", WideResNet, depth=28, width=10)
+MODELS.register_variant(
+    "wrn-28-2-sln", WideResNet, depth=28, width=2, bias=True, stride_on="second", last_momentum=0.9, init="pytorch"
 )

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_labels, check_number, check_word
-from noiseproof.core.registry import Registry, format_call
+from noiseproof.core.grammar import format_call
+from noiseproof.core.registry import Registry
 
 Count = Literal["draws", "total", "per-class", "equal"]
 NOISES: Registry[NoiseModel] = Registry("noise model")
@@ -36,7 +37,7 @@ def register(name: str) -> Callable[[type[C]], type[C]]:
                 f"Expected the noise model {name!r} to be a dataclass of its parameters, got a plain class. "
                 f"Write @dataclass(frozen=True) between @register and {cls.__name__}."
             )
-        return NOISES.named(name)(cls)
+        return NOISES.register_class(name)(cls)
 
     return add
 

@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
-from noiseproof.core.registry import Registry, format_call, kept_parameters
+from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.losses.margin import CE
 from noiseproof.strategies.batch import Batch as Batch
 from noiseproof.strategies.batch import Step as Step
 from noiseproof.strategies.run import Run
 
 STRATEGIES: Registry[Strategy] = Registry("strategy")
-register = STRATEGIES.named
+register = STRATEGIES.register_class
 
 
 def get_strategy(spec: str, **params: Any) -> Strategy:
@@ -158,4 +159,4 @@ class Strategy:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters that make this strategy, by name."""
-        return kept_parameters(self, STRATEGIES.parameters(self.name)) if self.name else {}
+        return stored_parameters(self, STRATEGIES.parameters(self.name)) if self.name else {}

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.checks import check_count, check_seed
-from noiseproof.core.registry import foreign_code
+from noiseproof.core.plugins import plugin_digests
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import Inputs, shuffled
 from noiseproof.data.images import read_batches
@@ -195,7 +195,7 @@ def training(
               "inputs": checksum(task.train.x) if folder else None, "input_shape": list(task.input_shape),
               "augment": _described(task.augment), "normalise": _described(task.normalise),
               "precision": str(fabric._precision.precision), **settings.as_dict()}  # fmt: skip
-    if code := foreign_code(f"{job.method} {[*config.values()]}"):
+    if code := plugin_digests(f"{job.method} {[*config.values()]}"):
         config["code"] = code  # new formulas must not go on with what old ones began
     keeper = _Keeper(folder, config, run, record, method, settings, clock)
     done = keeper.restore(resume, str(job.method))  # steps of the current epoch that lie behind

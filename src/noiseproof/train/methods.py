@@ -16,16 +16,9 @@ from typing import Any, Literal
 
 import torch
 
-from noiseproof.core.registry import (
-    Registry,
-    format_call,
-    format_value,
-    load_plugins,
-    near_names,
-    parse_call,
-    parse_sum,
-    split_outside_brackets,
-)
+from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.plugins import load_plugins
+from noiseproof.core.registry import Registry, near_names
 from noiseproof.losses import (
     LOSSES,
     Loss,
@@ -128,7 +121,7 @@ class Setting:
         return 0.2 if self.rate is None or self.noise == "none" else self.rate
 
 
-METHODS: Registry[Method] = Registry("method", gives=Method)
+METHODS: Registry[Method] = Registry("method", returns=Method)
 
 
 def get_method(spec: str, task: Task, settings: Settings) -> Method:
@@ -161,10 +154,10 @@ def plain_method(spec: str) -> str:
     """
     first, *more = split_outside_brackets(spec, "&")
     if "@" in _first_word(first) or _is_named(first):
-        first = METHODS.plain(first)
+        first = METHODS.canonical(first)
     else:
-        first = " + ".join(f"{weight!r}*" * (weight != 1) + LOSSES.plain(term) for weight, term in parse_sum(first))
-    return " & ".join([first, *map(STRATEGIES.plain, more)])
+        first = " + ".join(f"{weight!r}*" * (weight != 1) + LOSSES.canonical(term) for weight, term in parse_sum(first))
+    return " & ".join([first, *map(STRATEGIES.canonical, more)])
 
 
 def _first_word(spec: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from noiseproof.core.registry import parse_call
+from noiseproof.core.grammar import parse_call
 from noiseproof.data import Dataset, Inputs, NoisyData, Split, corrupt
 from noiseproof.data.augment import Compose, Normalise, Standardise, Transform, augmentation
 from noiseproof.data.base import derive_generator

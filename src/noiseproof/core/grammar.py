@@ -1,0 +1,147 @@
+"""The grammar of specs, one for everything that has a name: losses, noise models, backbones, datasets, methods.
+
+A *call* is ``name:key=value,key=value``; values are numbers, ``true``/``false``/``none``, JSON lists or maps,
+plain words, or another call in parentheses. A *sum* is calls joined by ``+``, each optionally ``number*call``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_SCALED = re.compile(rf"\s*({NUMBER})\s*\*\s*(.+)", re.DOTALL)
+_IS_SIGN = re.compile(r"(?:^|[^\w.])[\d.]+[eE]$|=\s*$")  # a plus that follows
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+
+
+def split_outside_brackets(text: str, separator: str) -> list[str]:
+    """Split at each ``separator`` outside brackets; a plus may also be the sign of a value or an exponent."""
+    parts, start, closing = [], 0, []
+    for i, char in enumerate(text):
+        if char in _PAIRS:
+            closing.append(_PAIRS[char])
+            if len(closing) > 20:
+                raise ValueError(f"Expected brackets nested at most 20 deep, got {text[:60]!r}….")
+        elif char in _PAIRS.values():
+            if not closing or closing.pop() != char:
+                raise ValueError(f"Unbalanced {char!r} in {text!r}.")
+        elif char == separator and not closing and not (char == "+" and _IS_SIGN.search(text[:i])):
+            parts.append(text[start:i])
+            start = i + 1
+    if closing:
+        raise ValueError(f"Missing {closing[-1]!r} in {text!r}.")
+    return [*parts, text[start:]]
+
+
+def split_specs(text: str) -> list[str]:
+    """Specs with commas between them; ``key=value`` after a comma belongs to the spec before it.
+
+    >>> split_specs("ce,agce:a=0.6,q=0.6")
+    ['ce', 'agce:a=0.6,q=0.6']
+    """
+    specs: list[str] = []
+    for part in split_outside_brackets(text, ","):
+        if specs and re.match(r"\s*\w+\s*=", part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part.strip())
+    return specs
+
+
+def parse_value(text: str) -> Any:
+    """Read one value of the grammar.
+
+    >>> [parse_value(v) for v in ("3", "0.7", "true", "[1, 2]", "(gce:q=0.7)", "cifar10")]
+    [3, 0.7, True, [1, 2], 'gce:q=0.7', 'cifar10']
+    """
+    text = text.strip()
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Expected a JSON list or map, got {text!r}: {error}.") from None
+    if text.startswith("(") and text.endswith(")"):
+        return text[1:-1].strip()
+    if re.fullmatch(NUMBER, text):
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    return text
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """Read ``name:key=value,…``.
+
+    >>> parse_call("agce:a=0.6,q=0.6")
+    ('agce', {'a': 0.6, 'q': 0.6})
+    """
+    name, *rest = split_outside_brackets(text.strip(), ":")
+    name, params = name.strip(), ":".join(rest)
+    if not name or any(bracket in name for bracket in "()[]{}="):
+        raise ValueError(f"Expected NAME or NAME:key=value,…, got {text!r}.")
+    values: dict[str, Any] = {}
+    for item in split_outside_brackets(params, ",") if rest else []:
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip().isidentifier() or not value.strip():
+            raise ValueError(f"Expected key=value after {name!r}, got {item.strip()!r} in {text!r}.")
+        if key.strip() in values:
+            raise ValueError(f"Parameter {key.strip()!r} is given twice in {text!r}.")
+        values[key.strip()] = parse_value(value)
+    return name, values
+
+
+def parse_sum(text: str) -> list[tuple[float, str]]:
+    """Read ``2*a:x=1 + b`` into weighted terms.
+
+    >>> parse_sum("10*nce + 0.1*agce:a=1.8,q=3")
+    [(10.0, 'nce'), (0.1, 'agce:a=1.8,q=3')]
+    """
+    terms = []
+    for part in split_outside_brackets(text, "+"):
+        if not part.strip():
+            raise ValueError(f"Expected a name beside each '+', got {text!r}.")
+        scaled = _SCALED.fullmatch(part)
+        terms.append((float(scaled[1]), scaled[2].strip()) if scaled else (1.0, part.strip()))
+    return terms
+
+
+def format_value(value: Any) -> str:
+    """Write a value so that :func:`parse_value` reads it back."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if hasattr(value, "initial_seed"):  # a torch.Generator
+        value = value.initial_seed()
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
+    text = str(value)
+    return f"({text})" if re.search(r"[:,+*@= ]", text) or not _is_plain_word(text) else text
+
+
+def _is_plain_word(text: str) -> bool:
+    """Whether :func:`parse_value` returns ``text`` unchanged, not a number, none or a list."""
+    try:
+        return bool(parse_value(text) == text)
+    except ValueError:
+        return False
+
+
+def format_call(name: str, params: Mapping[str, Any]) -> str:
+    """Write ``name:key=value,…``, the inverse of :func:`parse_call`."""
+    return ":".join([name, ",".join(f"{k}={format_value(v)}" for k, v in params.items())] if params else [name])
+
+
+def canonical_number(value: Any) -> Any:
+    """Return ``2.0`` as ``2`` and everything else unchanged, so that equal numbers are spelled alike.
+
+    >>> [canonical_number(v) for v in (2.0, 0.5, "word")]
+    [2, 0.5, 'word']
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value

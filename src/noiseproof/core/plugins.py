@@ -1,0 +1,102 @@
+"""Plug-ins: modules outside noiseproof that register names of losses, datasets, methods and the like."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import re
+import sys
+import traceback
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from noiseproof.core.files import file_digest
+
+log = logging.getLogger("noiseproof")
+
+PLUGINS = "NOISEPROOF_PLUGINS"  # an environment variable: modules or .py files, separated by commas
+MODULES: dict[str, dict[str, str]] = {}  # names registered by plug-ins: the module of each, by kind
+DIGESTS: dict[str, str] = {}  # of the files of these modules at import, by module: a later edit does not run
+
+
+@cache
+def load_plugins() -> None:
+    """Import the entry points ``noiseproof`` of installed packages, and what $NOISEPROOF_PLUGINS lists."""
+    from importlib.metadata import entry_points  # slow to import, and ``--help`` should be quick
+
+    for entry in entry_points(group="noiseproof"):
+        try:
+            entry.load()
+        except Exception as error:  # a broken package of someone else must not stop everything
+            log.warning("the plugin %s (%s) could not be loaded: %s", entry.name, entry.value, error)
+    for module, name in _listed_plugins():
+        try:
+            import_module(module, name)
+        except Exception as error:
+            why = str(error).rstrip(".")
+            raise ValueError(f"Expected modules or .py files in {PLUGINS}, got {name!r}: {why}.") from error
+
+
+def _listed_plugins() -> list[tuple[str, str]]:
+    """Modules that $NOISEPROOF_PLUGINS names, each with its entry there."""
+    entries = filter(None, map(str.strip, os.environ.get(PLUGINS, "").split(",")))
+    return [(Path(entry).stem if entry.endswith(".py") else entry, entry) for entry in entries]
+
+
+def import_module(name: str, file: str = "") -> None:
+    """Import the module ``name`` once, from ``file`` if that ends with .py."""
+    if (imported := sys.modules.get(name)) is not None:
+        if file.endswith(".py") and Path(getattr(imported, "__file__", None) or "").resolve() != Path(file).resolve():
+            raise ImportError(f"the name {name} is taken by {imported}. Rename the file")
+        return
+    spec = importlib.util.spec_from_file_location(name, file) if file.endswith(".py") else None
+    if spec is None or spec.loader is None:
+        importlib.import_module(name)
+        return
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def module_file(module: str) -> str:
+    """File of an imported module, or "" if it has none, as in a notebook."""
+    return getattr(sys.modules.get(module), "__file__", None) or ""
+
+
+def note_module(kind: str, name: str, module: str) -> None:
+    """Remember which module registered ``name``, unless it is one of noiseproof's."""
+    if module.partition(".")[0] == "noiseproof":
+        return
+    MODULES.setdefault(name, {})[kind] = module
+    with suppress(OSError):  # a notebook has no file
+        DIGESTS[module] = file_digest(Path(module_file(module)))[:16]
+
+
+def plugin_modules() -> set[str]:
+    """All modules that registered names."""
+    return {module for by_kind in MODULES.values() for module in by_kind.values()}
+
+
+def plugin_names(text: str) -> set[str]:
+    """Names in ``text`` that plug-ins registered, of whatever kind; a word before ``=`` is a parameter."""
+    return {name for name in MODULES if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.*=-])", text)}
+
+
+def plugin_digests(text: str) -> dict[str, str]:
+    """Digests of all plug-ins, by module, if ``text`` has a name of any: a method of one may use a loss of another."""
+    return dict(sorted(DIGESTS.items())) if plugin_names(text) else {}
+
+
+def plugin_line(error: BaseException) -> str:
+    """Last line of a plug-in in the traceback of ``error``, as " (in FILE, line N)", or ""."""
+    files = {module_file(module) for module in plugin_modules()}
+    files |= {os.path.abspath(entry) for _, entry in _listed_plugins()}  # a failed import has registered nothing
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    place = f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return (plugin_line(error.__cause__) if error.__cause__ else "") or place
