@@ -9,8 +9,7 @@ from sklearn.datasets import load_digits
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.apply import corrections, write_corrected
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.review.page import file_page
-from noiseproof.audit.review.rows import open_rows
+from noiseproof.review.page import file_page
 
 # Pictures with mistakes: photos/three/18.png is a one. With a folder of your own, begin below.
 NAMES = ("zero", "one", "two", "three", "four")
@@ -32,7 +31,7 @@ print(report.table().head(5)[["id", "given_label", "suggested_label"]].to_string
 
 # Review, without a server: one page with the pictures in it. The audit goes to other tools, too.
 found = read_audit("audit")
-Path("review.html").write_text(file_page(found, open_rows(found.config)), "utf-8")
+Path("review.html").write_text(file_page(found), "utf-8")
 report.to_fiftyone("audit/fiftyone")
 report.to_label_studio("audit/label-studio.json")
 

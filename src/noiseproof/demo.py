@@ -12,9 +12,8 @@ import torch
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.apply import corrections, write_corrected
 from noiseproof.audit.files import check_folder, read_audit
-from noiseproof.audit.review.page import file_page
-from noiseproof.audit.review.rows import open_rows
 from noiseproof.data import get_dataset
+from noiseproof.review.page import file_page
 from noiseproof.train import Settings, Task, prepare, train
 
 NOISE = "symmetric:rate=0.4"
@@ -141,7 +140,7 @@ def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
     runs = open_runs([folder / "runs" / method for method in methods])
     save(collect(runs, only=FIGURES), analysis, title=page_title(runs), runs=runs_table(runs))
     found = read_audit(folder / "audit")
-    review.write_text(file_page(found, open_rows(found.config)), "utf-8")
+    review.write_text(file_page(found), "utf-8")
     return Written(analysis, review, time.perf_counter() - began)
 
 

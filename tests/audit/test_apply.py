@@ -34,10 +34,10 @@ from noiseproof.audit.apply import (
     read_again,
     write_corrected,
 )
+from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.records import Records
-from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
-from noiseproof.audit.review.rows import open_rows
+from noiseproof.audit.rows import open_rows
 from noiseproof.cli import app
 from noiseproof.train import Diverged, Interrupted
 
@@ -532,7 +532,7 @@ def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(t
     for options in ((), ("--retrain",)):
         refused = run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
         assert f"`noiseproof.audit.apply.corrected('{tmp_path / 'audit'}', data)`" in refused
-    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).content(0, "0")["note"]
+    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
 
 
 def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path) -> None:
@@ -557,7 +557,7 @@ def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
     assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
     for options in ((), ("--retrain",)):
         assert "apply.corrected" in run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
-    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).content(0, "0")["note"]
+    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
 
 
 def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:

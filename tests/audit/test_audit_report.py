@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
+from noiseproof.audit.decisions import BadDecisions, DecisionLog
 from noiseproof.audit.files import check_folder, read_audit, replacing
 from noiseproof.audit.folds import Duplicates
 from noiseproof.audit.inputs import Skipped
 from noiseproof.audit.report import MOST_LISTED
-from noiseproof.audit.review.decisions import BadDecisions, DecisionLog
 
 COLUMNS = [
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
@@ -203,7 +203,7 @@ def test_an_audit_is_not_replaced_under_an_open_review(tmp_path: Path) -> None:
     report.save(tmp_path / "audit")
     before = (tmp_path / "audit" / "issues.csv").read_bytes()
     log = DecisionLog(tmp_path / "audit" / "decisions.csv")
-    with pytest.raises(BadDecisions, match="a review writes to it. Use the page of that review or end it"):
+    with pytest.raises(BadDecisions, match="another review writes to it. Use the page of that review or stop it"):
         check_folder(tmp_path / "audit", force=True)  # which an audit asks before it trains anything
     with pytest.raises(BadDecisions):
         report.save(tmp_path / "audit", force=True)

@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
 from noiseproof.audit import read_rows
+from noiseproof.audit.decisions import Decision, DecisionLog, read_decisions
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.review.decisions import Decision, DecisionLog, read_decisions
 from noiseproof.cli import app
 
 QUICK = ("--device", "cpu", "--epochs", "6", "--folds", "2")

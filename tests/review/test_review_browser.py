@@ -19,10 +19,9 @@ import pytest
 from handmade_audit import ANIMALS, write_audit, write_table_audit
 from PIL import Image
 
+from noiseproof.audit.decisions import read_decisions
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.review.decisions import read_decisions
-from noiseproof.audit.review.page import file_page
-from noiseproof.audit.review.rows import open_rows
+from noiseproof.review.page import file_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -258,7 +257,7 @@ def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: An
         with Server(other, "--port", port) as server:
             tab = page.context.new_page()
             open_page(tab, server.address)  # the browser's cookie lets both in
-            until(page, "document.getElementById('message').textContent.includes('of another audit')")
+            until(page, "document.getElementById('message').textContent.includes('belongs to another audit')")
             page.wait_for_selector("#item-0:not(:has(.done))")
             assert decided(page, 0) and decided(tab, 0)
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -271,7 +270,7 @@ def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: An
 
 def test_two_tabs_of_one_file_export_the_decisions_of_both(chromium: Any, tmp_path: Path) -> None:
     audit = read_audit(write_table_audit(tmp_path))
-    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
         other = page.context.new_page()
         for tab in (page, other):
@@ -310,7 +309,7 @@ def test_a_hundred_thousand_issues_scroll_with_a_few_nodes(chromium: Any, tmp_pa
             address = server.address
         else:
             audit = read_audit(folder)
-            (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+            (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
             address = (tmp_path / "review.html").as_uri()
         try:
             open_page(page, address)
@@ -340,8 +339,8 @@ def test_a_hundred_thousand_issues_scroll_with_a_few_nodes(chromium: Any, tmp_pa
 def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
     audit = read_audit(folder)
-    page_text = file_page(audit, open_rows(audit.config))
-    assert file_page(audit, open_rows(audit.config)) == page_text  # the same bytes, every time
+    page_text = file_page(audit)
+    assert file_page(audit) == page_text  # the same bytes, every time
     (tmp_path / "review.html").write_text(page_text, "utf-8")
     address = (tmp_path / "review.html").as_uri()
     with browsing(chromium, tmp_path / "profile") as page:
@@ -369,7 +368,7 @@ def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: 
     # Another audit in the same browser knows nothing of it.
     (tmp_path / "more").mkdir()
     other = read_audit(write_table_audit(tmp_path / "more", rows=221))
-    (tmp_path / "other.html").write_text(file_page(other, open_rows(other.config)), "utf-8")
+    (tmp_path / "other.html").write_text(file_page(other), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
         open_page(page, (tmp_path / "other.html").as_uri())
         assert decided(page, 0)
@@ -377,7 +376,7 @@ def test_a_page_opened_as_a_file_remembers_and_exports(chromium: Any, tmp_path: 
 
 def test_what_a_full_browser_cannot_keep_can_still_be_exported(chromium: Any, tmp_path: Path) -> None:
     audit = read_audit(write_table_audit(tmp_path))
-    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
         open_page(page, (tmp_path / "review.html").as_uri())
         page.evaluate("() => { Storage.prototype.setItem = () => { throw new Error('Full.'); }; }")
@@ -402,7 +401,7 @@ def test_names_that_look_like_markup_or_csv_stay_names(chromium: Any, tmp_path: 
         ids=[f"<b>{i}</b>," for i in range(8)],
     )
     audit = read_audit(folder)
-    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
         open_page(page, (tmp_path / "review.html").as_uri())
         assert page.title() == "Review" and page.locator("img").count() == 0
@@ -435,10 +434,8 @@ def test_pictures_are_seen_within_the_budget(chromium: Any, tmp_path: Path) -> N
         ids=[f"{name}/{i % 6}.jpg" for i, name in enumerate(labels)],
     )  # fmt: skip
     audit = read_audit(folder)
-    whole, small = (file_page(audit, open_rows(audit.config), max_bytes=size) for size in (20_000_000, 100_000))
-    assert len(small) < 120_000 + len(file_page(audit, open_rows(audit.config), max_bytes=0)) and len(small) < len(
-        whole
-    )
+    whole, small = (file_page(audit, max_bytes=size) for size in (20_000_000, 100_000))
+    assert len(small) < 120_000 + len(file_page(audit, max_bytes=0)) and len(small) < len(whole)
     (tmp_path / "small.html").write_text(small, "utf-8")
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.address)
@@ -452,7 +449,7 @@ def test_pictures_are_seen_within_the_budget(chromium: Any, tmp_path: Path) -> N
 
 def test_dark_mode_and_a_narrow_window(chromium: Any, tmp_path: Path) -> None:
     audit = read_audit(write_table_audit(tmp_path))
-    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
+    (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
     ground = "getComputedStyle(document.body).backgroundColor"
     with browsing(chromium, tmp_path / "profile", color_scheme="dark", viewport={"width": 360, "height": 640}) as page:
         open_page(page, (tmp_path / "review.html").as_uri())
@@ -475,8 +472,8 @@ def test_dark_mode_and_a_narrow_window(chromium: Any, tmp_path: Path) -> None:
 
 def test_a_dataset_whose_labels_look_fine_says_so(chromium: Any, tmp_path: Path) -> None:
     audit = read_audit(write_table_audit(tmp_path, issues=0))
-    (tmp_path / "review.html").write_text(file_page(audit, open_rows(audit.config)), "utf-8")
-    (tmp_path / "all.html").write_text(file_page(audit, open_rows(audit.config), everything=True), "utf-8")
+    (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
+    (tmp_path / "all.html").write_text(file_page(audit, everything=True), "utf-8")
     with browsing(chromium, tmp_path / "profile") as page:
         open_page(page, (tmp_path / "review.html").as_uri())
         assert page.inner_text("#card") == "No issues. The labels look fine."

@@ -26,11 +26,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 
+from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.review.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
-from noiseproof.audit.review.queue import Queue
-from noiseproof.audit.review.rows import FolderRows, open_rows
+from noiseproof.audit.rows import FolderRows, open_rows
 from noiseproof.data.images import decode
+from noiseproof.review.queue import Queue
 
 httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -279,8 +279,8 @@ def test_where_labels_are_no_longer_those_that_were_audited_no_row_is_shown(tmp_
         audit = read_audit(folder)
         rows = open_rows(audit.config)
         for row, id in audit.issues[["row", "id"]].itertuples(index=False):
-            assert list(rows.content(row, id)) == ["note"] and rows.picture(row, id, 96) is None
-            assert "changed since the audit" in rows.content(row, id)["note"]
+            assert list(rows.show(row, id)) == ["note"] and rows.picture(row, id, 96) is None
+            assert "changed since the audit" in rows.show(row, id)["note"]
     with serving(pictures) as server, server.client() as client:
         assert "changed since the audit" in client.get("/api/rows/0").json()["note"]
         assert client.get("/api/rows/0/picture").status_code == 404
@@ -297,7 +297,7 @@ def test_a_row_whose_place_another_took_is_not_shown(tmp_path: Path, ending: str
 
     def shown() -> list[str]:
         rows = open_rows(read_audit(folder).config)
-        return [dict(rows.content(row, f"p{row}").get("fields", [])).get("x", "") for row in range(6)]
+        return [dict(rows.show(row, f"p{row}").get("fields", [])).get("x", "") for row in range(6)]
 
     for order, expected in (([0, 1, 2, 3, 4, 5], list("012345")), ([0, 2, 1, 3, 4, 5], ["0", "", "", "3", "4", "5"])):
         table = frame.iloc[order]  # with the same labels in the same order
@@ -309,7 +309,7 @@ def test_a_picture_whose_place_another_took_is_not_shown(tmp_path: Path) -> None
     audit = read_audit(write_pictures(tmp_path))
     (tmp_path / "photos" / "dog" / "1.png").rename(tmp_path / "photos" / "dog" / "9.png")
     rows = open_rows(audit.config)
-    found = {row: rows.content(row, f"dog/{row - 7}.png") for row in (7, 8, 9, 10)}
+    found = {row: rows.show(row, f"dog/{row - 7}.png") for row in (7, 8, 9, 10)}
     assert [row for row, content in found.items() if content == {"has_image": True}] == [7]
     assert rows.picture(9, "dog/2.png", 96) is None and "another row" in found[9]["note"]
 
@@ -322,8 +322,8 @@ def test_numbers_of_a_row_are_shown_as_they_are(tmp_path: Path) -> None:
     )
     rows = open_rows(read_audit(folder).config)
     first = [["key", "9007199254740993"], ["age", "23"], ["x", "0.5"], ["v", "[1 2]"]]
-    assert rows.content(0, "0")["fields"] == first
-    assert rows.content(1, "1")["fields"] == [["key", "7"], ["age", "24"], ["x", ""], ["v", "[]"]]
+    assert rows.show(0, "0")["fields"] == first
+    assert rows.show(1, "1")["fields"] == [["key", "7"], ["age", "24"], ["x", ""], ["v", "[]"]]
 
 
 # --- what it keeps ----------------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_killed_in_the_middle_of_it_nothing_that_was_answered_is_lost(tmp_path: 
 def test_a_second_review_of_the_same_file_is_refused(server: Server, root: Path) -> None:
     command = [sys.executable, "-m", "noiseproof", "review", str(root / "audit"), "--no-browser"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "a review writes to it" in done.stderr
+    assert done.returncode == 2 and "another review writes to it" in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
 
 
@@ -455,7 +455,7 @@ def test_a_page_that_another_audit_left_behind_is_refused(tmp_path: Path) -> Non
             for path in ("/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0"):
                 assert client.get(path, headers=headers).status_code == 409
             answer = client.post("/api/decisions", json=word, headers=headers)
-            assert answer.status_code == 409 and "of another audit" in answer.json()["detail"]
+            assert answer.status_code == 409 and "belongs to another audit" in answer.json()["detail"]
         assert (folder / "decisions.csv").read_bytes() == before
         assert client.post("/api/decisions", json=word, headers={"noiseproof-audit": key}).status_code == 200
     assert set(read_decisions(folder / "decisions.csv")) == {0}
@@ -495,7 +495,7 @@ def test_a_file_torn_at_any_byte_keeps_every_whole_word(
         assert read_decisions(path) == {row: word for row, word in last.items() if word.decision != "undo"}
         if cut % 13 == 0:
             log = DecisionLog(path)
-            assert log.words == last
+            assert log.decisions == last
             log.add(Decision(3, "x", "a", "keep", "a"))
             log.close()
             assert read_decisions(path)[3].id == "x"
@@ -536,8 +536,8 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Mon
             "stray quote",
         ),
         ('row,id,given_label,decision,label\n2,5" pipe,cat,keep,cat\n', "stray quote"),
-        ('{"my": "settings"}', "which is another"),
-        ("one line", "which is another"),
+        ('{"my": "settings"}', "is not one"),
+        ("one line", "is not one"),
     ],
 )
 def test_what_is_no_list_of_decisions_is_refused_and_left_alone(tmp_path: Path, text: str, match: str) -> None:

@@ -20,11 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_decisions
 from noiseproof.audit.files import Audit, as_ids, as_words, read_audit, same_id, same_labels
 from noiseproof.audit.records import Records
-from noiseproof.audit.review.decisions import BadDecisions, Decision, read_decisions
-from noiseproof.audit.review.queue import check_words
-from noiseproof.audit.review.rows import labels_in, open_labels
+from noiseproof.audit.rows import labels_in, open_labels
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.labels import read_labels
 from noiseproof.train import Interrupted, Settings, Task, train
@@ -45,7 +44,7 @@ def corrections(audit: Audit, decisions: Mapping[int, Decision], *, accept_all: 
     ``accept_all`` takes the suggestion for the issues that nobody decided on and whose given label is likelier wrong
     than right (``label_quality`` below 0.5): elsewhere it would break more labels than it mends.
     """
-    check_words(decisions, audit)
+    check_decisions(decisions, audit)
     frame = audit.issues.set_index("row")
     changes: dict[Any, str] = {}
     if accept_all:
@@ -61,7 +60,7 @@ def corrections(audit: Audit, decisions: Mapping[int, Decision], *, accept_all: 
 
 def read_decided(folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False) -> dict[int, Decision]:
     """What was decided on the audit in ``folder``; only with ``accept_all`` may there be no file of decisions."""
-    path = Path(decisions or Path(folder) / "decisions.csv")
+    path = Path(decisions or Path(folder) / FILE)
     if path.exists():
         return read_decisions(path)
     if not accept_all or decisions is not None:

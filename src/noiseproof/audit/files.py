@@ -60,7 +60,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noiseproof.audit.review.decisions import check_free
+from noiseproof.audit.decisions import FILE as DECISIONS
+from noiseproof.audit.decisions import check_free
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
             f"Expected a new or an empty folder, got {path}, which holds files. Choose another one with --out, or "
             "replace an earlier audit there with --force; nothing else in it is touched."
         )
-    check_free(path / "decisions.csv")  # a review of the audit that would be replaced
+    check_free(path / DECISIONS)  # a review of the audit that would be replaced
     return path
 
 

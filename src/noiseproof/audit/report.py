@@ -366,7 +366,7 @@ class LabelReport:
         A folder that is not empty is refused; ``force`` replaces these files and keeps all others, but for decisions
         on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports.
         """
-        from noiseproof.audit.review.renewal import renew_decisions
+        from noiseproof.audit.renewal import renew_decisions
 
         target = check_folder(folder, force=force)
         target.mkdir(parents=True, exist_ok=True)

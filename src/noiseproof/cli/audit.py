@@ -98,8 +98,8 @@ def audit(
     import torch
 
     from noiseproof.audit import audit, read_rows
+    from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
-    from noiseproof.audit.review.decisions import BadDecisions
     from noiseproof.train import Diverged, Interrupted
 
     exports = _words(export)

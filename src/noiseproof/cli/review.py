@@ -62,7 +62,7 @@ def review(
     import secrets
 
     try:
-        from noiseproof.audit.review.server import bind, make_app, serve
+        from noiseproof.review.server import bind, make_app, serve
     except ModuleNotFoundError as error:
         raise ImportError(
             f"Expected fastapi and uvicorn for the review in a browser, {error.name} is not installed. "
@@ -83,13 +83,12 @@ def review(
 
 def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force: bool) -> None:
     from noiseproof.audit.files import read_audit
-    from noiseproof.audit.review.page import file_page
-    from noiseproof.audit.review.rows import open_rows
+    from noiseproof.review.page import file_page
 
     audit = read_audit(folder)
     if html.exists() and not force:
         raise FileExistsError(f"Expected a new file for the page, {html} is there. Use --force to write over it.")
-    page = file_page(audit, open_rows(audit.config), everything=everything, max_bytes=int(max_mb * 1e6))
+    page = file_page(audit, everything=everything, max_bytes=int(max_mb * 1e6))
     html.write_text(page, "utf-8")
     typer.echo(f"page: {html} ({html.stat().st_size / 1e6:.1f} MB)")
 

@@ -1,10 +1,9 @@
-"""The issues of an audit in the order they are reviewed, and what was decided on each."""
+"""The issues of an audit in the order of their review, and the decisions on them."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -12,10 +11,10 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.decisions import BadDecisions, Choice, Decision, DecisionLog, check_decisions
 from noiseproof.audit.files import MARKS, NUMBERS, Audit
-from noiseproof.audit.review.decisions import BadDecisions, Choice, Decision, DecisionLog
 
-CHOICES = get_args(Choice)[:-1]  # undo leaves nothing
+CHOICES = get_args(Choice)[:-1]  # undo leaves no decision
 
 
 class Issues:
@@ -33,13 +32,13 @@ class Issues:
         self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
         self.marks = {mark: frame[name].to_numpy().astype(str) == "True" for name, mark in MARKS.items()}
         self.position = {row: i for i, row in enumerate(self.row.tolist())}
-        self.select = lru_cache(maxsize=32)(self._select)  # a person looks at few class pairs at a time
+        self.select = lru_cache(maxsize=32)(self._select)  # a reviewer sees few class pairs at a time
 
     def __len__(self) -> int:
         return len(self.row)
 
     def __getitem__(self, i: int) -> dict[str, Any]:
-        """What a page shows of issue ``i``."""
+        """Return what a page shows of issue ``i``."""
         return {
             "row": int(self.row[i]),
             "id": self.id[i],
@@ -51,7 +50,7 @@ class Issues:
         }
 
     def _select(self, given: int | None, suggested: int | None) -> NDArray[np.int64]:
-        """Positions of the issues of a class pair, or of one side of it, by the classes' numbers."""
+        """Return the positions of the issues of a class pair, or of one side of it, by the numbers of the classes."""
         keep = np.ones(len(self), dtype=bool)
         for number, codes in ((given, self.given), (suggested, self.suggested)):
             if number is not None:
@@ -59,7 +58,7 @@ class Issues:
         return np.flatnonzero(keep)
 
     def pairs(self) -> list[dict[str, Any]]:
-        """Class pairs and their number of issues, the most frequent first."""
+        """Return class pairs and their number of issues, the most frequent first."""
         codes, counts = np.unique(self.given * len(self.classes) + self.suggested, return_counts=True)
         order = np.lexsort((codes, -counts))
         return [
@@ -73,12 +72,12 @@ class Issues:
 
 
 def rounded(value: float) -> float | None:
-    """A number as JSON has it."""
+    """Return a number with four digits, None where JSON has none."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 class Queue:
-    """Issues and the log of decisions on them, for any number of threads."""
+    """Issues and the log of decisions on them; thread-safe."""
 
     def __init__(self, audit: Audit, path: Path, everything: bool = False) -> None:
         self.issues = Issues(audit, everything)
@@ -86,24 +85,24 @@ class Queue:
         self._lock = threading.Lock()
         self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
         try:
-            check_words(self.log.words, audit)
+            check_decisions(self.log.decisions, audit)
         except BadDecisions:
             self.log.close()
             raise
-        for word in self.log.words.values():
-            self._note(word)
+        for decision in self.log.decisions.values():
+            self._count(decision)
 
-    def _note(self, word: Decision) -> None:
-        if (i := self.issues.position.get(word.row)) is not None:
-            self._state[i] = 0 if word.decision == "undo" else 1 + CHOICES.index(word.decision)
+    def _count(self, decision: Decision) -> None:
+        if (i := self.issues.position.get(decision.row)) is not None:
+            self._state[i] = 0 if decision.decision == "undo" else 1 + CHOICES.index(decision.decision)
 
     def progress(self) -> dict[str, int]:
-        """How many issues there are, how many are decided, and how."""
+        """Return the number of issues, of decided ones, and of each choice."""
         counts = np.bincount(self._state, minlength=1 + len(CHOICES)).tolist()
         return {"total": len(self.issues), "decided": sum(counts[1:]), **dict(zip(CHOICES, counts[1:], strict=True))}
 
     def page(self, offset: int, limit: int, given: int | None, suggested: int | None) -> dict[str, Any]:
-        """Some issues of a class pair, with what was decided on them."""
+        """Return ``limit`` issues of a class pair from ``offset`` on, with the decisions on them."""
         selected = self.issues.select(given, suggested)
         return {
             "total": len(selected),
@@ -112,11 +111,11 @@ class Queue:
         }
 
     def decided(self, row: int) -> dict[str, str | None]:
-        word = self.log.get(row)
-        return {"decision": word and word.decision, "label": word and word.label}
+        decision = self.log.get(row)
+        return {"decision": decision and decision.decision, "label": decision and decision.label}
 
     def next_open(self, after: int, given: int | None, suggested: int | None) -> int | None:
-        """The next undecided issue of a class pair behind position ``after`` of its list, else the first one."""
+        """Return the position of the next undecided issue of a class pair after ``after``, else of the first one."""
         is_open = self._state[self.issues.select(given, suggested)] == 0
         waiting = np.flatnonzero(is_open)
         if not len(waiting):
@@ -124,30 +123,18 @@ class Queue:
         return int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
 
     def decide(self, row: int, choice: Choice, label: str | None = None) -> Decision:
-        """Save a decision; KeyError for a row that is no issue, ValueError for a label that is no class."""
+        """Save a decision; KeyError for a row without an issue, ValueError for an unknown label."""
         i = self.issues.position[row]
         given, suggested = (self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested))
         if (choice == "other") != (label is not None):
-            raise ValueError(f"Expected a label with other and only there, got {label!r} with {choice}.")
+            raise ValueError(
+                f"Expected a label with the choice other and with no other one, got {label!r} with {choice}."
+            )
         if label is not None and label not in self.issues.classes:
             raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
         label = {"accept": suggested, "keep": given}.get(choice, label or "")
-        word = Decision(row, self.issues.id[i], given, choice, label)
+        decision = Decision(row, self.issues.id[i], given, choice, label)
         with self._lock:
-            self.log.add(word)
-            self._note(word)
-        return word
-
-
-def check_words(words: Mapping[int, Decision], audit: Audit) -> None:
-    """Refuse decisions on rows that this audit does not know, or knows under another id or label."""
-    known = audit.issues.set_index("row")[["id", "given_label"]].loc[lambda frame: frame.index.isin(list(words))]
-    labels = set(audit.classes) | {""}
-    found = {row: (id, given) for row, id, given in known.itertuples()}
-    for word in words.values():
-        if found.get(word.row) != (word.id, word.given_label) or word.label not in labels:
-            raise BadDecisions(
-                f"Expected decisions on this audit, got one on row {word.row} ({word.id!r}, given "
-                f"{word.given_label!r}, label {word.label!r}), which it does not have so. They are of another audit: "
-                "name its folder, or other decisions with --decisions, or move the file away and decide anew."
-            )
+            self.log.add(decision)
+            self._count(decision)
+        return decision

@@ -9,14 +9,14 @@ from typing import Any
 
 from noiseproof.analysis.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
-from noiseproof.audit.review.queue import Issues, rounded
-from noiseproof.audit.review.rows import Rows
+from noiseproof.audit.rows import open_rows
+from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 
 
 def describe(audit: Audit, issues: Issues) -> dict[str, Any]:
-    """What a page says about the audit as a whole."""
+    """Return what a page shows of the audit as a whole."""
     data = audit.config.get("data") or audit.config.get("labels") or ""
     return {
         "name": Path(data).name,
@@ -31,13 +31,13 @@ def describe(audit: Audit, issues: Issues) -> dict[str, Any]:
 
 
 def served_page() -> str:
-    """The page that asks the server for everything."""
+    """Return the page that requests everything from the server."""
     return _render("")
 
 
-def file_page(audit: Audit, rows: Rows, *, everything: bool = False, max_bytes: int = 20_000_000) -> str:
-    """The page with everything in it; rows and pictures of the worst issues as far as ``max_bytes`` go."""
-    issues = Issues(audit, everything)
+def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000_000) -> str:
+    """Return a page that needs no server, with rows and pictures of the worst issues up to ``max_bytes``."""
+    issues, source = Issues(audit, everything), open_rows(audit.config)
     content: dict[str, Any] = {
         "audit": describe(audit, issues),
         "row": issues.row.tolist(),
@@ -45,19 +45,19 @@ def file_page(audit: Audit, rows: Rows, *, everything: bool = False, max_bytes: 
         "given": issues.given.tolist(),
         "suggested": issues.suggested.tolist(),
         "why": issues.why,
-        "marks": {mark: has.nonzero()[0].tolist() for mark, has in issues.marks.items()},
+        "marks": {mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()},
         **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
     }
     room = max_bytes - len(_json(content))
     shown: dict[int, Any] = {}
     for row, id in zip(issues.row.tolist(), issues.id, strict=True):
-        seen = dict(rows.content(row, id))
-        if seen.pop("has_image", False) and (picture := rows.picture(row, id, THUMBNAIL)) is not None:
-            seen["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"
-        room -= len(_json(seen)) + 10
-        if room < 0:  # the rest is listed, and seen by `noiseproof review` without --html
+        cells = dict(source.show(row, id))
+        if cells.pop("has_image", False) and (picture := source.picture(row, id, THUMBNAIL)) is not None:
+            cells["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"
+        room -= len(_json(cells)) + 10
+        if room < 0:  # the other issues are listed without their rows
             break
-        shown[row] = seen
+        shown[row] = cells
     return _render(_json({**content, "rows": shown}))
 
 
@@ -68,7 +68,7 @@ def _json(value: Any) -> str:
 def _render(data: str) -> str:
     return render(
         "review.html.j2",
-        "noiseproof.audit.review",
+        "noiseproof.review",
         scripts=("review.js",),
         title="Review",
         data=pack(data) if data else "",

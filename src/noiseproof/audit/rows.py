@@ -22,7 +22,7 @@ Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
 class Rows(Protocol):
     """The rows of the dataset that was audited, by their numbers; nothing is shown where another ``id`` is by now."""
 
-    def content(self, row: int, id: str) -> Content: ...
+    def show(self, row: int, id: str) -> Content: ...
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         """A picture not larger than ``side`` and its media type; None where there is nothing to see."""
@@ -35,7 +35,7 @@ class NoRows:
     def __init__(self, note: str) -> None:
         self.note = note
 
-    def content(self, row: int, id: str) -> Content:
+    def show(self, row: int, id: str) -> Content:
         return {"note": self.note}
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
@@ -65,7 +65,7 @@ class TableRows(NoRows):
     def __len__(self) -> int:
         return len(self.cells)
 
-    def content(self, row: int, id: str) -> Content:
+    def show(self, row: int, id: str) -> Content:
         if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
             return {"note": OTHER}
         cells = self.cells[row]
@@ -121,7 +121,7 @@ class FolderRows(NoRows):
         real = self.files.path(row).resolve()
         return real if real.is_relative_to(self.root) and real.is_file() else None
 
-    def content(self, row: int, id: str) -> Content:
+    def show(self, row: int, id: str) -> Content:
         if self.id(row) != id:
             return {"note": OTHER}
         if self.path(row, id) is None:
@@ -154,7 +154,7 @@ class ArrayRows(NoRows):
     def __len__(self) -> int:
         return len(self.array)
 
-    def content(self, row: int, id: str) -> Content:
+    def show(self, row: int, id: str) -> Content:
         if as_pixels(self.array[row]) is not None:
             return {"has_image": True}
         values = np.asarray(self.array[row]).ravel()

@@ -1,0 +1,245 @@
+"""The review as a small web server for one person on one machine: loopback, a secret address, no file names.
+
+Every decision is on the disk before its answer is sent (``audit.decisions.DecisionLog``). Issues come in pages, so that
+a browser holds a few hundred of 100 000. Rows are looked up by their number in the dataset, and shown only if the id is
+the one that was audited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
+from fastapi import Path as InPath
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from noiseproof.audit.decisions import FILE as DECISIONS
+from noiseproof.audit.decisions import Choice
+from noiseproof.audit.files import read_audit
+from noiseproof.audit.rows import open_rows
+from noiseproof.review.page import describe, served_page
+from noiseproof.review.queue import Queue
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+LOOPBACK = ("127.0.0.1", "localhost")
+COUNTABLE = 2**53 - 1  # the largest integer that is exact in JavaScript
+Row = Annotated[int, InPath(ge=0, le=COUNTABLE)]
+Class = Annotated[int | None, Query(ge=0, le=COUNTABLE, description="Only issues of the class of this number.")]
+Responses = dict[int | str, dict[str, Any]]
+PROBLEMS: Responses = {
+    401: {"description": "The token is missing or wrong."},
+    403: {"description": "The request comes from another site."},
+    409: {"description": "The page belongs to another audit."},
+}
+NO_ROW: Responses = {404: {"description": "The audit has no issue in this row."}}
+NOT_SAVED: Responses = {
+    400: {"description": "The body is not text."},
+    409: {"description": "The label is unknown, missing or not allowed; or the page belongs to another audit."},
+    507: {"description": "The disk is full."},
+}
+
+
+class DecisionBody(BaseModel):
+    """A decision as the page sends it, with a ``label`` if it is other, and only then."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    row: int = Field(ge=0, le=COUNTABLE)
+    decision: Choice
+    label: str | None = Field(default=None, max_length=10_000)
+
+
+class Guard:
+    """Refuses every request that does not come from the page of this server.
+
+    The name in Host must be a loopback one (against DNS rebinding), Origin must be this server, and the token must come
+    as a cookie or as ``Authorization: Bearer``; ``/?token=…`` sets the cookie.
+    """
+
+    def __init__(self, app: Application, token: str) -> None:
+        self.app, self.token = app, token.encode()
+        self.cookie = f"noiseproof-{hashlib.sha256(self.token).hexdigest()[:8]}"  # cookies are shared between ports
+        self.headers = [
+            (b"content-security-policy", b"frame-ancestors 'none'"),  # the page itself has the rest of the policy
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+        ]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # websockets are not served
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
+            return await self._refuse(send, 403, f"Expected {' or '.join(LOOPBACK)} as host, got another.")
+        if headers.get("origin", f"http://{host}") != f"http://{host}":
+            return await self._refuse(send, 403, "Expected a request from this page, got one from another site.")
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and self._is_token(token):
+            cookie = f"{self.cookie}={self.token.decode()}; HttpOnly; SameSite=Strict; Path=/"
+            redirect = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
+            return await self._answer(send, 303, b"", redirect)
+        if not any(map(self._is_token, self._tokens(headers))):
+            return await self._refuse(send, 401, "Open the address that `noiseproof review` printed.")
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                guarded = [*message["headers"], *self.headers]
+                if not any(name == b"cache-control" for name, _ in guarded):
+                    guarded.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": guarded}
+            await send(message)
+
+        return await self.app(scope, receive, send_guarded)
+
+    def _tokens(self, headers: dict[str, str]) -> Iterable[str]:
+        yield headers.get("authorization", "").removeprefix("Bearer ")
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return
+        if self.cookie in cookies:
+            yield cookies[self.cookie].value
+
+    def _is_token(self, word: str) -> bool:
+        return hmac.compare_digest(word.encode("utf-8", "surrogateescape"), self.token)
+
+    async def _refuse(self, send: Send, status: int, detail: str) -> None:
+        body = json.dumps({"detail": detail}).encode()
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await self._answer(send, status, body, headers)
+
+    async def _answer(self, send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, length, *self.headers]})
+        await send({"type": "http.response.body", "body": body})
+
+
+class Review:
+    """The answers of the server: one audit, the rows of its source and the decisions on them."""
+
+    def __init__(self, folder: str | Path, decisions: str | Path | None, everything: bool) -> None:
+        self.audit = read_audit(folder)
+        self.rows = open_rows(self.audit.config)
+        self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
+        self.queue = Queue(self.audit, self.path, everything)
+        self.page = served_page()
+
+    def check_audit(
+        self, noiseproof_audit: Annotated[str | None, Header(description="The key of the page's audit.")] = None
+    ) -> None:
+        """Refuse a page left over from the server of another audit, whose row numbers mean other rows."""
+        if noiseproof_audit not in (None, self.audit.key):
+            raise HTTPException(
+                409, f"This page belongs to another audit; {self.audit.folder} is served now. Reload the page."
+            )
+
+    def show_page(self) -> str:
+        return self.page
+
+    def show_audit(self) -> dict[str, Any]:
+        """What was audited, its classes and class pairs, and the progress of the review."""
+        progress = {"saved_in": str(self.path), "progress": self.queue.progress()}
+        return describe(self.audit, self.queue.issues) | progress
+
+    def list_issues(
+        self,
+        offset: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        given: Class = None,
+        suggested: Class = None,
+    ) -> dict[str, Any]:
+        """Issues from the worst label to the best, with the decision on each."""
+        return self.queue.page(offset, limit, given, suggested)
+
+    def next_issue(
+        self, after: Annotated[int, Query(ge=-1, le=COUNTABLE)] = -1, given: Class = None, suggested: Class = None
+    ) -> dict[str, int | None]:
+        """Position of the next undecided issue after ``after``, else of the first one; null if all are decided."""
+        return {"position": self.queue.next_open(after, given, suggested)}
+
+    def show_row(self, row: Row) -> dict[str, Any]:
+        """What the dataset has in this row."""
+        return self.rows.show(row, self._id(row))
+
+    def show_picture(self, row: Row, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
+        """The picture in this row, at most ``side`` pixels wide and high."""
+        picture = self.rows.picture(row, self._id(row), side)
+        if picture is None:
+            raise HTTPException(404, "There is no picture to show in this row.")
+        return Response(picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"})
+
+    def decide(self, body: DecisionBody) -> dict[str, Any]:
+        """Save a decision; it is on the disk when the answer is sent."""
+        self._id(body.row)
+        try:
+            saved = self.queue.decide(body.row, body.decision, body.label)
+        except ValueError as error:
+            raise HTTPException(409, str(error)) from None
+        except OSError as error:
+            raise HTTPException(507, f"Not saved: {error}") from None
+        return {"saved": saved._asdict(), "progress": self.queue.progress()}
+
+    def _id(self, row: int) -> str:
+        if row not in self.queue.issues.position:
+            raise HTTPException(404, f"The audit has no issue in row {row}.")
+        return self.queue.issues.id[self.queue.issues.position[row]]
+
+
+def make_app(
+    folder: str | Path, token: str, *, decisions: str | Path | None = None, everything: bool = False
+) -> FastAPI:
+    """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default."""
+    review = Review(folder, decisions, everything)
+    app = FastAPI(
+        title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS,
+        dependencies=[Depends(review.check_audit)],
+    )  # fmt: skip
+    app.add_middleware(Guard, token=token)
+    app.get("/", response_class=HTMLResponse)(review.show_page)
+    app.get("/api/audit")(review.show_audit)
+    app.get("/api/issues")(review.list_issues)
+    app.get("/api/issues/next")(review.next_issue)
+    app.get("/api/rows/{row}", responses=NO_ROW)(review.show_row)
+    images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
+    app.get("/api/rows/{row}/picture", response_class=Response, responses={**NO_ROW, **images})(review.show_picture)
+    app.post("/api/decisions", responses={**NO_ROW, **NOT_SAVED})(review.decide)
+    return app
+
+
+def bind(port: int = 0) -> socket.socket:
+    """Return a socket on the loopback address; port 0 takes any free port."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise ValueError(f"Expected a free port, got {port}: {error}. Use --port 0 for any free one.") from error
+    return listening
+
+
+def serve(app: FastAPI, listening: socket.socket) -> None:
+    """Serve until interrupted."""
+    import uvicorn
+
+    # Requests are not logged: the first one contains the token.
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(config).run(sockets=[listening])
