@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 import noiseproof
 from noiseproof.cli import app
-from noiseproof.data import DATASETS, fetch, get_dataset
-from noiseproof.data.sources import PLACES
+from noiseproof.data import DATASETS, get_dataset
+from noiseproof.data.sources import FILES, Download, OfficialFiles
 from noiseproof.losses import LOSSES, get_loss
 from noiseproof.losses.presets import PRESETS
 from noiseproof.models import MODELS
@@ -176,13 +176,14 @@ def test_data_list_says_what_is_here(tmp_path: Path) -> None:
 def test_data_list_looks_where_the_readers_look(tmp_path: Path) -> None:
     for name in DATASETS:
         reads_files = "data_dir" in DATASETS.parameters(name)
-        assert (name in PLACES) == reads_files
-        elsewhere = reads_files and any(Path(place).is_absolute() and Path(place).exists() for place in PLACES[name][0])
+        assert (name in FILES) == reads_files
+        places = FILES[name].places[0] if reads_files else ()
+        elsewhere = any(Path(place).is_absolute() and Path(place).exists() for place in places)
         if reads_files and not elsewhere:  # Debian's Fashion-MNIST may be installed
-            with pytest.raises(FileNotFoundError, match=re.escape(PLACES[name][0][0])):
+            with pytest.raises(FileNotFoundError, match=re.escape(places[0])):
                 get_dataset(name, tmp_path)
     for human, name in ((CIFAR10N("worst", tmp_path), "cifar10n"), (CIFAR100N("noisy", tmp_path), "cifar100n")):
-        for place in PLACES[name][1]:
+        for place in FILES[name].places[1]:
             (tmp_path / place).parent.mkdir(exist_ok=True)
             (tmp_path / place).touch()
             assert human._path() == tmp_path / place
@@ -194,7 +195,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server that has the one file of a dataset ``toy``."""
     server = Server()
     server.files["/toy.bin"] = BODY
-    monkeypatch.setitem(fetch.DOWNLOADS, "toy", (fetch.Download(f"{server.url}/toy.bin", MD5, "sub/toy.bin"),))
+    item = Download(f"{server.url}/toy.bin", MD5, "sub/toy.bin")
+    monkeypatch.setitem(FILES, "toy", OfficialFiles((("sub",),), (item,)))
     yield server
     server.http.shutdown()
     server.http.server_close()
@@ -206,7 +208,7 @@ def test_fetch_downloads_resumes_and_says_where(toy: Server, tmp_path: Path) -> 
     toy.cut = 300_000
     broken = run(*arguments)
     assert broken.exit_code == 2 and broken.stdout == ""
-    assert "broke off after 300000 bytes" in broken.stderr.splitlines()[-1]
+    assert "stopped after 300000 bytes" in broken.stderr.splitlines()[-1]
     toy.cut = None
     result = run(*arguments)
     assert result.exit_code == 0 and result.stdout == f"{tmp_path / 'sub/toy.bin'}\n"
@@ -229,7 +231,7 @@ def test_fetch_takes_a_mirror(toy: Server, tmp_path: Path) -> None:
     "arguments, message",
     [
         (("fetch", "mnist", "--mirror", "http://127.0.0.1:9"), "No network"),
-        (("fetch", "webvision"), "can't be downloaded without asking"),
+        (("fetch", "webvision"), "can't be downloaded automatically"),
         (("fetch", "digits"), "digits needs no download"),
         (("fetch", "cifar11"), "Unknown dataset 'cifar11'"),
         (("show", "cifar10"), "Run `noiseproof data fetch cifar10`"),

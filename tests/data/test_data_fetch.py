@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from noiseproof.data import fetch, get_dataset
-from noiseproof.data.fetch import ASK, DOWNLOADS, Download, download, extract
+from noiseproof.data.fetch import download, extract
+from noiseproof.data.sources import FILES, Download, OfficialFiles
 
 BODY = bytes(range(256)) * 4000
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -80,7 +81,7 @@ def test_a_download_is_whole_checked_and_reported(server: Server, tmp_path: Path
 def test_a_broken_download_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.files["/file.bin"], server.cut = BODY, 300_000
     path = tmp_path / "file.bin"
-    with pytest.raises(ConnectionError, match="broke off after 300000 bytes.*Run the same command again"):
+    with pytest.raises(ConnectionError, match="stopped after 300000 bytes.*Run the same command again"):
         download(f"{server.url}/file.bin", path, MD5)
     assert not path.exists() and (tmp_path / "file.bin.part").stat().st_size == 300_000
     server.cut = None
@@ -129,11 +130,11 @@ def test_no_network_and_missing_files_are_said_plainly(server: Server, tmp_path:
 
 @pytest.mark.parametrize("name", ["clothing1m", "animal10n", "webvision"])
 def test_sets_behind_a_form_say_where_to_ask(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PermissionError, match=f"{name} can't be downloaded without asking. .*https://.* of {tmp_path}"):
+    with pytest.raises(PermissionError, match=f"{name} can't be downloaded automatically. .*https://.* of {tmp_path}"):
         fetch.fetch(name, tmp_path)
     with pytest.raises(FileNotFoundError, match="https://"):
         get_dataset(name, tmp_path)
-    assert set(ASK).isdisjoint(DOWNLOADS)
+    assert not FILES[name].downloads
 
 
 def test_names_without_a_download_are_refused(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_fetch_unpacks_an_archive_once(server: Server, tmp_path: Path, monkeypat
     blob = pack(tmp_path / "made.tar.gz", {"toy-folder/a": b"1", "toy-folder/deep/b": b"22"})
     server.files["/mirror/toy.tar.gz"] = blob
     item = Download("https://nowhere.invalid/toy.tar.gz", hashlib.md5(blob).hexdigest(), "toy.tar.gz", "toy-folder")
-    monkeypatch.setitem(DOWNLOADS, "toy", (item,))
+    monkeypatch.setitem(FILES, "toy", OfficialFiles((("toy-folder",),), (item,)))
     root = tmp_path / "data"
     for _ in range(2):
         assert fetch.fetch("toy", root, base_url=f"{server.url}/mirror/") == (root / "toy-folder",)
@@ -168,18 +169,18 @@ def test_fetch_unpacks_an_archive_once(server: Server, tmp_path: Path, monkeypat
 def test_fetch_uses_an_archive_that_is_already_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blob = pack(tmp_path / "toy.tar.gz", {"toy-folder/a": b"1"})
     item = Download("https://nowhere.invalid/toy.tar.gz", hashlib.md5(blob).hexdigest(), "toy.tar.gz", "toy-folder")
-    monkeypatch.setitem(DOWNLOADS, "toy", (item,))
+    monkeypatch.setitem(FILES, "toy", OfficialFiles((("toy-folder",),), (item,)))
     fetch.fetch("toy", tmp_path)
     assert (tmp_path / "toy-folder/a").read_bytes() == b"1" and (tmp_path / "toy.tar.gz").exists()
 
 
 def test_official_downloads_are_complete() -> None:
-    assert {name: len(items) for name, items in DOWNLOADS.items()} == {
+    assert {name: len(files.downloads) for name, files in FILES.items() if not files.request} == {
         "mnist": 4, "fashion-mnist": 4, "cifar10": 1, "cifar100": 1, "cifar10n": 2, "cifar100n": 2,
     }  # fmt: skip
-    for item in {item for items in DOWNLOADS.values() for item in items}:
+    for item in {item for files in FILES.values() for item in files.downloads}:
         assert re.fullmatch(r"[0-9a-f]{32}", item.md5) and item.path.endswith(item.name)
-    assert DOWNLOADS["cifar10"][0].url == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+    assert FILES["cifar10"].downloads[0].url == "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:

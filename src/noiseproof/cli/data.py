@@ -25,20 +25,19 @@ FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes than that fill no screen usefu
 def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List every dataset: what it is, whether its files are here, where they are looked for, how to get them."""
     from noiseproof.data import DATASETS
-    from noiseproof.data.fetch import ASK, DOWNLOADS
-    from noiseproof.data.sources import PLACES, data_root
+    from noiseproof.data.sources import FILES, data_root
 
     described = []
     for name in DATASETS:
         data = describe(DATASETS, name)
         data["parameters"].pop("data_dir", None)
         found = None if data["required"] else _found(name, data_dir)
-        get = f"noiseproof data fetch {name}" if name in DOWNLOADS else ASK.get(name, "")
+        files = FILES.get(name)
+        get = "" if files is None else files.request or f"noiseproof data fetch {name}"
         if data["required"]:
             get = f"your own: {name}:{','.join(f'{key}=…' for key in data['required'])}"
-        described.append(
-            {**data, "here": found is not None, "found": found, "places": PLACES.get(name, ()), "get": get}
-        )
+        groups = files.places if files else ()
+        described.append({**data, "here": found is not None, "found": found, "places": groups, "get": get})
     if as_json:
         return show_json({"data_dir": data_root(data_dir), "datasets": described})
     rows = []
@@ -53,10 +52,10 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 def _found(name: str, data_dir: str | None) -> list[str] | None:
     """Where the files of a dataset are, none if it needs none; None if some are missing or a download broke off."""
-    from noiseproof.data.sources import PLACES, find
+    from noiseproof.data.sources import FILES, find
 
     try:
-        found = [find(name, data_dir, group) for group in range(len(PLACES.get(name, ())))]
+        found = [find(name, data_dir, group) for group in range(len(FILES[name].places) if name in FILES else 0)]
     except FileNotFoundError:
         return None
     for files in (list(path.iterdir()) for path in found if path.is_dir()):
@@ -83,10 +82,10 @@ def data_fetch(
     as_json: AsJson = False,
 ) -> None:
     """Download a dataset from its official source, check it and unpack it; go on where an earlier try stopped."""
-    from noiseproof.data.fetch import DOWNLOADS, fetch
-    from noiseproof.data.sources import data_root
+    from noiseproof.data.fetch import fetch
+    from noiseproof.data.sources import FILES, data_root
 
-    parts = [data_root(data_dir) / f"{item.path}.part" for item in DOWNLOADS.get(name, ())]
+    parts = [data_root(data_dir) / f"{item.path}.part" for item in (FILES[name].downloads if name in FILES else ())]
     for part in filter(lambda part: part.exists(), parts):
         say(f"going on with {part} after {part.stat().st_size / 1e6:.1f} MB")
     try:

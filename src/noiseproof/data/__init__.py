@@ -1,6 +1,8 @@
-"""Datasets by name, and a user's own data, all as the same small object: ``Dataset``; with noise: ``NoisyData``."""
+"""Datasets by name and a user's own data, all as the same small object: ``Dataset``; with noise: ``NoisyData``."""
 
-from noiseproof.data import cifar, fetch, idx, synthetic, webly
+import importlib
+import pkgutil
+
 from noiseproof.data.arrays import from_arrays, from_hf, from_torch
 from noiseproof.data.base import Dataset, Encoder, Inputs, LazyInputs, NoisyData, Split, corrupt
 from noiseproof.data.images import ImageFiles, from_image_folder, stream
@@ -12,6 +14,9 @@ from noiseproof.data.text import from_text
 
 __all__ = [
     "DATASETS", "ClassBalanced", "Dataset", "Encoder", "ImageFiles", "Inputs", "LazyInputs", "NoisyData", "Shards",
-    "Split", "cifar", "corrupt", "fetch", "from_arrays", "from_hf", "from_image_folder", "from_table", "from_text",
-    "from_torch", "get_dataset", "idx", "stream", "synthetic", "webly", "write_shards",
+    "Split", "corrupt", "from_arrays", "from_hf", "from_image_folder", "from_table", "from_text", "from_torch",
+    "get_dataset", "stream", "write_shards",
 ]  # fmt: skip
+
+for _module in pkgutil.iter_modules(__path__):  # each dataset is registered by the module that reads it
+    importlib.import_module(f"{__name__}.{_module.name}")

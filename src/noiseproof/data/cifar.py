@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, from the python or the binary files, in their folder or still in their archive."""
+"""CIFAR-10 and CIFAR-100, with human labels or their own: python or binary files, in a folder or an archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.sources import DATASETS, PLACES, PathLike, data_root, find
+from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN
 from noiseproof.noise.pickled import IntegerUnpickler
 
@@ -22,10 +22,31 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 PIXELS = 3 * 32 * 32
 LARGEST_FILE = 200 * 2**20  # CIFAR-100's train file has 155 MB
 AGAIN = "Delete it and fetch the dataset again."
+Batch = tuple[NDArray[np.uint8], list[Tensor]]  # pixels (N, 3072), label columns (N,)
+
+
+_PLACES = {
+    10: ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
+    100: ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"),
+}
+
+
+def _register_files(classes: int, md5: str, human_md5: str) -> None:
+    folder, _, archive, _ = places = _PLACES[classes]
+    images = Download(f"https://www.cs.toronto.edu/~kriz/{archive}", md5, archive, folder)
+    human = f"CIFAR-{classes}_human.pt"
+    url = f"https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main/data/{human}"
+    labels = Download(url, human_md5, f"cifar-n/{human}")
+    FILES[f"cifar{classes}"] = OfficialFiles((places,), (images,))
+    FILES[f"cifar{classes}n"] = OfficialFiles((places, (f"cifar-n/{human}", human)), (images, labels))
+
+
+_register_files(10, "c58f30108f718f92721af3b95e74349a", "96644db5574813cae939af5f7f2a0aec")
+_register_files(100, "eb9058c3a382ffc7106e4002c42a8d85", "a67b45c1d7992051865b5c755bd68bb1")
 
 
 def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, bytes]:
-    """The contents of the files ``names``, from a folder or out of a .tar.gz of it; nothing is extracted."""
+    """The contents of the files ``names`` in a folder or in a .tar.gz of it; nothing is extracted."""
     blobs: dict[str, bytes] = {}
     try:
         if place.is_dir():
@@ -46,7 +67,7 @@ def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, by
     return blobs
 
 
-def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> tuple[NDArray[np.uint8], list[Tensor]]:
+def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> Batch:
     """Pixels (N, 3072) and the label lists ``keys`` of one python batch."""
     try:
         batch = IntegerUnpickler(blob, encoding="bytes").load()
@@ -55,13 +76,12 @@ def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> tupl
         shapes = [pixels.shape, *(tuple(column.shape) for column in labels)]
         if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)] or pixels.dtype != np.uint8:
             raise ValueError(f"pixels of {pixels.dtype} and labels of shape {', '.join(map(str, shapes))}")
-    # An unpickler may raise anything on bytes it does not understand.
-    except Exception as error:
+    except Exception as error:  # an unpickler may raise anything on damaged bytes
         raise ValueError(f"Expected a CIFAR python batch of {rows} images in {path}, got {error!r}. {AGAIN}") from error
     return pixels, labels
 
 
-def read_binary(blob: bytes, path: Path, rows: int, labels: int) -> tuple[NDArray[np.uint8], list[Tensor]]:
+def read_binary(blob: bytes, path: Path, rows: int, labels: int) -> Batch:
     """Pixels (N, 3072) and labels of one binary batch: each row is its label bytes, then its pixels."""
     width = labels + PIXELS
     if len(blob) != rows * width:
@@ -70,32 +90,33 @@ def read_binary(blob: bytes, path: Path, rows: int, labels: int) -> tuple[NDArra
     return records[:, labels:], [torch.from_numpy(records[:, i].astype(np.int64)) for i in range(labels)]
 
 
-def _split(batches: list[tuple[NDArray[np.uint8], list[Tensor]]], column: int) -> Split:
+def read_batch(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> Batch:
+    """Pixels and label columns of one batch, whose file is binary if its name ends in .bin."""
+    if path.suffix == ".bin":
+        return read_binary(blob, path, rows, len(keys))
+    return read_pickle(blob, path, rows, keys)
+
+
+def _split(batches: Sequence[Batch], column: int) -> Split:
     pixels = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
     labels = torch.cat([columns[column] for _, columns in batches])
     return Split(torch.from_numpy(pixels), labels, clean=labels)
 
 
-def _folder(name: str, place: Path) -> tuple[str, bool]:
-    """The folder that ``place`` is or holds as an archive, and whether its files are the binary ones."""
-    python, binary, _, packed = PLACES[name][0]
-    return (binary, True) if place.name in (binary, packed) else (python, False)
+def _locate(name: str, data_dir: PathLike | None) -> tuple[Path, str, str]:
+    """The folder or archive, the name of the folder in the archive, and the suffix of its files."""
+    place = find(name, data_dir)
+    python, binary, _, binary_archive = FILES[name].places[0]
+    return (place, binary, ".bin") if place.name in (binary, binary_archive) else (place, python, "")
 
 
 @DATASETS.register("cifar10")
 def cifar10(data_dir: PathLike | None = None) -> Dataset:
     """60 000 photographs of 10 classes, 32 × 32 (Krizhevsky 2009)."""
-    place = find("cifar10", data_dir)
-    folder, binary = _folder("cifar10", place)
-    end = ".bin" if binary else ""
-    names = [f"data_batch_{i}{end}" for i in range(1, 6)] + [f"test_batch{end}"]
+    place, folder, suffix = _locate("cifar10", data_dir)
+    names = [f"data_batch_{i}{suffix}" for i in range(1, 6)] + [f"test_batch{suffix}"]
     blobs = read_members(place, folder, names)
-    batches = [
-        read_binary(blobs[name], place / name, 10_000, 1)
-        if binary
-        else read_pickle(blobs[name], place / name, 10_000, ["labels"])
-        for name in names
-    ]
+    batches = [read_batch(blobs[name], place / name, 10_000, ["labels"]) for name in names]
     return Dataset("cifar10", CIFAR10_CLASSES, _split(batches[:5], 0), _split(batches[5:], 0))
 
 
@@ -104,21 +125,16 @@ def cifar100(data_dir: PathLike | None = None, labels: str = "fine") -> Dataset:
     """60 000 photographs of 100 classes in 20 superclasses, 32 × 32; ``labels`` is ``fine`` or ``coarse``."""
     if labels not in ("fine", "coarse"):
         raise ValueError(f"Expected `labels` to be fine or coarse, got {labels!r}.")
-    place = find("cifar100", data_dir)
-    folder, binary = _folder("cifar100", place)
-    end = ".bin" if binary else ""
-    meta = f"{labels}_label_names.txt" if binary else "meta"
-    blobs = read_members(place, folder, [f"train{end}", f"test{end}", meta])
-    train, test = (
-        read_binary(blobs[part + end], place / (part + end), rows, 2)
-        if binary
-        else read_pickle(blobs[part], place / part, rows, ["coarse_labels", "fine_labels"])
-        for part, rows in (("train", 50_000), ("test", 10_000))
-    )
+    place, folder, suffix = _locate("cifar100", data_dir)
+    meta = f"{labels}_label_names.txt" if suffix else "meta"
+    rows = {f"train{suffix}": 50_000, f"test{suffix}": 10_000}
+    blobs = read_members(place, folder, [*rows, meta])
+    keys = ["coarse_labels", "fine_labels"]
+    train, test = (read_batch(blobs[name], place / name, count, keys) for name, count in rows.items())
     classes = _class_names(blobs[meta], place / meta, labels)
-    column, count = (1, 100) if labels == "fine" else (0, 20)
-    if len(classes) != count:
-        raise ValueError(f"Expected {count} class names in {place / meta}, got {len(classes)}. {AGAIN}")
+    column, num_classes = (1, 100) if labels == "fine" else (0, 20)
+    if len(classes) != num_classes:
+        raise ValueError(f"Expected {num_classes} class names in {place / meta}, got {len(classes)}. {AGAIN}")
     return Dataset("cifar100", classes, _split([train], column), _split([test], column))
 
 

@@ -1,4 +1,4 @@
-"""Downloads from the official sources: resumed where they stopped, checked before they are used, extracted safely."""
+"""Downloads from the official sources: resumed after an interruption, verified by checksum, extracted safely."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from noiseproof.data.sources import DATASETS, PathLike, data_root
+from noiseproof.data.sources import DATASETS, FILES, Download, PathLike, data_root
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all
 
@@ -23,133 +22,62 @@ CHUNK = 2**20
 LARGEST_ARCHIVE = 2**30  # bytes that an archive may unpack to; CIFAR's unpack to 190 MB
 
 
-@dataclass(frozen=True)
-class Download:
-    """One official file: where it is, what it must hash to, where it goes, and the folder it unpacks to."""
-
-    url: str
-    md5: str
-    path: str
-    folder: str | None = None
-
-    @property
-    def name(self) -> str:
-        return PurePosixPath(self.url).name
-
-
-def _idx(base: str, folder: str, md5s: tuple[str, str, str, str]) -> tuple[Download, ...]:
-    stems = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        Download(f"{base}{stem}-ubyte.gz", md5, f"{folder}/raw/{stem}-ubyte.gz")
-        for stem, md5 in zip(stems, md5s, strict=True)
-    )
-
-
-def _cifar(archive: str, md5: str, folder: str) -> Download:
-    return Download(f"https://www.cs.toronto.edu/~kriz/{archive}", md5, archive, folder)
-
-
-def _human(name: str, md5: str) -> Download:
-    return Download(
-        f"https://raw.githubusercontent.com/UCSC-REAL/cifar-10-100n/main/data/{name}", md5, f"cifar-n/{name}"
-    )
-
-
-_CIFAR10 = _cifar("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py")
-_CIFAR100 = _cifar("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python")
-
-DOWNLOADS: dict[str, tuple[Download, ...]] = {
-    "mnist": _idx(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",  # LeCun's own site refuses downloads
-        "MNIST",
-        (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-    ),
-    "fashion-mnist": _idx(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        "FashionMNIST",
-        (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
-        ),
-    ),
-    "cifar10": (_CIFAR10,),
-    "cifar100": (_CIFAR100,),
-    "cifar10n": (_CIFAR10, _human("CIFAR-10_human.pt", "96644db5574813cae939af5f7f2a0aec")),
-    "cifar100n": (_CIFAR100, _human("CIFAR-100_human.pt", "a67b45c1d7992051865b5c755bd68bb1")),
-}
-
-ASK: dict[str, str] = {
-    "clothing1m": "Its makers send the link on request: see https://github.com/Cysu/noisy_label. Unpack the images "
-    "and the annotation lists into the folder clothing1M",
-    "animal10n": "Fill in the form on https://dm.kaist.ac.kr/datasets/animal-10n and unpack the raw images "
-    "(folders training and testing) into the folder ANIMAL-10N",
-    "webvision": "Accept the terms on https://data.vision.ee.ethz.ch/cvl/webvision/dataset2017.html and unpack the "
-    "resized Google images, the validation images and info into the folder webvision",
-}
-
-
 def fetch(
     name: str, data_dir: PathLike | None = None, *, progress: Progress | None = None, base_url: str | None = None
 ) -> tuple[Path, ...]:
-    """Download the official files of ``name`` into the data folder and return where they are.
+    """Download the official files of ``name`` into the data folder and return their paths.
 
-    An interrupted download goes on where it stopped; a file is used only after its checksum matched.
-    ``base_url`` is a mirror that holds the files under their own names.
+    An interrupted download is resumed; a file is used only if its checksum matches. ``base_url`` is a mirror that has
+    the files under their official names.
     """
     root = data_root(data_dir)
-    if name in ASK:
-        raise PermissionError(f"{name} can't be downloaded without asking. {ASK[name]} of {root}.")
-    if name not in DOWNLOADS:
-        DATASETS[name]  # refuses a name that does not exist
+    files = FILES.get(name)
+    if files is None:
+        DATASETS[name]  # refuses an unknown name
         raise ValueError(f"{name} needs no download.")
-    places = []
-    for item in DOWNLOADS[name]:
-        place = root / (item.folder or item.path)
-        unpacked = place.with_name(place.name.removesuffix(".gz"))
-        if unpacked.exists():
-            place = unpacked
-        elif not place.exists():
-            archive = root / item.path
-            here = archive.exists() and md5(archive) == item.md5
-            if not here:
-                url = f"{base_url.rstrip('/')}/{item.name}" if base_url else item.url
-                download(url, archive, item.md5, progress=progress)
-            if item.folder is not None:
-                extract(archive, root, item.folder)
-                if not here:  # an archive that the user put there stays
-                    archive.unlink()
-        places.append(place)
-    return tuple(places)
+    if files.request:
+        raise PermissionError(f"{name} can't be downloaded automatically. {files.request} of {root}.")
+    return tuple(_fetch_one(item, root, progress, base_url) for item in files.downloads)
+
+
+def _fetch_one(item: Download, root: Path, progress: Progress | None, base_url: str | None) -> Path:
+    place = root / (item.folder or item.path)
+    unpacked = place.with_name(place.name.removesuffix(".gz"))
+    if unpacked.exists() or place.exists():
+        return unpacked if unpacked.exists() else place
+    archive = root / item.path
+    was_there = archive.exists() and md5(archive) == item.md5
+    if not was_there:
+        url = f"{base_url.rstrip('/')}/{item.name}" if base_url else item.url
+        download(url, archive, item.md5, progress=progress)
+    if item.folder is not None:
+        extract(archive, root, item.folder)
+        if not was_there:  # an archive that the user put there stays
+            archive.unlink()
+    return place
 
 
 def md5(path: Path) -> str:
-    """The checksum that the official pages give; it guards against accidents, the safe readers against the rest."""
+    """The MD5 checksum, which the official pages publish; it detects accidents, not attacks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def download(url: str, path: Path, checksum: str, *, progress: Progress | None = None, timeout: float = 30) -> None:
-    """Download ``url`` to ``path`` by way of ``path.part``, which a later call continues."""
+    """Download ``url`` to ``path`` through ``path.part``, which a later call resumes."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"Expected an http or https address, got {url!r}.")
     part = path.with_name(path.name + ".part")
     resumed = part.exists() and part.stat().st_size > 0
     _receive(url, part, progress, timeout)
-    found = md5(part)
-    if found != checksum:
+    actual = md5(part)
+    if actual != checksum:
         part.unlink()
-        if resumed:  # the part may have been of another version of the file
+        if resumed:  # the part may belong to another version of the file
             return download(url, path, checksum, progress=progress, timeout=timeout)
         raise ValueError(
-            f"Expected the md5 checksum {checksum} of {url}, got {found}; the download is deleted. "
-            f"Try again, or download the file by other means to {path}."
+            f"Expected the md5 checksum {checksum} of {url}, got {actual}; the download is deleted. "
+            f"Try again, or download the file yourself to {path}."
         )
     os.replace(part, path)
 
@@ -161,11 +89,11 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
         request.add_header("Range", f"bytes={done}-")
     try:
         with urllib.request.urlopen(request, timeout=timeout) as reply:
-            if reply.status != 206:  # the server sends all of it, or there was nothing to resume
+            if reply.status != 206:  # the server sends the whole file
                 done = 0
             length = reply.headers.get("Content-Length")
             total = done + int(length) if length is not None else None
-            part.parent.mkdir(parents=True, exist_ok=True)  # only now: an empty folder would look like the dataset's
+            part.parent.mkdir(parents=True, exist_ok=True)  # not earlier: an empty folder would look like the dataset
             with part.open("ab" if done else "wb") as file:
                 while chunk := reply.read(CHUNK):
                     file.write(chunk)
@@ -175,10 +103,10 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
         if total is not None and done < total:
             raise http.client.IncompleteRead(b"", total - done)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing left to send: the part is whole, or not of this file; the checksum will tell
+        if error.code == 416:  # nothing left to send: the part is complete, or of another file; the checksum decides
             return
         raise ConnectionError(
-            f"{url} answered {error.code} {error.reason}. Download it by other means to {part.with_suffix('')}."
+            f"{url} answered {error.code} {error.reason}. Download it yourself to {part.with_suffix('')}."
         ) from error
     except urllib.error.URLError as error:
         raise ConnectionError(
@@ -187,8 +115,8 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionError(
-            f"The download of {url} broke off after {done} bytes ({type(error).__name__}: {error}). "
-            "Run the same command again: it goes on from there."
+            f"The download of {url} stopped after {done} bytes ({type(error).__name__}: {error}). "
+            "Run the same command again to resume it."
         ) from error
 
 

@@ -1,36 +1,49 @@
-"""The names of the datasets, and where their official files are looked for."""
+"""The registry of datasets, and where the official files of each are found or downloaded from."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from noiseproof.core.grammar import format_call
 from noiseproof.core.registry import Registry
 from noiseproof.data.base import Dataset
 
-DATASETS: Registry[Dataset] = Registry("dataset", returns=Dataset)
-
 PathLike = str | os.PathLike[str]
 
-# Where each dataset's files may be: relative to the data folder, the name of that folder itself, or absolute. One place
-# of each group must be there.
-_CIFAR10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz")
-_CIFAR100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python.tar.gz", "cifar-100-binary.tar.gz")
-PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "mnist": (("MNIST/raw", "MNIST", "mnist"),),
-    "fashion-mnist": (("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "/usr/share/datasets/fashion-mnist"),),
-    "cifar10": (_CIFAR10,),
-    "cifar100": (_CIFAR100,),
-    "cifar10n": (_CIFAR10, ("cifar-n/CIFAR-10_human.pt", "CIFAR-10_human.pt")),
-    "cifar100n": (_CIFAR100, ("cifar-n/CIFAR-100_human.pt", "CIFAR-100_human.pt")),
-    "animal10n": (("ANIMAL-10N", "animal10n", "Animal-10N", "animal-10n"),),
-    "clothing1m": (("clothing1M", "Clothing1M", "clothing1m"),),
-    "webvision": (("webvision", "WebVision", "webvision1.0"),),
-}
-MARKS = {"webvision": "info"}  # what the folder must hold, since others bear its name
+
+@dataclass(frozen=True)
+class Download:
+    """One official file: its address, checksum and path in the data folder, and the folder that it unpacks to."""
+
+    url: str
+    md5: str
+    path: str
+    folder: str | None = None
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.url).name
+
+
+@dataclass(frozen=True)
+class OfficialFiles:
+    """Where the official files of a dataset may be, and how to get them.
+
+    Each group of ``places`` lists alternatives, of which one must exist: a path below the data folder, the name of the
+    data folder itself, or an absolute path.
+    """
+
+    places: tuple[tuple[str, ...], ...]
+    downloads: tuple[Download, ...] = ()
+    request: str = ""  # how to get files that can't be downloaded automatically; ends in the name of their folder
+    marker: str = ""  # what a place must contain, where folders of other things have the same name
+
+
+DATASETS: Registry[Dataset] = Registry("dataset", returns=Dataset)
+FILES: dict[str, OfficialFiles] = {}  # by dataset; those without files have no entry
 
 
 def data_root(data_dir: PathLike | None = None) -> Path:
@@ -38,16 +51,17 @@ def data_root(data_dir: PathLike | None = None) -> Path:
     return Path(data_dir or os.environ.get("NOISEPROOF_DATA") or "~/.cache/noiseproof").expanduser()
 
 
-def find(name: str, data_dir: PathLike | None, group: int = 0, remedy: str = "") -> Path:
-    """The first place of a group of ``name``'s that exists."""
-    root, places = data_root(data_dir), PLACES[name][group]
-    for place in places:
+def find(name: str, data_dir: PathLike | None, group: int = 0) -> Path:
+    """The first existing place of a group of the official files of ``name``."""
+    root, files = data_root(data_dir), FILES[name]
+    for place in files.places[group]:
         path = root if place == root.name else root / place
-        if (path / MARKS.get(name, "")).exists():
+        if (path / files.marker).exists():
             return path
+    fetch = f"Run `noiseproof data fetch {name}`, or set data_dir or NOISEPROOF_DATA to where they are."
     raise FileNotFoundError(
-        f"Expected the files of {name} in {' or '.join(places)} under {root}, found none of them. "
-        + (remedy or f"Run `noiseproof data fetch {name}`, or set data_dir or NOISEPROOF_DATA to where they are.")
+        f"Expected the files of {name} in {' or '.join(files.places[group])} under {root}, found none of them. "
+        + (f"{files.request}." if files.request else fetch)
     )
 
 
@@ -60,7 +74,7 @@ def get_dataset(spec: str = "digits", data_dir: PathLike | None = None, **option
     """
     name, params = DATASETS.parse(spec, options)
     is_plain = all(isinstance(value, str | int | float | list | None) for value in params.values())
-    written = format_call(name, params) if is_plain else ""
+    plain_spec = format_call(name, params) if is_plain else ""
     if data_dir is not None and "data_dir" in DATASETS.parameters(name):
         params["data_dir"] = data_dir
-    return replace(DATASETS.create(name, **params), spec=written)
+    return replace(DATASETS.create(name, **params), spec=plain_spec)
