@@ -69,7 +69,7 @@ def table_of_strategies() -> str:
         given = STRATEGIES.parameters(name).items()
         parameters = ", ".join(k if v is inspect.Parameter.empty else f"{k}={format_value(v)}" for k, v in given)
         summary = (inspect.getdoc(strategy) or "").partition("\n\n")[0].replace("``", "`")
-        captured = "yes" if strategy.capturable or not strategy.writes(*IN_STEP) else "no"
+        captured = "yes" if strategy.capturable or not strategy.overrides(*IN_STEP) else "no"
         rows.append((f"`{name}`", f"`{parameters}`", " ".join(summary.split()), strategy.models, captured))
     return markdown(("name", "parameters", "what it does", "models", "captured"), rows)
 

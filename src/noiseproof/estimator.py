@@ -32,7 +32,7 @@ from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
 from noiseproof.models.timm import without_weights
-from noiseproof.strategies.run import check_scores
+from noiseproof.strategies.base import check_scores
 from noiseproof.strategies.weighting import SampleWeights
 from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
 from noiseproof.train.auto import choose_method, estimate_noise
@@ -256,7 +256,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if weights is None:
             return method
         for strategy in method.strategies:
-            if strategy.writes("step") or strategy.mixes:
+            if strategy.overrides("step") or strategy.mixes:
                 raise ValueError(
                     f"Expected a method with a loss for each row to multiply by `sample_weight`, got {self.method_!r}: "
                     f"`{strategy}` has none. Leave the weights out, or choose another method."

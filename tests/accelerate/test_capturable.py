@@ -85,7 +85,7 @@ class Replayable:
             self.found[strategy.name, name, run.count, phase].add(tuple(operations.seen))
             tensors = [v for v in tree_flatten(strategy.state_dict())[0] if isinstance(v, Tensor)]
             self.found[strategy.name, "memory", phase].add(tuple(tensor.data_ptr() for tensor in tensors))
-            groups = [group for optimizer in run.optimizers for group in optimizer.param_groups]
+            groups = [group for model in run.models for group in model.optimizer.param_groups]
             settings = [{k: v for k, v in group.items() if k not in ("params", "lr")} for group in groups]
             if name in ("gradients", "after_step"):
                 self.found[strategy.name, "optimiser", phase].add(repr(settings))

@@ -52,7 +52,7 @@ def fly(jobs: list[Job], **options: Any) -> list[Outcome]:
 def assert_as_alone(job: Job, outcome: Outcome) -> None:
     alone = train(job.task, job.method, job.settings, seed=job.seed, fabric=double())
     assert isinstance(outcome, Result), outcome
-    pairs = zip([*alone.run.plain_models, *alone.models], [*outcome.run.plain_models, *outcome.models], strict=True)
+    pairs = zip(*([model.plain for model in r.run.models] + r.models for r in (alone, outcome)), strict=True)
     for a, b in pairs:
         for (name, left), right in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
             torch.testing.assert_close(right, left, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")

@@ -64,7 +64,7 @@ def alone(job: Job, out: Path | None = None) -> Result:
 def essence(outcome: Outcome) -> dict[str, Any]:
     """A run's rows and weights."""
     assert isinstance(outcome, Result), outcome
-    models = [dict(model.state_dict()) for model in (*outcome.run.plain_models, *outcome.models)]
+    models = [dict(model.state_dict()) for model in ([model.plain for model in outcome.run.models] + outcome.models)]
     return {"rows": outcome.metrics, "models": models, "stopped": outcome.stopped}
 
 

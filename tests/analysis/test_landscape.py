@@ -24,6 +24,7 @@ from noiseproof.analysis.runs import open_run
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.models.classifier import Classifier, build_classifier
+from noiseproof.strategies import sweep
 from noiseproof.train import Settings, prepare, train
 
 
@@ -277,11 +278,11 @@ def test_landscape_of_a_run(tmp_path: Path) -> None:
     result = train(task, "ln & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"), out=tmp_path)
     run = open_run(tmp_path)
     found = run_landscape(run, rows=10_000, points=3)  # all of the 1437
-    scores = torch.cat([result.run.loss.scores(outs[0]) for _, _, outs in result.run.sweep()])
+    scores = torch.cat([result.run.loss.scores(outs[0]) for _, _, outs in sweep(result.run)])
     expected = F.cross_entropy(scores, task.train.given)
     assert found.centre == pytest.approx(float(expected), rel=1e-5)
     own = run_landscape(run, rows=10_000, points=3, loss="own")
-    outs = [outs[0] for _, _, outs in result.run.sweep()]
+    outs = [outs[0] for _, _, outs in sweep(result.run)]
     whole = Output._make(None if column[0] is None else torch.cat(column) for column in zip(*outs, strict=True))
     assert own.centre == pytest.approx(float(result.run.loss(whole, task.train.given).mean()), rel=1e-5)
     few = run_landscape(run, rows=100, points=3)

@@ -135,7 +135,7 @@ def test_the_folder_says_what_was_run_and_holds_the_librarys_run(finished: tuple
     result = train(task, "gce:q=0.7", settings, fabric=Fabric(accelerator="cpu", devices=1))
     expected = [{name: str(value) for name, value in row.items() if name != "seconds"} for row in result.metrics]
     assert record(folder) == expected
-    for name, value in result.run.plain_models[0].state_dict().items():
+    for name, value in result.run.models[0].plain.state_dict().items():
         assert torch.equal(value, weights(folder)[name])
 
 

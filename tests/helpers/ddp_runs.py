@@ -91,9 +91,11 @@ class InHalves(Strategy):
         self.others = others
 
     def step(self, batch: Batch, run: Run) -> Step:
-        run.models = [Halves(model) for model in run.plain_models]
+        for model in run.models:
+            model.wrapped = Halves(model.plain)
         step = forward_backward(batch, run, self.others)
-        run.models = list(run.plain_models)
+        for model in run.models:
+            model.wrapped = model.plain
         return step
 
 
@@ -125,7 +127,7 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     MODELS.register(NORMALISED)(Normalised)
     found = list(results(2))
-    if found[0].run.rank == 0:
+    if found[0].run.processes.rank == 0:
         tensors = {
             f"{i}/{name}": v.contiguous() for i, result in enumerate(found) for name, v in weights(result).items()
         }

@@ -177,10 +177,11 @@ def predict(model: torch.nn.Module, x: Tensor) -> np.ndarray:
 def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: bool) -> None:
     """ELR+'s code: the other's prediction of plain inputs, its history mixed like the inputs, y·q on CIFAR-100."""
     run = make_run(task, "elr", models=2)
-    teachers = list(make_run(task, models=2).plain_models)
+    teachers = [model.plain for model in make_run(task, models=2).models]
     for teacher in teachers:
         torch.nn.init.normal_(teacher.head.logits.weight, generator=torch.Generator().manual_seed(5))
-    run.evaluated = teachers[::-1]  # none of them is trained: the prediction must come from these
+    for model, teacher in zip(run.models, teachers[::-1], strict=True):
+        model.evaluated = teacher  # none of them is trained: the prediction must come from these
     memory, mixup = ExchangedMemory(beta=0.7, reweigh=reweigh), Mixup(alpha=1.0)
     memory.setup(run)
     random, tables = np.random.default_rng(2), np.zeros((2, len(task.train), K))
@@ -188,7 +189,7 @@ def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: b
         rows = random.permutation(50)[:32]
         plain = make_batch(run, rows)
         batch = mixup.targets(memory.targets(plain, run), run)
-        outs = [run.forward(model, batch.x) for model in run.models]
+        outs = [run.forward(model.wrapped, batch.x) for model in run.models]
         outs = mixup.outputs(memory.outputs(outs, batch, run), batch, run)
         batch = memory.revise(batch, outs, run)
 
@@ -202,7 +203,7 @@ def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: b
             wanted = y * q / (y * q).sum(1, keepdims=True) if reweigh else y
             target = batch.target[m] if reweigh else batch.target
             np.testing.assert_allclose(target.numpy(), wanted, rtol=1e-12)
-    assert all(model.training for model in run.models)
+    assert all(model.wrapped.training for model in run.models)
 
 
 def test_specs_and_refusals() -> None:

@@ -188,7 +188,7 @@ def test_each_network_is_divided_by_the_other(task: Task) -> None:
     x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
     for m in range(2):
         with torch.no_grad():
-            losses = F.cross_entropy(run.plain_models[m](x).logits, run.data.given, reduction="none").numpy()
+            losses = F.cross_entropy(run.models[m].plain(x).logits, run.data.given, reduction="none").numpy()
         scaled = (losses - losses.min()) / (losses.max() - losses.min())
         found = strategy.trust[1 - m]
         assert found is not None
@@ -238,12 +238,12 @@ def test_without_unlabelled_rows_the_labelled_fill_the_steps(task: Task) -> None
     assert set(rows[: len(rows) // 2].tolist()) == set(range(run.num_rows))
     losses = _step(strategy, run, rows[:64]).losses
     assert torch.isfinite(losses).all()
-    assert all(torch.isfinite(p.grad).all() for p in run.plain_models[0].parameters() if p.grad is not None)
+    assert all(torch.isfinite(p.grad).all() for p in run.models[0].plain.parameters() if p.grad is not None)
 
 
 def _step(strategy: DivideMix, run: Run, rows: Tensor) -> Any:
-    for optimizer in run.optimizers:
-        optimizer.zero_grad()
+    for model in run.models:
+        model.optimizer.zero_grad()
     step = strategy.step(make_batch(run, rows), run)
     assert step is not None and step.outs == []
     return step
@@ -251,7 +251,7 @@ def _step(strategy: DivideMix, run: Run, rows: Tensor) -> Any:
 
 def reference_loss(run: Run, m: int, rows: Tensor, trust: np.ndarray, weight: float) -> Tensor:
     """Algorithm 1 and Eqs. 3-12 of DivideMix for a step without augmentation: both views are the same."""
-    own, other = run.plain_models[m], run.plain_models[1 - m]
+    own, other = run.models[m].plain, run.models[1 - m].plain
     x = make_batch(run, rows).x
     with torch.no_grad():
         p, q = softmax(own(x).logits.numpy()), softmax(other(x).logits.numpy())
@@ -285,12 +285,12 @@ def test_a_step_is_that_of_the_paper(task: Task, lambda_u: float) -> None:
     for place, m, progress in [(0, 0, 5.0), (first - 1, 0, 5 + (first - 1) / first), (first + 3, 1, 5 + 3 / second)]:
         run.step = 1000 + place
         step = _step(strategy, run, rows[place])
-        assert all(p.grad is None for p in run.plain_models[1 - m].parameters())
-        found = [p.grad for p in run.plain_models[m].parameters()]
+        assert all(p.grad is None for p in run.models[1 - m].plain.parameters())
+        found = [p.grad for p in run.models[m].plain.parameters()]
         trust = strategy.trust[m]
         assert trust is not None
         loss = reference_loss(run, m, rows[place], trust.numpy(), lambda_u * (progress - 1) / 16)
-        wanted = torch.autograd.grad(loss, list(run.plain_models[m].parameters()))
+        wanted = torch.autograd.grad(loss, list(run.models[m].plain.parameters()))
         assert float(step.losses.mean()) == pytest.approx(loss.item(), rel=1e-12)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
@@ -325,7 +325,7 @@ def test_the_warm_up_penalises_confidence_where_asked(task: Task) -> None:
     assert DivideMix(warmup=1).step(batch, run) is None
     step = DivideMix(warmup=1, penalty=True).step(batch, run)
     assert step is not None and len(step.outs) == 2
-    for m, model in enumerate(run.plain_models):
+    for m, model in enumerate(model.plain for model in run.models):
         z = model(batch.x).logits
         p = z.softmax(1)
         loss = F.cross_entropy(z, batch.given) + (p * p.log()).sum(1).mean()
@@ -346,7 +346,7 @@ def test_two_augmentations(task: Task) -> None:
     other = strategy._second_view(batch, run)
     assert one.shape == batch.x.shape and not torch.equal(one, batch.x) and not torch.equal(one, other)
     seen: list[Tensor] = []
-    run.models[0].register_forward_pre_hook(lambda model, args: seen.append(args[0]))
+    run.models[0].wrapped.register_forward_pre_hook(lambda model, args: seen.append(args[0]))
     strategy._guess(0, torch.stack([batch.x, other], 1), batch, run)
     assert torch.equal(seen[0][0::2], batch.x) and torch.equal(seen[0][1::2], other)
 
@@ -354,7 +354,7 @@ def test_two_augmentations(task: Task) -> None:
 def test_a_mixture_that_collapses(task: Task) -> None:
     """Equal losses, or none that is trusted: an error at first, then the last division stands."""
     run = make_run(task)
-    for model in run.plain_models:
+    for model in (model.plain for model in run.models):
         for parameter in model.parameters():
             parameter.data.zero_()
     with pytest.raises(Undivided, match=r"network 1 .* all the same.*warmup=0"):

@@ -56,19 +56,19 @@ def make_batch(run: Run, rows: Tensor | None = None) -> Batch:
 def gradients(run: Run, batch: Batch, *strategies: Strategy) -> list[Tensor]:
     """The gradient that a step with ``strategies`` hands to the optimiser."""
     for model in run.models:
-        model.zero_grad()
+        model.plain.zero_grad()
     for strategy in strategies:
         strategy.setup(run)
     run.count = batch.count
     forward_backward(batch, run, strategies)
     for strategy in strategies:
         strategy.gradients(run)
-    return [p.grad.clone() for model in run.plain_models for p in model.parameters()]
+    return [p.grad.clone() for model in run.models for p in model.plain.parameters()]
 
 
 def features_and_probs(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
-        model = run.plain_models[0]
+        model = run.models[0].plain
         return model.backbone(batch.x), model(batch.x).logits.softmax(1)
 
 
@@ -82,13 +82,13 @@ def close(a: Any, b: Any) -> None:
 def test_the_numbers_depend_on_seed_purpose_and_step_alone() -> None:
     run = make_run(noisy())
     batch = make_batch(run)
-    first = run.normal("sln", batch, K)
+    first = run.random.normal("sln", batch, K)
     torch.manual_seed(1)
     torch.rand(3)
-    assert torch.equal(run.normal("sln", batch, K), first)
-    others = [run.normal("noise-f 0", batch, K), make_run(noisy(), seed=1).normal("sln", batch, K)]
+    assert torch.equal(run.random.normal("sln", batch, K), first)
+    others = [run.random.normal("noise-f 0", batch, K), make_run(noisy(), seed=1).random.normal("sln", batch, K)]
     run.step = 1
-    others.append(run.normal("sln", batch, K))
+    others.append(run.random.normal("sln", batch, K))
     assert not any(torch.equal(first, other) for other in others)
     numbers = torch.cat([first, *others]).flatten()
     assert abs(torch.corrcoef(torch.stack([first.flatten(), others[2].flatten()]))[0, 1]) < 5 / math.sqrt(first.numel())
@@ -98,7 +98,7 @@ def test_the_numbers_depend_on_seed_purpose_and_step_alone() -> None:
 def test_they_are_standard_normal_and_uniform() -> None:
     run = make_run(noisy(n=20_000))
     batch = make_batch(run)
-    z, u = run.normal("x", batch, K).flatten(), run.uniform("x", batch, K).flatten()
+    z, u = run.random.normal("x", batch, K).flatten(), run.random.uniform("x", batch, K).flatten()
     n = len(z)
     for values, moments in ((z, (0, 1, 0, 3)), (u, (1 / 2, 1 / 3, 1 / 4, 1 / 5))):
         for power, moment in enumerate(moments, 1):
@@ -117,7 +117,7 @@ def test_a_step_of_sln_has_the_gradient_of_the_noisy_label(sigma: float) -> None
     run = make_run(noisy())
     batch = make_batch(run)
     h, S = features_and_probs(run, batch)
-    z = run.normal("sln", batch, K)
+    z = run.random.normal("sln", batch, K)
     target = torch.eye(K, dtype=torch.float64)[batch.given] + sigma * z
     error = (S * target.sum(1, keepdim=True) - target) / len(z)
     *_, weight, bias = gradients(run, batch, StochasticLabelNoise(sigma))
@@ -134,7 +134,7 @@ def test_the_noise_of_sln_in_the_logits_has_the_covariance_of_proposition_2() ->
     plain = gradients(run, batch)[-1]  # the bias of the last layer: ∇_f of the one row
     sigma, columns = 0.7, []
     for k in range(K):
-        run.normal = lambda *_, k=k: torch.eye(K, dtype=torch.float64)[None, k]  # type: ignore[method-assign]
+        run.random.normal = lambda *_, k=k: torch.eye(K, dtype=torch.float64)[None, k]  # type: ignore[method-assign]
         columns.append((gradients(run, batch, StochasticLabelNoise(sigma))[-1] - plain) / sigma)
     A = torch.stack(columns, 1)
     M = K * torch.outer(S, S) - S[:, None] - S
@@ -156,7 +156,7 @@ def test_sln_on_targets_that_are_real_numbers_adds_to_them() -> None:
     run = make_run(noisy())
     soft = torch.full((24, K), 1 / K, dtype=torch.float64)
     batch = make_batch(run).with_target(soft)
-    close(StochasticLabelNoise(2.0).targets(batch, run).target, soft + 2 * run.normal("sln", batch, K))
+    close(StochasticLabelNoise(2.0).targets(batch, run).target, soft + 2 * run.random.normal("sln", batch, K))
 
 
 # Noise on the gradient of the logits (Eq. 2)
@@ -164,7 +164,7 @@ def test_sln_on_targets_that_are_real_numbers_adds_to_them() -> None:
 
 def jacobian(run: Run, batch: Batch) -> Tensor:
     """∇_θ f of each row by itself, (B, K, p)."""
-    model = run.plain_models[0]
+    model = run.models[0].plain
     rows = []
     for x in batch.x:
         logits = model(x[None]).logits[0]
@@ -182,7 +182,7 @@ def test_noise_f_is_equation_2(sigma: float) -> None:
     run = make_run(noisy(n=9))
     batch = make_batch(run)
     J, S = jacobian(run, batch), features_and_probs(run, batch)[1]
-    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + sigma * run.normal("noise-f 0", batch, K)
+    error = S - torch.eye(K, dtype=torch.float64)[batch.given] + sigma * run.random.normal("noise-f 0", batch, K)
     expected = torch.einsum("bk,bkp->p", error, J) / 9
     got = torch.cat([g.flatten() for g in gradients(run, batch, LogitGradientNoise(sigma))])
     close(got, expected)
@@ -195,7 +195,7 @@ def test_noise_f_in_the_weights_has_the_covariance_of_proposition_1() -> None:
     plain = torch.cat([g.flatten() for g in gradients(run, batch)])
     columns = []
     for k in range(K):
-        run.normal = lambda *_, k=k: torch.eye(K, dtype=torch.float64)[None, k]  # type: ignore[method-assign]
+        run.random.normal = lambda *_, k=k: torch.eye(K, dtype=torch.float64)[None, k]  # type: ignore[method-assign]
         noisy_ = torch.cat([g.flatten() for g in gradients(run, batch, LogitGradientNoise(0.3))])
         columns.append((noisy_ - plain) / 0.3)
     A = torch.stack(columns, 1)
@@ -220,7 +220,7 @@ def test_noise_theta_is_equation_1_of_the_mean_over_the_batch() -> None:
     for B in (16, 64):
         batch = make_batch(run, torch.arange(B))
         plain, perturbed = gradients(run, batch), gradients(run, batch, WeightGradientNoise(sigma))
-        generator = run.generator("noise-theta", run.step)
+        generator = run.random.generator("noise-theta", run.step)
         for a, b in zip(plain, perturbed, strict=True):
             z = torch.randn(a.shape, generator=generator, dtype=torch.float64)
             close(b, a + z * sigma / B**0.5)
@@ -249,7 +249,7 @@ def test_the_last_batch_of_an_epoch_has_its_own_root() -> None:
             self.noise: list[Tensor] = []
 
         def gradients(self, run: Run) -> None:
-            grad = run.plain_models[0].head.logits.weight.grad
+            grad = run.models[0].plain.head.logits.weight.grad
             (self.noise if len(self.noise) < len(self.before) else self.before).append(grad.clone())
 
     watch = Watch()
@@ -286,7 +286,7 @@ class WithStatistics(nn.Module):
 def test_the_momentum_model_is_the_average_of_the_papers_recursion() -> None:
     """θ′ ← α·θ′ + (1 − α)·θ over the whole state dict, batch statistics too; whole numbers are left alone."""
     run = make_run(noisy())
-    del run.plain_models[:], run.models[:], run.optimizers[:], run.evaluated[:]
+    run.models.clear()
     model = WithStatistics()
     run.add(model, lambda parameters: torch.optim.SGD(parameters, lr=0.5))
     strategy = MomentumModel(alpha=0.9)
@@ -295,9 +295,9 @@ def test_the_momentum_model_is_the_average_of_the_papers_recursion() -> None:
     expected = {name: value.clone() for name, value in model.state_dict().items()}
     assert run.evaluated == [average] and average is not model
     for _ in range(20):
-        run.optimizers[0].zero_grad()
+        run.models[0].optimizer.zero_grad()
         forward_backward(make_batch(run), run, (strategy,))
-        run.optimizers[0].step()
+        run.models[0].optimizer.step()
         strategy.after_step(run)
         for name, value in model.state_dict().items():
             if value.is_floating_point():
@@ -312,13 +312,13 @@ def test_the_momentum_model_is_the_average_of_the_papers_recursion() -> None:
 @pytest.mark.parametrize("alpha, same", [(0.0, "trained"), (1.0, "first")])
 def test_the_ends_of_alpha(alpha: float, same: str) -> None:
     run = make_run(noisy())
-    first = {name: value.clone() for name, value in run.plain_models[0].state_dict().items()}
+    first = {name: value.clone() for name, value in run.models[0].plain.state_dict().items()}
     strategy = MomentumModel(alpha)
     strategy.setup(run)
     gradients(run, make_batch(run))
-    run.optimizers[0].step()
+    run.models[0].optimizer.step()
     strategy.after_step(run)
-    wanted = first if same == "first" else run.plain_models[0].state_dict()
+    wanted = first if same == "first" else run.models[0].plain.state_dict()
     for name, value in run.evaluated[0].state_dict().items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-14, atol=0)
 
@@ -330,7 +330,7 @@ def test_the_momentum_model_predicts_and_the_trained_one_is_trained() -> None:
     settings = Settings(model="mlp:hidden=[5]", epochs=3, batch_size=16, optimizer="sgd:lr=0.5")
     plain = train(task, "ce", settings, fabric=double())
     averaged = train(task, Method(get_loss("ce"), strategies=(MomentumModel(0.9),)), settings, fabric=double())
-    for a, b in zip(_weights(plain.run.plain_models[0]), _weights(averaged.run.plain_models[0]), strict=True):
+    for a, b in zip(_weights(plain.run.models[0].plain), _weights(averaged.run.models[0].plain), strict=True):
         assert torch.equal(a, b)
     assert [row["train_loss"] for row in plain.metrics] == [row["train_loss"] for row in averaged.metrics]
     assert plain.last["test_loss"] != averaged.last["test_loss"]
@@ -464,8 +464,8 @@ def test_label_correction_looks_at_augmented_inputs_drawn_anew_each_epoch() -> N
     for epoch in (0, 1):
         run.epoch = epoch
         strategy.start_epoch(run)
-        u = run.augment.draw(24, run.generator("label-correction", epoch))
-        weights = {k: v.numpy() for k, v in run.plain_models[0].state_dict().items()}
+        u = run.augment.draw(24, run.random.generator("label-correction", epoch))
+        weights = {k: v.numpy() for k, v in run.models[0].plain.state_dict().items()}
         x = (run.data.x + u).numpy()
         loss = -np.take_along_axis(log_softmax(predict(weights, x)), run.data.given.numpy()[:, None], 1)[:, 0]
         omega = (loss - loss.min()) / (loss.max() - loss.min())
@@ -479,7 +479,7 @@ def test_two_models_correct_by_the_mean_of_their_distributions() -> None:
     strategy = LabelCorrection(0, soft=True)
     strategy.start_epoch(run)
     with torch.no_grad():
-        p = torch.stack([model(run.data.x).logits.softmax(1) for model in run.plain_models]).mean(0)
+        p = torch.stack([model.plain(run.data.x).logits.softmax(1) for model in run.models]).mean(0)
     close(strategy.predicted, p)
     loss = -p.log().gather(1, run.data.given[:, None])[:, 0]
     close(strategy.kept, (loss - loss.min()) / (loss.max() - loss.min()))
@@ -487,7 +487,7 @@ def test_two_models_correct_by_the_mean_of_their_distributions() -> None:
 
 def test_where_all_losses_are_equal_every_label_stays() -> None:
     run = make_run(noisy())
-    for parameter in run.plain_models[0].parameters():
+    for parameter in run.models[0].plain.parameters():
         parameter.detach().zero_()
     strategy = LabelCorrection(0)
     strategy.start_epoch(run)
@@ -509,11 +509,11 @@ def test_before_its_epoch_label_correction_changes_nothing() -> None:
 
 def test_label_correction_leaves_models_as_they_were() -> None:
     run = make_run(noisy())
-    before = [value.clone() for value in run.plain_models[0].state_dict().values()]
-    run.plain_models[0].train()
+    before = [value.clone() for value in run.models[0].plain.state_dict().values()]
+    run.models[0].plain.train()
     LabelCorrection(0).start_epoch(run)
-    assert run.plain_models[0].training
-    assert all(torch.equal(a, b) for a, b in zip(before, run.plain_models[0].state_dict().values(), strict=True))
+    assert run.models[0].plain.training
+    assert all(torch.equal(a, b) for a, b in zip(before, run.models[0].plain.state_dict().values(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -579,8 +579,8 @@ def test_two_processes_with_an_odd_row_add_the_noise_of_one(strategy: Callable[.
     """The second process fills its share of three rows up: that row adds nothing, neither its own nor noise."""
     run = make_run(noisy())
     alone = gradients(run, make_batch(run, torch.tensor([0, 1, 2])), strategy(0.5))
-    run.world_size, each = 2, []
-    for run.rank, rows, counts in ((0, [0, 1], [1.0, 1.0]), (1, [2, 0], [1.0, 0.0])):
+    run.processes.world_size, each = 2, []
+    for run.processes.rank, rows, counts in ((0, [0, 1], [1.0, 1.0]), (1, [2, 0], [1.0, 0.0])):
         share = replace(
             make_batch(run, torch.tensor(rows)),
             all_rows=torch.tensor([0, 1, 2]),

@@ -67,7 +67,7 @@ def test_divided_rows_are_not_drawn_anew() -> None:
 
     parts = get_strategy("class-balanced:per_class=20"), get_strategy("dividemix:warmup=1"), Rows()
     result = train(task, Method(get_loss("ce"), strategies=parts), settings)
-    drawn = ClassBalanced(task.train.given, per_class=20, seed=result.run.seed_for("class-balanced"))
+    drawn = ClassBalanced(task.train.given, per_class=20, seed=result.run.random.seed_for("class-balanced"))
     for epoch, rows in seen:  # labelled and unlabelled, of those that were drawn
         assert set(rows.tolist()) <= set(drawn.draw(epoch).tolist()) and len(rows) > 50
     assert [epoch for epoch, _ in seen] == [0, 1, 2]

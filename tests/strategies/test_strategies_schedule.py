@@ -174,9 +174,9 @@ class Watch(Strategy):
     def start_epoch(self, run: Run) -> None:
         weights, averages = (
             [value.clone() for model in models for value in model.state_dict().values()]
-            for models in (run.plain_models, run.evaluated)
+            for models in ([model.plain for model in run.models], run.evaluated)
         )
-        self.seen.append((weights, averages, sum(len(optimizer.state) for optimizer in run.optimizers)))
+        self.seen.append((weights, averages, sum(len(model.optimizer.state) for model in run.models)))
 
     def __deepcopy__(self, memo: Any) -> Watch:
         return self

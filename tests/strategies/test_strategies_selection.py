@@ -234,11 +234,11 @@ def test_two_processes_select_what_one_does(task: Task, strategy: Strategy, rows
     margins = z.gather(2, y)[..., 0] - z.scatter(2, y, -math.inf).logsumexp(2)
     whole = -margins.T if strategy.parameters.get("by") == "margin" else losses.T  # (B, 2)
     sent: list[Tensor] = []
-    run.world_size = 2
-    run.gather = lambda values, batch: sent.append(values) or whole  # type: ignore[method-assign, func-returns-value]
+    run.processes.world_size = 2
+    run.processes.gather = lambda values, batch: sent.append(values) or whole  # type: ignore[method-assign, func-returns-value]
     places = torch.arange(64).reshape(2, 32) % rows  # of 63 rows: the last place of the second process only fills up
     parts = []
-    for run.rank, place in enumerate(places):
+    for run.processes.rank, place in enumerate(places):
         given = batch.given[place]
         own = replace(batch, x=batch.x[place], target=given, given=given, rows=batch.rows[place])
         parts.append(strategy.weights(losses[:, place], [Output(o.logits[place]) for o in outs], own, run))
@@ -251,7 +251,7 @@ def predicted(run: Run) -> np.ndarray:
     """p_y of each row of the training set under each model, (N, M)."""
     x = run.prepare(torch.as_tensor(run.data.x), run.normalise)
     with torch.no_grad():
-        probs = np.stack([model(x).logits.softmax(1).numpy() for model in run.plain_models], 2)
+        probs = np.stack([model.plain(x).logits.softmax(1).numpy() for model in run.models], 2)
     return probs[np.arange(run.num_rows), run.data.given.numpy()]
 
 

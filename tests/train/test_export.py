@@ -18,6 +18,7 @@ from noiseproof.estimator import NoisyLabelClassifier
 from noiseproof.heads.base import HEADS, Head
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier
+from noiseproof.strategies import log_probs, sweep
 from noiseproof.train import Method, Result, Settings, prepare, train
 from noiseproof.train.export import Predictor, export
 from noiseproof.train.methods import METHODS
@@ -36,8 +37,8 @@ def trained(dataset: str, method: str, model: str) -> tuple[Result, torch.Tensor
 @torch.no_grad()
 def said(result: Result, x: torch.Tensor) -> torch.Tensor:
     """What the run itself predicts of raw inputs."""
-    (outs,) = (outs for _, _, outs in result.run.sweep(x))
-    return result.run.log_probs(outs).exp()
+    (outs,) = (outs for _, _, outs in sweep(result.run, x))
+    return log_probs(result.run.loss, outs).exp()
 
 
 def in_onnx(path: Path, x: torch.Tensor) -> Any:

@@ -55,10 +55,10 @@ class Spy(Strategy):
         self.softmaxes: list[np.ndarray[Any, Any]] = []
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        model = run.plain_models[0].eval()
+        model = run.models[0].plain.eval()
         if self.augmented:
             assert run.augment is not None
-            drawn = derive_generator(run.seed, zlib.crc32(b"chen"), run.epoch)
+            drawn = derive_generator(run.random.seed, zlib.crc32(b"chen"), run.epoch)
             x = run.augment.apply(self.x, run.augment.draw(len(self.x), drawn))
         else:
             assert run.normalise is not None

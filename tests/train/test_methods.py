@@ -85,7 +85,7 @@ def test_trains(name: str, digits: Task) -> None:
         method.head,
         input_shape=digits.input_shape,
         num_outputs=method.loss.num_outputs(10),
-        generator=result.run.generator("init", 0, device="cpu"),
+        generator=result.run.random.generator("init", 0, device="cpu"),
     )
     for (layer, now), before in zip(result.models[0].named_parameters(), first.parameters(), strict=True):
         # peer charges and refunds the shares of labels alike, which leaves the last bias as it was.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from noiseproof import get_loss
 from noiseproof.data import get_dataset
-from noiseproof.strategies import Batch, Run, corrected_targets, update_average
+from noiseproof.strategies import Batch, Run, corrected_targets, predict_log_probs, update_average
 from noiseproof.strategies.correction import LabelCorrection
 from noiseproof.train import Settings, prepare, train
 from noiseproof.train.methods import Method
@@ -83,7 +83,7 @@ class Recorded(LabelCorrection):
     """Label correction that adds to SEEN what each epoch's correction saw and made; runs have a copy of their own."""
 
     def start_epoch(self, run: Run) -> None:
-        log_p = run.merge([(rows, counts, run.log_probs(outs)) for rows, counts, outs in run.sweep()])
+        log_p = predict_log_probs(run)
         super().start_epoch(run)
         rows = torch.arange(run.num_rows)
         batch = Batch(log_p, run.data.given, run.data.given, rows, rows)

@@ -241,7 +241,7 @@ def test_the_momentum_model_is_what_is_evaluated() -> None:
     data = task()
     result, spy = run(data, MomentumModel(0.5))
     check(result, data, spy)
-    assert spy.after[-1][0].head.logits.weight.ne(result.run.plain_models[0].head.logits.weight).any()  # type: ignore[union-attr]
+    assert spy.after[-1][0].head.logits.weight.ne(result.run.models[0].plain.head.logits.weight).any()  # type: ignore[union-attr]
 
 
 def test_rows_that_an_epoch_leaves_out_do_not_count() -> None:
@@ -266,7 +266,7 @@ class Mixes(Strategy):
     """Trains on sums of two inputs, so that a step has no output of a sample."""
 
     def step(self, batch: Batch, run: Run) -> Step:
-        out = run.forward(run.models[0], (batch.x + batch.x.flip(0)) / 2)
+        out = run.forward(run.models[0].wrapped, (batch.x + batch.x.flip(0)) / 2)
         losses = (run.loss(out, batch.target) + run.loss(out, batch.target.flip(0)))[None] / 2
         run.backward(losses, batch)
         return Step([], losses.detach(), None)
@@ -309,7 +309,7 @@ def test_samples_of_mixtures_are_what_the_trained_models_say_after_the_epoch(tmp
     data = task()
     result, _ = run(data, Mixes(), MomentumModel(0.9), out=tmp_path, samples=True)
     given = data.train.given.numpy()
-    z = logits_of(result.run.plain_models, data.train.x)[0]
+    z = logits_of([model.plain for model in result.run.models], data.train.x)[0]
     assert not np.allclose(z, logits_of(result.models, data.train.x)[0], atol=1e-2)
     found = load_file(tmp_path / "samples" / f"epoch-{SETTINGS.epochs:04d}.safetensors")
     others = z.copy()

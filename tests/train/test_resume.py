@@ -182,7 +182,7 @@ def test_what_an_optimiser_remembers_lies_as_its_weights_do(
         train(task(), "ce", settings, out=tmp_path, max_steps=4)
     result = train(task(), "ce", settings, out=tmp_path, resume=True)
     assert any(not weight.is_contiguous() for weight in result.models[0].parameters())
-    for weight, kept in result.run.optimizers[0].state.items():
+    for weight, kept in result.run.models[0].optimizer.state.items():
         assert all(value.stride() == weight.stride() for value in kept.values() if value.shape == weight.shape)
     whole = train(task(), "ce", settings)
     same(result.models[0].state_dict(), whole.models[0].state_dict())
@@ -418,7 +418,7 @@ def test_numbers_of_numpy_are_saved_as_pythons(tmp_path: Path) -> None:
     for seed, message in ((2**63, "below 2"), (1.5, "integer"), (-1, "at least 0")):
         with pytest.raises(ValueError, match=message):
             train(task(), "ce", SETTINGS, seed=seed)
-    assert train(task(), "ce", SETTINGS, seed=2**53 + 1).run.seed == 2**53 + 1
+    assert train(task(), "ce", SETTINGS, seed=2**53 + 1).run.random.seed == 2**53 + 1
     with pytest.raises(ValueError, match="Expected `max_steps` to be an integer of at least 1, got 0"):
         train(task(), "ce", SETTINGS, max_steps=0)
 

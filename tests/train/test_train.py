@@ -83,7 +83,7 @@ def with_(*strategies: Strategy, loss: str = "ce") -> Method:
 
 
 def weights(result: Result) -> list[Tensor]:
-    return list(result.run.plain_models[0].state_dict().values())
+    return list(result.run.models[0].plain.state_dict().values())
 
 
 def same(a: Result, b: Result) -> bool:
@@ -101,10 +101,10 @@ class Spy(Strategy):
         self.rates: list[float] = []
 
     def setup(self, run: Run) -> None:
-        self.first = copy.deepcopy(run.plain_models[0])
+        self.first = copy.deepcopy(run.models[0].plain)
 
     def start_epoch(self, run: Run) -> None:
-        self.rates.append(run.optimizers[0].param_groups[0]["lr"])
+        self.rates.append(run.models[0].optimizer.param_groups[0]["lr"])
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         self.steps.append((run.epoch, batch.rows.clone()))
@@ -327,7 +327,7 @@ def test_dropout_differs_from_step_to_step_and_is_off_at_test() -> None:
 
     class Look(Strategy):
         def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-            with run.own_randomness():
+            with run.random.eager_step():
                 kept.append(torch.rand(3))
             return outs
 
@@ -526,7 +526,7 @@ def test_a_last_row_by_itself_joins_the_first_batch_where_batches_are_normalised
 
 def test_every_process_gets_two_rows_to_normalise() -> None:
     run = train(toy(13), "ce", Settings(model="test-norm", epochs=1, batch_size=4), fabric=double()).run
-    run.world_size = 2
+    run.processes.world_size = 2
     assert [len(part) for part in _parts(torch.arange(10), 4, False, run)] == [6, 4]
     assert [len(part) for part in _parts(torch.arange(11), 4, False, run)] == [4, 4, 3]
     assert [len(part) for part in _parts(torch.arange(10), 4, True, run)] == [4, 4]
@@ -611,7 +611,7 @@ def test_weights_that_break_in_the_very_last_step_are_noticed(tmp_path: Path, ou
     class Break(Strategy):
         def after_step(self, run: Run) -> None:
             if run.step == 7:  # the eighth and last
-                run.plain_models[0].head.logits.bias.detach()[0] = math.nan
+                run.models[0].plain.head.logits.bias.detach()[0] = math.nan
 
     settings = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=16)
     task = prepare(get_dataset("two-moons:n=64,n_test=10"), "symmetric:rate=0.4", validation=0.01)
@@ -624,7 +624,7 @@ def test_a_resumed_run_names_the_step_of_the_whole_run(tmp_path: Path) -> None:
     class Break(Strategy):
         def gradients(self, run: Run) -> None:
             if run.step == 6:
-                run.plain_models[0].head.logits.bias.grad[0] = math.inf  # type: ignore[union-attr, index]
+                run.models[0].plain.head.logits.bias.grad[0] = math.inf  # type: ignore[union-attr, index]
 
     settings = Settings(model="mlp:hidden=[8]", epochs=3, batch_size=16, checkpoint_steps=1)
     with pytest.raises(Interrupted):

@@ -23,9 +23,11 @@ from noiseproof.analysis.predictions import histogram, stacked
 from noiseproof.analysis.runs import OF_A_SEED, NotARun, RunFolder
 from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import parse_call
+from noiseproof.core.output import Output
 from noiseproof.heads import HEADS
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.logistic_normal import negative_log_normal
+from noiseproof.strategies import per_row
 from noiseproof.strategies.correction import LabelCorrection
 
 if TYPE_CHECKING:
@@ -619,16 +621,17 @@ def residuals(run: RunFolder) -> dict[str, Array]:
     result = run.result()
     if not isinstance(loss := result.run.loss, LN):
         raise NotARun(f"Expected a Logistic-Normal likelihood in {run.folder}, got `{loss}`. Use the method `ln`.")
-    parts = []
-    for rows, counts, outs in result.run.sweep():
+
+    def compute(rows: torch.Tensor, outs: list[Output]) -> torch.Tensor:
         error = loss.error(outs[0].logits, result.run.data.given[rows])
         plain = error.square().sum(1)
         spread = loss.distribution(outs[0])
         with_error, without = (
             negative_log_normal(e, spread.lam, spread.root, spread.scale) for e in (error, torch.zeros_like(error))
         )
-        parts.append((rows, counts, torch.stack([plain, 2 * (with_error - without)], 1)))
-    plain, learned = result.run.merge(parts).cpu().numpy().T
+        return torch.stack([plain, 2 * (with_error - without)], 1)
+
+    plain, learned = per_row(result.run, compute).cpu().numpy().T
     return {"Σ = I": plain} if loss.covariance == "identity" else {"Σ = I": plain, "Σ_θ": learned}
 
 

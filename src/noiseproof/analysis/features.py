@@ -15,7 +15,7 @@ from noiseproof.analysis.predictions import STAGE, part_labels, stacked
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.run import evaluating
+from noiseproof.strategies.sweeps import evaluating, predict_log_probs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,7 @@ def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
         )
     state, points = run.result().run, torch.as_tensor(data.x)
     grid = plane_grid(points.cpu(), resolution=resolution)
-    p = state.predict(torch.as_tensor(grid).float()).exp().cpu().numpy()  # (resolution², 2)
+    p = predict_log_probs(state, torch.as_tensor(grid).float()).exp().cpu().numpy()  # (resolution², 2)
     over = pd.DataFrame({"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)})
     x, given = points.cpu().double().numpy(), data.given.cpu().numpy()
     right = np.ones(len(given), bool) if data.clean is None else given == data.clean.cpu().numpy()

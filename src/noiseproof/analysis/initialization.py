@@ -169,11 +169,11 @@ class _FirstLook(Strategy):
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         parts = torch.split(rows[: self.limit], run.batch_size)
-        with torch.no_grad(), run.own_randomness():
+        with torch.no_grad(), run.random.eager_step():
             # As in training: without batch statistics, logits of an untrained network have another scale.
             for part in parts:
                 batch = run.make_batch(part, next(read_batches(run.data.x, [part])))
-                self.logits.append(run.loss.scores(run.forward(run.models[0], batch.x)).cpu())
+                self.logits.append(run.loss.scores(run.forward(run.models[0].wrapped, batch.x)).cpu())
                 self.labels.append(batch.given.cpu())
         raise _Enough
 

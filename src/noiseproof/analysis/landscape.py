@@ -23,7 +23,7 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses.engine import wide
-from noiseproof.strategies.run import evaluating
+from noiseproof.strategies.sweeps import evaluating
 
 if TYPE_CHECKING:
     import pandas as pd

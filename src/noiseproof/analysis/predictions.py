@@ -20,6 +20,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import parse_call
 from noiseproof.data.base import derive_generator, shuffled, take
 from noiseproof.noise.human import CIFAR10N
+from noiseproof.strategies import predict_log_probs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -541,7 +542,7 @@ def predict(
     result = run.result(accelerator)
     corrected = corrected_labels(result.strategies, given) if part == "train" else None
     chosen = shuffled(len(given), derive_generator(seed, 0))[:rows].sort().values
-    p = result.run.predict(take(run.inputs(part), chosen)).double().exp().cpu().numpy()
+    p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
     clean, corrected = (None if labels is None else labels[index] for labels in (clean, corrected))
     return Predictions(given[index], p, clean, corrected, run.classes, index)

@@ -23,7 +23,7 @@ from noiseproof.data.base import take
 from noiseproof.heads import HEADS
 from noiseproof.losses import get_loss
 from noiseproof.models.timm import without_weights
-from noiseproof.strategies import get_strategy
+from noiseproof.strategies import get_strategy, predict_log_probs
 from noiseproof.train import Method, Result, Settings, Task
 from noiseproof.train.loop import checksum, reopen
 from noiseproof.train.settings import PRECISIONS, make_fabric
@@ -266,7 +266,7 @@ class RunFolder:
 
     def log_probs(self, part: Part = "test") -> Array:
         """Logarithms of what the run predicts for each row of a part, not augmented: (N, K), averaged over models."""
-        return self._result.run.predict(self.inputs(part)).numpy()
+        return predict_log_probs(self._result.run, self.inputs(part)).numpy()
 
     def _lacks(self, what: str) -> NotARun:
         return NotARun(f"Expected {what} in {self.folder}, got none: an earlier version trained it. Train it again.")

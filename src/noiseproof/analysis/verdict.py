@@ -279,7 +279,7 @@ class Probe:
 class _Watch(Strategy):
     """Notes what each of the first ``steps`` does; an epoch ends where they are used up."""
 
-    watches = True
+    observes = True
 
     def __init__(self, steps: int) -> None:
         self.steps = steps

@@ -26,6 +26,7 @@ from noiseproof.audit.records import Records
 from noiseproof.audit.rows import labels_in, open_labels
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.labels import read_labels
+from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
 
 if TYPE_CHECKING:
@@ -427,8 +428,7 @@ class Retraining:
             task = self.task(labels)
             assert task.test is not None
             run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
-            parts = [(i, counts, run.log_probs(outs).argmax(1)) for i, counts, outs in run.sweep(task.test.x)]
-            predicted[when] = run.merge(parts, len(task.test)).cpu().numpy()
+            predicted[when] = predict_log_probs(run, task.test.x).argmax(1).cpu().numpy()
         right = {when: guess == self.corrected[self.held] for when, guess in predicted.items()}
         gain = right["after"].astype(float) - right["before"]
         spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.losses.gaussian import Het
 from noiseproof.train import Result
 from noiseproof.train.checkpoint import write_text
 
@@ -126,7 +125,7 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
     found: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}
     found |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
     if isinstance(outcome, Result):
-        found |= {"samples": next((p.samples for p in outcome.run.loss.modules() if isinstance(p, Het)), None)}
+        found |= {"samples": outcome.run.loss.samples}
         found |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
         found |= {"last": outcome.last, "best": outcome.best, "oracle": outcome.oracle}
         found |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}

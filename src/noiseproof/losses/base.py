@@ -64,6 +64,8 @@ class Loss(nn.Module):
     independent_rows: bool = True  # a row's loss does not depend on the other rows
     relative: bool = True  # a number that is added to all logits of a row changes nothing
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
+    extra_scores: int = 0  # columns of ``scores`` that belong to no class
+    samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
     weight: Tensor | None
     _closed: ClassVar[bool] = False  # whether ``slope`` gives the gradient
 
@@ -114,6 +116,8 @@ class Loss(nn.Module):
         self.linear = all(loss.linear for loss in losses)
         self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
+        self.extra_scores = max(loss.extra_scores for loss in losses)
+        self.samples = next((loss.samples for loss in losses if loss.samples is not None), None)
         own = {str(part) for loss in losses for part in loss.predictors()}
         if len(own) > 1 or len({loss.implied for loss in losses}) > 1:
             named = sorted(own if len(own) > 1 else map(str, losses))

@@ -135,6 +135,7 @@ class LN(Loss):
         self.nll = check_flag("nll", nll)
         self.needs = frozenset({"logits"} | NEEDS[covariance])
         self.implied, self.relative = 0 if self.dummy else 1, False
+        self.extra_scores = int(self.dummy and self.predict == "released")
 
     def _aim(self, num_classes: int) -> float:
         """τ·C, the logit that a label aims at: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""

@@ -4,9 +4,11 @@ from noiseproof.strategies import correction, memory, mixing, momentum, perturb,
 from noiseproof.strategies.base import STRATEGIES, Batch, Step, Strategy, get_strategy, register
 from noiseproof.strategies.correction import corrected_targets
 from noiseproof.strategies.momentum import update_average
-from noiseproof.strategies.run import Run
+from noiseproof.strategies.run import Run, TrainedModel
+from noiseproof.strategies.sweeps import log_probs, per_row, predict_log_probs, sweep
 
 __all__ = [
-    "STRATEGIES", "Batch", "Run", "Step", "Strategy", "corrected_targets", "correction", "get_strategy", "memory",
-    "mixing", "momentum", "perturb", "process", "register", "sampling", "schedule", "selection", "update_average",
+    "STRATEGIES", "Batch", "Run", "Step", "Strategy", "TrainedModel", "corrected_targets", "correction",
+    "get_strategy", "log_probs", "memory", "mixing", "momentum", "per_row", "perturb", "predict_log_probs",
+    "process", "register", "sampling", "schedule", "selection", "sweep", "update_average",
 ]  # fmt: skip

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
-from noiseproof.strategies.base import Batch, Strategy
-from noiseproof.strategies.run import Run, check_scores
+from noiseproof.strategies.base import Batch, Strategy, check_scores
+from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import per_row
 
 COLUMNS = ("times", "missed", "doubt")
 
@@ -31,7 +32,7 @@ class _Averages(Strategy):
         self.sums = torch.zeros(num_rows, len(COLUMNS), device=run.device, dtype=torch.float32)
 
     @torch.no_grad()
-    def _said(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
+    def _row_values(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
         """(b, K + 3), of several models the mean: probabilities, one, whether the label was missed, doubt."""
         each = []
         for out in outs:
@@ -41,10 +42,10 @@ class _Averages(Strategy):
             each.append(torch.cat([scores.softmax(1), torch.stack([part.to(scores.dtype) for part in parts], 1)], 1))
         return torch.stack(each).mean(0).to(torch.float32)
 
-    def _add(self, rows: Tensor, said: Tensor) -> None:
+    def _add(self, rows: Tensor, values: Tensor) -> None:
         K = self.probs.shape[1]
-        self.probs.index_add_(0, rows, said[:, :K])
-        self.sums.index_add_(0, rows, said[:, K:])
+        self.probs.index_add_(0, rows, values[:, :K])
+        self.sums.index_add_(0, rows, values[:, K:])
 
     def mean(self, name: str) -> Tensor:
         """``probs`` (N, K), or one of the columns (N,), averaged over the times a row was seen."""
@@ -69,8 +70,8 @@ class HeldOutAverages(_Averages):
         self.labels = self.labels.to(run.device)
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        found = [(rows, counts, self._said(outs, self.labels[rows], run)) for rows, counts, outs in run.sweep(self.x)]
-        self._add(torch.arange(len(self.labels), device=run.device), run.merge(found, len(self.labels)))
+        values = per_row(run, lambda rows, outs: self._row_values(outs, self.labels[rows], run), self.x)
+        self._add(torch.arange(len(values), device=run.device), values)
 
 
 class TrainingAverages(_Averages):
@@ -80,7 +81,7 @@ class TrainingAverages(_Averages):
     """
 
     capturable = True
-    watches = True
+    observes = True
 
     def setup(self, run: Run) -> None:
         self._begin(run.num_rows, run)
@@ -88,14 +89,14 @@ class TrainingAverages(_Averages):
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         if not any(strategy.mixes for strategy in run.strategies):
-            self._add(batch.all_rows, run.gather(self._said(outs, batch.given, run), batch))
+            self._add(batch.all_rows, run.processes.gather(self._row_values(outs, batch.given, run), batch))
         return outs
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         if self._times() == self.before:
-            swept = run.sweep(models=run.trained)
-            said = [(rows, counts, self._said(outs, run.data.given[rows], run)) for rows, counts, outs in swept]
-            self._add(torch.arange(run.num_rows, device=run.device), run.merge(said))
+            given, models = run.data.given, [model.trained for model in run.models]
+            values = per_row(run, lambda rows, outs: self._row_values(outs, given[rows], run), models=models)
+            self._add(torch.arange(run.num_rows, device=run.device), values)
         self.before = self._times()
 
     def _times(self) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
+from noiseproof.losses import Loss
 from noiseproof.losses.margin import CE
 from noiseproof.strategies.batch import Batch as Batch
 from noiseproof.strategies.batch import Step as Step
@@ -31,36 +32,55 @@ def get_strategy(spec: str, **params: Any) -> Strategy:
     return STRATEGIES.create(name, **values)
 
 
-_SAME = "the given one where it changes nothing"
-_ANSWERS: dict[str, tuple[tuple[type, ...], str]] = {  # of hooks: their types, and in words
+_UNCHANGED = "the given one where it changes nothing"
+_RETURNS: dict[str, tuple[tuple[type, ...], str]] = {  # types that each hook may return, and their description
     "rows": ((Tensor,), "the numbers of the rows to train on, one at least"),
-    "targets": ((Batch,), f"a Batch, {_SAME}"),
-    "outputs": ((list,), f"a list of Output, {_SAME}"),
-    "revise": ((Batch,), f"a Batch, {_SAME}"),
+    "targets": ((Batch,), f"a Batch, {_UNCHANGED}"),
+    "outputs": ((list,), f"a list of Output, {_UNCHANGED}"),
+    "revise": ((Batch,), f"a Batch, {_UNCHANGED}"),
     "weights": ((Tensor, type(None)), "a factor for each of the `losses` in their shape {shape}, or None"),
     "step": ((Step, type(None)), "a Step or None"),
 }
 
 
-def answered(strategy: Strategy, hook: str, given: Any, *more: Any) -> Any:
-    """What a strategy's ``hook`` says of ``given``; refused where the loop could not use it, without reading values."""
-    got = getattr(strategy, hook)(given, *more)
-    types, expected = _ANSWERS[hook]
-    fits = isinstance(got, types)
-    if fits and hook == "weights" and got is not None:
-        fits = got.shape == given.shape
+def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
+    """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading tensors' values."""
+    result = getattr(strategy, hook)(value, *context)
+    types, expected = _RETURNS[hook]
+    fits = isinstance(result, types)
+    if fits and hook == "weights" and result is not None:
+        fits = result.shape == value.shape
     elif fits and hook == "rows":
-        fits = got.dim() == 1 and len(got) > 0 and got.dtype is not torch.bool
+        fits = result.dim() == 1 and len(result) > 0 and result.dtype is not torch.bool
     if not fits:
-        said = expected.format(shape=tuple(given.shape)) if hook == "weights" else expected
-        found = f"{got.dtype} of shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
-        who = strategy.name or type(strategy).__name__
-        raise TypeError(f"Expected `{hook}` of the strategy {who!r} to return {said}, got {found}.")
-    return got
+        expected = expected.format(shape=tuple(value.shape)) if hook == "weights" else expected
+        is_tensor = isinstance(result, Tensor)
+        actual = f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
+        name = strategy.name or type(strategy).__name__
+        raise TypeError(f"Expected `{hook}` of the strategy {name!r} to return {expected}, got {actual}.")
+    return result
+
+
+def check_scores(loss: Loss, user: str) -> None:
+    """Refuse a loss with scores of classes that no label has, since ``user`` needs one score for each class."""
+    if loss.extra_scores:
+        raise ValueError(
+            f"Expected a score for each class for {user}, got one more of the dummy class (predict=released). "
+            "Use predict=classes."
+        )
+
+
+def check_real_targets(loss: Loss, user: str) -> None:
+    """Refuse a loss that takes class indices only, since ``user`` makes targets that are distributions."""
+    if loss.class_indices_only:
+        raise ValueError(
+            f"Expected a loss that takes real-valued targets for {user}, got `{loss}`: a shift needs one labelled "
+            "logit. Use the loss without remargin."
+        )
 
 
 class Strategy:
-    """One part of a method. Every hook defaults to "change nothing"; a subclass writes those that it needs.
+    """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those that it needs.
 
     The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers between steps goes
     into ``state_dict``, else a killed run cannot resume exactly.
@@ -69,35 +89,36 @@ class Strategy:
     name: ClassVar[str] = ""
     models: ClassVar[int] = 1  # how many are trained side by side
     adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
-    validates: ClassVar[bool] = False  # whether it looks at the accuracy on held-out rows
-    capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, so that a CUDA graph holds
-    watches: ClassVar[bool] = False  # whether it changes nothing of the training, so that a step may pass it by
-    mixes: ClassVar[bool] = False  # whether inputs are mixed, so that what models say in a step is of no single row
+    validates: ClassVar[bool] = False  # whether it needs the accuracy on held-out rows
+    capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
+    observes: ClassVar[bool] = False  # whether it leaves the training unchanged, so that a step may skip it
+    mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
+    predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
 
     def start_epoch(self, run: Run) -> None:
-        """Before each epoch; whole-set passes (``run.sweep``) belong here."""
+        """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
 
     def phase(self, run: Run) -> Hashable:
-        """What hooks inside a step decide by in Python in this epoch; where it changes, a step is captured anew."""
+        """What the hooks inside a step branch on in this epoch; a change captures the step anew."""
         return None
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
-        """The rows that this epoch sees, in their order."""
+        """The rows that this epoch trains on, in order."""
         return rows
 
     def targets(self, batch: Batch, run: Run) -> Batch:
-        """What the batch is trained towards, before the models see it."""
+        """The batch with other inputs or targets, before the forward pass."""
         return batch
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-        """What the models said, before the loss sees it."""
+        """The outputs of the models, before the loss."""
         return outs
 
     def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
-        """The targets again, now that the models have spoken."""
+        """The batch with other targets, after the forward pass."""
         return batch
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
@@ -105,7 +126,7 @@ class Strategy:
         return None
 
     def step(self, batch: Batch, run: Run) -> Step | None:
-        """The escape hatch: forward, loss and backward of one's own; None leaves them to the loop."""
+        """The escape hatch: its own forward, loss and backward; None leaves them to the loop."""
         return None
 
     def gradients(self, run: Run) -> None:
@@ -122,23 +143,36 @@ class Strategy:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave."""
+        """Restore what ``state_dict`` returned."""
 
     @property
     def ends(self) -> float:
         """The epoch from which its hooks up to ``weights`` change nothing."""
         return math.inf
 
+    def restarts(self, epoch: int) -> bool:
+        """Whether it sets the models back to their first weights at the start of ``epoch``."""
+        return False
+
     @classmethod
-    def writes(cls, *hooks: str) -> bool:
-        """Whether it has a version of its own of one of these hooks."""
+    def overrides(cls, *hooks: str) -> bool:
+        """Whether the class overrides any of these hooks."""
         return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
 
-    def check_alone(self, epoch: int, run: Run) -> None:
-        """Refuse strategies that its own ``step``, from ``epoch`` on, would pass by."""
+    def check_reached(self, parameter: str, run: Run) -> None:
+        """Refuse a ``parameter`` that names an epoch after the last one."""
+        epoch = getattr(self, parameter)
+        if epoch >= run.epochs:
+            raise ValueError(
+                f"Expected `{parameter}` below the {run.epochs} epochs of the run (counted from 0), got {epoch}. "
+                f"Lower `{parameter}`, or train longer."
+            )
+
+    def check_sole_step(self, epoch: int, run: Run) -> None:
+        """Refuse other strategies whose hooks its own ``step``, from ``epoch`` on, would skip."""
         for other in run.strategies:
-            unheard = other.writes("targets", "outputs", "revise", "weights", "step") and not other.watches
-            if other is not self and unheard and other.ends > epoch:
+            skipped = other.overrides("targets", "outputs", "revise", "weights", "step") and not other.observes
+            if other is not self and skipped and other.ends > epoch:
                 raise ValueError(
                     f"Expected nothing beside `{self.name}` that changes targets, outputs or weights of losses from "
                     f"epoch {epoch} on (counted from 0), where it makes steps of its own, got `{other}`. Leave it out"
@@ -146,7 +180,7 @@ class Strategy:
                 )
 
     def check_cross_entropy(self, run: Run) -> None:
-        """Refuse any other loss, which a strategy with a loss of its own would pass by."""
+        """Refuse any other loss than cross entropy, which the strategy's own loss would replace."""
         if type(run.loss) is not CE or run.loss.weight is not None:
             raise ValueError(
                 f"Expected the loss `ce` for {self.name}, whose own loss takes its place, got `{run.loss}`. Use ce "

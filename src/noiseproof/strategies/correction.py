@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run, check_real_targets, check_scores
+from noiseproof.strategies.base import Batch, Strategy, check_real_targets, check_scores, register
+from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import log_probs, sweep
 
 Against = Literal["current", "original"]
 
@@ -41,7 +42,7 @@ class LabelCorrection(Strategy):
         self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: what the rest goes to
 
     def setup(self, run: Run) -> None:
-        run.check_reached("start", self.start)
+        self.check_reached("start", run)
         check_scores(run.loss, self.name)
         check_real_targets(run.loss, self.name)
 
@@ -49,8 +50,8 @@ class LabelCorrection(Strategy):
         if run.epoch < self.start:
             return
         losses, predictions = [], []
-        for rows, counts, outs in run.sweep(augment="label-correction"):
-            log_p = run.log_probs(outs)
+        for rows, counts, outs in sweep(run, augment="label-correction"):
+            log_p = log_probs(run.loss, outs)
             loss = -log_p.gather(1, run.data.given[rows, None])[:, 0]
             if self.against == "current" and self.kept is not None and self.predicted is not None:
                 kept, last = self.kept[rows], self.predicted[rows]
@@ -58,7 +59,8 @@ class LabelCorrection(Strategy):
                 loss = kept * loss + (1 - kept) * other
             losses.append((rows, counts, loss))
             predictions.append((rows, counts, log_p.exp() if self.soft else log_p.argmax(1)))
-        kept, predicted = _kept_share(run.merge(losses), self.invert), run.merge(predictions)
+        kept = _kept_share(run.processes.merge(losses, run.num_rows), self.invert)
+        predicted = run.processes.merge(predictions, run.num_rows)
         if self.kept is None or self.predicted is None:
             self.kept, self.predicted = kept, predicted
         else:  # in place: a CUDA graph knows where they lie

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, register
-from noiseproof.strategies.run import Run, check_real_targets, check_scores, evaluating
+from noiseproof.strategies.base import Batch, Strategy, check_real_targets, check_scores, register
+from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import evaluating
 
 
 class _Memory(Strategy):
@@ -22,7 +23,7 @@ class _Memory(Strategy):
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
-        self.table[batch.all_rows] = run.gather(values, batch)
+        self.table[batch.all_rows] = run.processes.gather(values, batch)
 
     def state_dict(self) -> dict[str, Any]:
         return {"table": self.table}
@@ -54,10 +55,10 @@ class EstimatedTargets(_Memory):
         self.floor = check_number("floor", floor, "[0, 1)", 0, 1)
 
     def setup(self, run: Run) -> None:
-        run.check_reached("start", self.start)
+        self.check_reached("start", run)
         check_scores(run.loss, self.name)
         check_real_targets(run.loss, self.name)
-        if self.delta and not all("attention" in getattr(model.head, "gives", ()) for model in run.plain_models):
+        if self.delta and not all("attention" in getattr(model.plain.head, "gives", ()) for model in run.models):
             raise ValueError(
                 "Expected a head that gives `attention` to compare with `delta`, got none. "
                 "Use the head `attention`, or delta=0 to update every sample."
@@ -145,7 +146,7 @@ class ExchangedMemory(TargetMemory):
         self.reweigh = check_flag("reweigh", reweigh)
 
     def targets(self, batch: Batch, run: Run) -> Batch:
-        run.share_buffers(run.evaluated)
+        run.processes.broadcast_buffers(run.evaluated)
         with torch.no_grad(), evaluating(run.evaluated):
             outs = [run.forward(model, batch.x) for model in run.evaluated]
         self._remember(_predictions(outs, run).flip(1), batch, run)

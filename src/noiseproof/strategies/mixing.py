@@ -16,13 +16,14 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.data.base import shuffled
 from noiseproof.strategies.base import Batch, Step, Strategy, register
-from noiseproof.strategies.run import Run, evaluating
+from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import evaluating, per_row
 
 
 def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tensor]:
     """λ = max(λ′, 1 − λ′) for λ′ ~ Beta(α, α), and a partner for each of ``n`` samples, of this step."""
-    drawn = float(np.random.default_rng(run.seed_for(purpose, run.step)).beta(alpha, alpha))
-    partner = shuffled(n, run.generator(purpose, run.step, device="cpu"))
+    drawn = float(np.random.default_rng(run.random.seed_for(purpose, run.step)).beta(alpha, alpha))
+    partner = shuffled(n, run.random.generator(purpose, run.step, device="cpu"))
     return max(drawn, 1 - drawn), partner.to(run.device)
 
 
@@ -32,8 +33,8 @@ def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> 
     Partners are drawn among the views of all processes (count·V,) and their values gathered, so that the number of
     processes changes nothing; reading and augmenting partners anew would cost more than sending them.
     """
-    everyone = run.gather(values, batch)
-    others = run.share(everyone.flatten(0, 1)[partner].view_as(everyone), batch)
+    everyone = run.processes.gather(values, batch)
+    others = run.processes.share(everyone.flatten(0, 1)[partner].view_as(everyone))
     return torch.lerp(others, values, lam)
 
 
@@ -176,19 +177,20 @@ class DivideMix(Strategy):
         self._num_steps = [0, 0]  # of each network in this epoch, which ``rows`` decides
 
     def setup(self, run: Run) -> None:
-        run.check_reached("warmup", self.warmup)
+        self.check_reached("warmup", run)
         self.check_cross_entropy(run)
-        self.check_alone(0 if self.penalty else self.warmup, run)
+        self.check_sole_step(0 if self.penalty else self.warmup, run)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step
         if run.epoch < self.warmup:
             return
-        given, found = run.data.given, []
-        for rows, counts, outs in run.sweep():
-            each = [F.cross_entropy(run.loss.scores(out), given[rows], reduction="none") for out in outs]
-            found.append((rows, counts, torch.stack(each, 1)))
-        for m, losses in enumerate(run.merge(found).unbind(1)):
+
+        def losses_of(rows: Tensor, outs: list[Output]) -> Tensor:
+            given = run.data.given[rows]
+            return torch.stack([F.cross_entropy(run.loss.scores(out), given, reduction="none") for out in outs], 1)
+
+        for m, losses in enumerate(per_row(run, losses_of).unbind(1)):
             self._divide(m, losses, run)
 
     def _divide(self, m: int, losses: Tensor, run: Run) -> None:
@@ -240,14 +242,14 @@ class DivideMix(Strategy):
         lam, partner = draw_mix("dividemix", self.alpha, 2 * batch.count, run)
         x, target = (mix(values, lam, partner, batch, run) for values in (x, target))
 
-        out = run.forward(run.models[m], x.flatten(0, 1))
+        out = run.forward(run.models[m].wrapped, x.flatten(0, 1))
         log_p = run.loss.scores(out).log_softmax(1).view_as(target)
         losses = self._losses(log_p, target, self._labelled(m), self._unlabelled_weight(progress), batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)
 
     def _penalised(self, batch: Batch, run: Run) -> Step:
-        outs = [run.forward(model, batch.x) for model in run.models]
+        outs = [run.forward(model.wrapped, batch.x) for model in run.models]
         log_p = torch.stack([run.loss.scores(out).log_softmax(1) for out in outs])
         losses = torch.stack([run.loss(out, batch.target) for out in outs]) + (log_p.exp() * log_p).sum(2)
         run.backward(losses, batch)
@@ -261,8 +263,8 @@ class DivideMix(Strategy):
         """The rows of the batch, augmented anew."""
         if run.augment is None or not run.augment.columns:
             return batch.x
-        drawn = run.augment.draw(batch.count, run.generator("dividemix view", run.step))
-        return run.fetch(run.data.x, batch.rows, run.augment, run.share(drawn, batch))
+        drawn = run.augment.draw(batch.count, run.random.generator("dividemix view", run.step))
+        return run.fetch(run.data.x, batch.rows, run.augment, run.processes.share(drawn))
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
@@ -271,10 +273,10 @@ class DivideMix(Strategy):
         assert trust is not None
         trust = trust[batch.rows, None]
         rest = (trust <= self.threshold)[:, 0]
-        p = _mean_prediction(run.models[m], x, run)
+        p = _mean_prediction(run.models[m].wrapped, x, run)
         target = trust * F.one_hot(batch.given, run.num_classes) + (1 - trust) * p
-        other = run.evaluated[1 - m]
-        run.share_buffers([other])
+        other = run.models[1 - m].evaluated
+        run.processes.broadcast_buffers([other])
         if bool(rest.any()):
             with evaluating([other]):
                 target[rest] = (p[rest] + _mean_prediction(other, x[rest], run)) / 2
@@ -290,7 +292,7 @@ class DivideMix(Strategy):
         square = ((p - target) ** 2).mean((1, 2)) * (weight * batch.count / (batch.count - size).clamp(min=1))
         p = p.mean(1)  # (b, K)
         counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
-        mean = (run.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
+        mean = (run.processes.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
         uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
         # Its gradient in p is −1/(K·mean), which this has too, while the mean over rows is the divergence itself.
         return torch.where(labelled, entropy, square) + uneven + 1 - (p / mean).mean(1)

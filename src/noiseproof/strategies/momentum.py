@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_number
 from noiseproof.strategies.base import Strategy, register
-from noiseproof.strategies.process import GaussianProcess
 from noiseproof.strategies.run import Run
 
 
@@ -22,6 +21,7 @@ class MomentumModel(Strategy):
     """
 
     capturable = True
+    predicts = True
 
     def __init__(self, alpha: float = 0.999) -> None:
         self.alpha = check_number("alpha", alpha, "[0, 1]", 0, 1)
@@ -31,12 +31,13 @@ class MomentumModel(Strategy):
         if run.is_sharded:
             raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
         for other in run.strategies:
-            if other is not self and isinstance(other, (MomentumModel, GaussianProcess)):
+            if other is not self and other.predicts:
                 raise ValueError(f"Expected one model to predict, got those of `{self}` and `{other}`. Leave one out.")
-        self.averages = [copy.deepcopy(model).requires_grad_(False) for model in run.plain_models]
-        run.evaluated = list(self.averages)
+        for model in run.models:
+            model.evaluated = copy.deepcopy(model.plain).requires_grad_(False)
+        self.averages = run.evaluated
         self._averages = [v for average in self.averages for v in _floating(average)]
-        self._current = [v for model in run.plain_models for v in _floating(model)]
+        self._current = [v for model in run.models for v in _floating(model.plain)]
 
     def after_step(self, run: Run) -> None:
         _move(self._averages, self._current, self.alpha)

@@ -37,7 +37,7 @@ class StochasticLabelNoise(Strategy):
     def targets(self, batch: Batch, run: Run) -> Batch:
         if self.phase(run):
             return batch
-        z = run.normal("sln", batch, run.num_classes)
+        z = run.random.normal("sln", batch, run.num_classes)
         return batch.with_target(batch.soft_target(run.num_classes, z) + self.sigma * z)
 
 
@@ -52,11 +52,11 @@ class LogitGradientNoise(Strategy):
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         for m, out in enumerate(outs):
-            z = run.normal(f"noise-f {m}", batch, out.logits.shape[1])
+            z = run.random.normal(f"noise-f {m}", batch, out.logits.shape[1])
             if batch.counts is not None:
                 z = z * batch.counts[:, None]
             # The loss is divided by the rows of the step: so must be what is added to each row's gradient.
-            noise = z * (self.sigma * run.world_size / batch.count)
+            noise = z * (self.sigma * run.processes.world_size / batch.count)
             out.logits.register_hook(partial(torch.add, noise))  # type: ignore[no-untyped-call]
         return outs
 
@@ -72,9 +72,11 @@ class WeightGradientNoise(Strategy):
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
 
     def gradients(self, run: Run) -> None:
-        generator = run.generator("noise-theta", run.step)  # the same on all processes, whose weights are the same
-        for model in run.plain_models:
-            for parameter in model.parameters():
+        generator = run.random.generator(
+            "noise-theta", run.step
+        )  # the same on all processes, whose weights are the same
+        for model in run.models:
+            for parameter in model.plain.parameters():
                 if parameter.grad is not None:
                     z = torch.randn(
                         parameter.shape, generator=generator, device=parameter.device, dtype=parameter.dtype

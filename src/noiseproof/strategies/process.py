@@ -31,6 +31,8 @@ class GaussianProcess(Strategy):
     solves it for itself. A checkpoint holds the kernel's parameters, by which a resumed run solves it again.
     """
 
+    predicts = True
+
     def __init__(
         self,
         length_scale: float | None = None,
@@ -47,7 +49,7 @@ class GaussianProcess(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_cross_entropy(run)
-        self.check_alone(0, run)
+        self.check_sole_step(0, run)
         if run.num_rows > self.max_samples:
             raise ValueError(
                 f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Take a part of them, or raise "
@@ -56,7 +58,8 @@ class GaussianProcess(Strategy):
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
         self._y, self._num_classes = run.data.given, run.num_classes
         self.model = _Solved()
-        run.trained = run.evaluated = [self.model]
+        for model in run.models:
+            model.trained = model.evaluated = self.model
 
     def start_epoch(self, run: Run) -> None:
         self._solve({})

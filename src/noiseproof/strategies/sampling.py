@@ -25,9 +25,9 @@ class ClassBalancedEpochs(Strategy):
 
     def setup(self, run: Run) -> None:
         for other in takewhile(lambda other: other is not self, run.strategies):
-            if other.writes("rows"):
+            if other.overrides("rows"):
                 raise ValueError(f"Expected class-balanced before `{other}`, whose rows it draws anew. Name it first.")
-        seed = run.seed_for("class-balanced")
+        seed = run.random.seed_for("class-balanced")
         self._sampler = ClassBalanced(run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed)
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:

@@ -12,6 +12,7 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
 from noiseproof.strategies.base import Strategy, register
 from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import predict_log_probs
 
 CONDITION = 100.0  # of T, beyond which its inverse multiplies errors of the estimate too much
 
@@ -32,7 +33,7 @@ class EarlyStopping(Strategy):
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         accuracy = metrics["validation_accuracy"]
-        if any(isinstance(s, EstimateTransition) and s.restart and s.warmup == run.epoch for s in run.strategies):
+        if any(strategy.restarts(run.epoch) for strategy in run.strategies):
             self.best = -math.inf  # of weights that are no more
         self.waited = 0 if accuracy > self.best else self.waited + 1
         self.best = max(self.best, accuracy)
@@ -75,25 +76,27 @@ class EstimateTransition(Strategy):
         self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
         if not self._losses:
             raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{run.loss}`.")
-        run.check_reached("warmup", self.warmup)
+        self.check_reached("warmup", run)
         self._set(torch.eye(run.num_classes, dtype=torch.float64))
         if self.restart:
             if run.is_sharded:
                 raise ValueError("Expected whole weights to restart from, got sharded ones. Train with DDP, not FSDP.")
             # A resumed run builds the same first weights: they need no place in the checkpoint.
-            self._first = [{k: v.clone() for k, v in model.state_dict().items()} for model in run.plain_models]
+            self._first = [{k: v.clone() for k, v in model.plain.state_dict().items()} for model in run.models]
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch != self.warmup:
             return
-        T = estimate_transition(run.predict().exp(), self.percentile)
+        T = estimate_transition(predict_log_probs(run).exp(), self.percentile)
         self._set(invertible(T) if any(isinstance(loss, Backward) for loss in self._losses) else T)
         if self.restart:
-            for model, predicts, first in zip(run.plain_models, run.evaluated, self._first, strict=True):
-                model.load_state_dict(first)
-                predicts.load_state_dict(first)  # another one where weights are averaged
-            for optimizer in run.optimizers:
-                optimizer.state.clear()
+            for model, first in zip(run.models, self._first, strict=True):
+                model.plain.load_state_dict(first)
+                model.evaluated.load_state_dict(first)  # another module where weights are averaged
+                model.optimizer.state.clear()
+
+    def restarts(self, epoch: int) -> bool:
+        return self.restart and epoch == self.warmup
 
     def phase(self, run: Run) -> bool:
         """Whether T is estimated: a step that was captured before holds the optimiser's memory that is gone."""

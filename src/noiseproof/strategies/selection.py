@@ -19,6 +19,7 @@ from noiseproof.core.output import Output
 from noiseproof.losses.correction import Backward
 from noiseproof.strategies.base import Batch, Strategy, register
 from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import per_row
 
 By = Literal["loss", "margin"]
 
@@ -39,7 +40,7 @@ class Selection(Strategy):
         self.start = check_count("start", start, 0)
 
     def setup(self, run: Run) -> None:
-        run.check_reached("start", self.start)
+        self.check_reached("start", run)
 
     def forgotten(self, T: int) -> float:
         """forget(T), the share of rows that are left out T epochs after the start."""
@@ -63,7 +64,7 @@ class Selection(Strategy):
 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
     """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
-    return run.gather(values.T, batch).sort(dim=0, stable=True).indices
+    return run.processes.gather(values.T, batch).sort(dim=0, stable=True).indices
 
 
 def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> Tensor:
@@ -71,7 +72,7 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
     weights = torch.zeros(batch.count, chosen.shape[1], device=chosen.device, dtype=run.dtype)
     if len(chosen):
         weights.scatter_(0, chosen, factor * batch.count / len(chosen))
-    return run.share(weights, batch).T
+    return run.processes.share(weights).T
 
 
 @register("small-loss")
@@ -129,8 +130,8 @@ class CoTeaching(Selection):
 
     def setup(self, run: Run) -> None:
         super().setup(run)
-        for optimizer in run.optimizers if self.beta1_from is not None else []:
-            if "betas" not in optimizer.param_groups[0]:
+        for model in run.models if self.beta1_from is not None else []:
+            if "betas" not in model.optimizer.param_groups[0]:
                 raise ValueError("Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out.")
 
     def forgotten(self, T: int) -> float:
@@ -154,8 +155,8 @@ class CoTeaching(Selection):
     def gradients(self, run: Run) -> None:
         # Here and not once an epoch: checkpoints do not hold the optimiser's settings.
         if self._is_lowered(run):
-            for optimizer in run.optimizers:
-                for group in optimizer.param_groups:
+            for model in run.models:
+                for group in model.optimizer.param_groups:
                     group["betas"] = (self.beta1, group["betas"][1])
 
 
@@ -193,7 +194,7 @@ class SiguaBackward(Strategy):
         self.warmup = check_count("warmup", warmup, 0)
 
     def setup(self, run: Run) -> None:
-        run.check_reached("warmup", self.warmup)
+        self.check_reached("warmup", run)
         if not any(isinstance(part, Backward) for part in run.loss.modules()):
             raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
 
@@ -225,17 +226,17 @@ class Prune(Strategy):
         self.keep: Tensor | None = None  # (N, M)
 
     def setup(self, run: Run) -> None:
-        run.check_reached("start", self.start)
+        self.check_reached("start", run)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start or (run.epoch - self.start) % self.every:
             return
-        passed = []
-        for rows, counts, outs in run.sweep():
+
+        def label_probs(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, M)
             y = run.data.given[rows, None]
-            p = torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)  # (b, M)
-            passed.append((rows, counts, p))
-        keep = run.merge(passed) >= self.k
+            return torch.cat([run.loss.scores(out).softmax(1).gather(1, y) for out in outs], 1)
+
+        keep = per_row(run, label_probs) >= self.k
         keep |= ~keep.any(0)
         if self.keep is None:
             self.keep = keep

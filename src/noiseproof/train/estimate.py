@@ -62,7 +62,7 @@ class _Probe(Strategy):
         return self  # and this one must come back
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
-        values = (v for model in run.plain_models for v in model.state_dict().values())
+        values = (v for model in run.models for v in model.plain.state_dict().values())
         self.weights_at = {value.untyped_storage().data_ptr() for value in values}
         self.num_rows = self.num_rows or len(rows)
         return rows
@@ -83,12 +83,12 @@ class _Probe(Strategy):
         self.stamps.append(time.perf_counter())
         if len(self.stamps) < STEPS:
             return
-        parameters = [p for model in run.plain_models for p in model.parameters()]
+        parameters = [p for model in run.models for p in model.plain.parameters()]
         self.parameters_in_all = sum(p.numel() for p in parameters)
         self.memory = {
-            "weights": sum(_bytes(model.state_dict()) for model in run.plain_models),
+            "weights": sum(_bytes(model.plain.state_dict()) for model in run.models),
             "gradients": _bytes(parameters),
-            "optimizer": sum(_bytes(optimizer.state_dict()) for optimizer in run.optimizers),
+            "optimizer": sum(_bytes(model.optimizer.state_dict()) for model in run.models),
             "method": sum(_bytes(strategy.state_dict()) for strategy in self.others),
             "activations": self.activations,
             "data": _bytes(vars(run.data)),

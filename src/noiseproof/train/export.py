@@ -22,7 +22,6 @@ from noiseproof.heads import get_head
 from noiseproof.heads.attention import Attention
 from noiseproof.heads.gaussian import GaussianFactors, GaussianRoot, GaussianScale
 from noiseproof.losses import Loss
-from noiseproof.losses.gaussian import Het
 from noiseproof.models.classifier import Classifier
 from noiseproof.train.loop import Result
 
@@ -60,7 +59,7 @@ class Predictor(nn.Module):
     @property
     def draws(self) -> bool:
         """Whether a prediction is an average over noise."""
-        return self.loss is not None and any(isinstance(part, Het) for part in self.loss.modules())
+        return self.loss is not None and self.loss.samples is not None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.normalise is not None:

@@ -37,12 +37,12 @@ IN_STEP = ("targets", "outputs", "revise", "weights", "step", "gradients", "afte
 
 def obstacle(run: Run, strategies: Sequence[Strategy]) -> str | None:
     """Why steps cannot be captured, or None; ``ON_CPU`` where there is nothing else."""
-    if run.world_size > 1 or run.is_sharded:
+    if run.processes.world_size > 1 or run.is_sharded:
         return "several processes share a step"
     if not isinstance(run.data.x, Tensor):
         return "the inputs are read from disk"
     for strategy in strategies:
-        if strategy.writes(*IN_STEP) and not strategy.capturable:
+        if strategy.overrides(*IN_STEP) and not strategy.capturable:
             return f"`{strategy}` cannot be captured"
     return None if run.device.type == "cuda" else ON_CPU
 
@@ -104,7 +104,7 @@ class Convoy:
         if self.stack is not None:
             _synchronize(member.run)  # its tensors are still in use
         if member.was_stacked:
-            release(member.run.plain_models[0])
+            release(member.run.models[0].plain)
         self.members.remove(member)
         self.changed = True
         if not self.members:
@@ -125,9 +125,9 @@ class Convoy:
         try:
             if not self.members[0].was_stacked:
                 two = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
-                if draws(runs[0].plain_models[0], partial(runs[0].forward, x=two)):
+                if draws(runs[0].models[0].plain, partial(runs[0].forward, x=two)):
                     raise Unstackable("its layers draw random numbers")
-            self.stack = Stack([run.plain_models[0] for run in runs])
+            self.stack = Stack([run.models[0].plain for run in runs])
         except Exception as error:
             self._part(error)
             return
@@ -144,7 +144,7 @@ class Convoy:
         _synchronize(self.members[0].run)
         self._forget()
         for member in self.members:
-            release(member.run.plain_models[0])
+            release(member.run.models[0].plain)
             member.seek()
             member.convoy = Convoy()
             member.convoy.members.append(member)
@@ -176,14 +176,14 @@ class Convoy:
             self._capture(size, kind, runs)
         graph = self.graphs.get(kind)
         for run in runs:
-            if graph is None or run.draws:
-                run.begin_step()
+            if graph is None or run.random.step_draws:
+                run.random.begin_step()
         if graph is not None and self.stack is not None:
             graph.replay()
             return
         with ExitStack() as randomness:
             for run in runs:  # the layers of a stack draw nothing
-                randomness.enter_context(run.own_randomness() if self.stack is None else run.in_step())
+                randomness.enter_context(run.random.eager_step() if self.stack is None else run.random.in_step())
             if graph is None:
                 self._step(size)
             else:
@@ -229,13 +229,13 @@ class Convoy:
         self._each(finish)
         if not self.capturing:
             for member in self.members:
-                member.run.note_draws()
+                member.run.random.note_draws()
 
     def _written(self, stack: Stack) -> Iterator[Tensor]:
         """What a step writes before it learns: each member may have to make it again, alone."""
         yield from stack.buffers()
         for strategy in (one for member in self.members for one in member.stepper.strategies):
-            if strategy.writes("targets", "outputs", "revise"):
+            if strategy.overrides("targets", "outputs", "revise"):
                 yield from (value for value in strategy.state_dict().values() if isinstance(value, Tensor))
 
     def _each(self, work: Callable[..., T], *values: Sequence[Any]) -> dict[CapturedSteps, T]:
@@ -270,17 +270,17 @@ class Convoy:
             return
         graph = torch.cuda.CUDAGraph()
         for run in runs:
-            assert run.step_generator is not None
-            if run.draws:
-                graph.register_generator_state(run.step_generator)
-            run.begin_step()
+            assert run.random.step_generator is not None
+            if run.random.step_draws:
+                graph.register_generator_state(run.random.step_generator)
+            run.random.begin_step()
         self.capturing = True
         try:
             # On a stream of its own: graphs captured on one stream share the scratch memory of its matrix products,
             # and would spoil each other's when they are replayed on several at a time.
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream()), ExitStack() as inside:
                 for run in runs:
-                    inside.enter_context(run.in_step())
+                    inside.enter_context(run.random.in_step())
                 self._step(size)
         except Exception as error:  # whatever a strategy or a loss did that a graph cannot hold
             self.trouble = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -307,8 +307,8 @@ class CapturedSteps:
         self.stream: torch.cuda.Stream  # on a GPU, of what this run does between its steps
         self.began = False  # an epoch, of which the convoy's stream has not heard
         convoy.members.append(self)
-        for model in self.run.plain_models:
-            for layer in model.modules():
+        for model in self.run.models:
+            for layer in model.plain.modules():
                 if isinstance(layer, NormReLU):
                     layer.is_captured = True
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from noiseproof.data import Dataset
 from noiseproof.losses import get_loss
 from noiseproof.noise import PredictionAverage
-from noiseproof.strategies import Run, Strategy
+from noiseproof.strategies import Run, Strategy, log_probs, per_row
 from noiseproof.train.loop import Progress, train
 from noiseproof.train.methods import Method
 from noiseproof.train.settings import Settings
@@ -34,8 +34,8 @@ class _Average(Strategy):
         self.average = PredictionAverage(run.num_rows, run.num_classes)
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        parts = [(rows, counts, run.log_probs(outs).double().exp()) for rows, counts, outs in run.sweep(augment="chen")]
-        self.average.update(run.merge(parts).cpu())
+        probs = per_row(run, lambda _, outs: log_probs(run.loss, outs).double().exp(), augment="chen")
+        self.average.update(probs.cpu())
 
     def state_dict(self) -> dict[str, Any]:
         return self.average.state_dict()

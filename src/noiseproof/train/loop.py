@@ -35,7 +35,7 @@ from noiseproof.data.images import read_batches
 from noiseproof.losses.base import NotFinite
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
-from noiseproof.strategies.base import answered
+from noiseproof.strategies.base import call_hook
 from noiseproof.train import checkpoint
 from noiseproof.train.graphs import ON_CPU, CapturedSteps, Convoy, Seating, obstacle
 from noiseproof.train.methods import Method, get_method
@@ -179,16 +179,17 @@ def training(
     method = get_method(method, task, settings) if isinstance(method, str) else copy.deepcopy(method)
     folder = None if job.out is None else Path(job.out)
     run, record = _start(task, method, settings, seed, fabric, folder, job.samples)
-    if folder is not None and run.is_sharded and run.world_size > 1:
+    if folder is not None and run.is_sharded and run.processes.world_size > 1:
         raise ValueError(
             "Expected no folder for weights that several processes share: shards cannot be saved yet. Use DDP."
         )
     rate, full = settings.make_schedule(), settings.batch_rows(run.num_rows)
     run.batch_size = full
-    if full <= run.world_size and _needs_two_rows(run):
+    if full <= run.processes.world_size and _needs_two_rows(run):
         raise ValueError(
-            f"Expected at least {run.world_size + 1} rows a step, since the model's batch normalisation cannot learn "
-            f"from one alone, got {full} of {run.num_rows}. Raise the batch size, or choose a model without it."
+            f"Expected at least {run.processes.world_size + 1} rows a step, since the model's batch normalisation "
+            f"cannot learn from one alone, got {full} of {run.num_rows}. Raise the batch "
+            "size, or choose a model without it."
         )
     config = {"method": str(method), "seed": seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
@@ -222,15 +223,15 @@ def training(
             if not done:
                 keeper.began = clock()
             run.loss.set_epoch(run.epoch)
-            for optimizer in run.optimizers:
-                for group in optimizer.param_groups:
-                    run.set_rate(group, rate(run.epoch, settings.epochs))
+            run.set_learning_rate(rate(run.epoch, settings.epochs))
             if not done:
                 for strategy in method.strategies:
                     strategy.start_epoch(run)
-            rows = shuffled(run.num_rows, run.generator("order", run.epoch, device="cpu"), device=run.data.index.device)
+            rows = shuffled(
+                run.num_rows, run.random.generator("order", run.epoch, device="cpu"), device=run.data.index.device
+            )
             for strategy in method.strategies:
-                rows = answered(strategy, "rows", rows, run)
+                rows = call_hook(strategy, "rows", rows, run)
             parts = _parts(rows, full, settings.drop_last, run)
 
             for position in steps.epoch(parts, done) if steps else _eager_steps(parts, done, run, stepper):
@@ -245,7 +246,7 @@ def training(
                     keeper.strategy_states()  # what no file can hold is refused now, not after the training
                 if progress is not None:
                     progress(run.epoch, position, len(parts), None)
-                interrupted = run.world_size == 1 and bool(asked)
+                interrupted = run.processes.world_size == 1 and bool(asked)
                 enough = max_steps is not None and run.step - first_step >= max_steps
                 if interrupted or enough or keeper.is_due():
                     keeper.save(position)
@@ -259,7 +260,9 @@ def training(
             done = 0
             keeper.weigh()
             measured = record.measure(run)
-            yield from run.drained()  # on a GPU other runs go on, while this one's steps are still to be computed
+            yield from _until_done(
+                run.device
+            )  # on a GPU other runs go on, while this one's steps are still to be computed
             keeper.check()
             metrics = record.end_epoch(run, measured, clock() - keeper.began)
             fabric.log_dict({k: v for k, v in metrics.items() if not math.isnan(v)}, step=run.epoch + 1)
@@ -269,7 +272,7 @@ def training(
             keeper.end_epoch()
             if progress is not None:
                 progress(run.epoch - 1, len(parts), len(parts), metrics)
-            if run.world_size > 1 and run.epoch < settings.epochs and run.any_process(bool(asked)):
+            if run.processes.world_size > 1 and run.epoch < settings.epochs and run.processes.any(bool(asked)):
                 keeper.save(0)  # several processes can only stop together
                 raise Interrupted(f"Stopped after epoch {run.epoch} of {settings.epochs}. Resume to go on.")
     except NotFinite as error:
@@ -307,7 +310,7 @@ def _start(
             method.head,
             input_shape=task.input_shape,
             num_outputs=loss.num_outputs(num_classes),
-            generator=run.generator("init", m, device="cpu"),
+            generator=run.random.generator("init", m, device="cpu"),
         )
         if missing := loss.needs - plain.head.gives - method.adds:
             raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
@@ -328,7 +331,7 @@ def _parts(rows: Tensor, full: int, drop_last: bool, run: Run) -> tuple[Tensor, 
     last = len(parts[-1])
     if drop_last and len(parts) > 1 and last < full:
         return parts[:-1]
-    if len(parts) > 1 and last <= run.world_size and _needs_two_rows(run):
+    if len(parts) > 1 and last <= run.processes.world_size and _needs_two_rows(run):
         # In the first step, which is then the largest: a captured one makes room for no more rows later.
         return torch.split(rows, [full + last, *[full] * (len(parts) - 2)])
     return parts
@@ -336,10 +339,10 @@ def _parts(rows: Tensor, full: int, drop_last: bool, run: Run) -> tuple[Tensor, 
 
 def _needs_two_rows(run: Run) -> bool:
     """Whether models refuse to learn from one row, as batch normalisation does where each channel is one number."""
-    norms = any(isinstance(layer, _BatchNorm) for layer in run.plain_models[0].modules())
+    norms = any(isinstance(layer, _BatchNorm) for layer in run.models[0].plain.modules())
     if run.is_sharded or not norms:
         return False
-    model = copy.deepcopy(run.plain_models[0]).train()
+    model = copy.deepcopy(run.models[0].plain).train()
     x = run.fetch(run.data.x, torch.zeros(1, dtype=torch.int64), run.normalise)
     try:
         with torch.no_grad(), torch.random.fork_rng([run.device] if run.device.type == "cuda" else []):
@@ -349,17 +352,26 @@ def _needs_two_rows(run: Run) -> bool:
     return False
 
 
+def _until_done(device: torch.device) -> Iterator[None]:
+    """Yield until a GPU has done all that was asked of it so far."""
+    if device.type == "cuda":
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        while not event.query():  # type: ignore[no-untyped-call]
+            yield
+
+
 def _eager_steps(parts: Sequence[Tensor], done: int, run: Run, step: Callable[[Batch], None]) -> Iterator[int]:
     """Train on each part in turn, after the first ``done``; yields how many are done."""
     todo = parts[done:]
     raws = (
         iter(repeat(None))
         if isinstance(run.data.x, Tensor)
-        else read_batches(run.data.x, run.shares(todo), run.workers)
+        else read_batches(run.data.x, [run.processes.share(part) for part in todo], run.workers)
     )
     for position, (rows, raw) in enumerate(zip(todo, raws, strict=False), done + 1):
-        run.begin_step()
-        with run.own_randomness():
+        run.random.begin_step()
+        with run.random.eager_step():
             step(run.make_batch(rows, raw))
         run.step += 1
         yield position
@@ -397,16 +409,16 @@ class _Keeper:
 
     def look(self) -> None:
         """Look at once where looking is free; several processes ask each other from time to time, a GPU at the end."""
-        alone = self.run.world_size == 1
+        alone = self.run.processes.world_size == 1
         if self.run.device.type == "cpu" if alone else self.run.step % LOOK == 0:
             self.check()
 
     def check(self) -> None:
         """Stop a run that has diverged, with the likely cause."""
-        good = -int(self.run.largest(-self.good_steps))
+        good = -int(self.run.processes.max(-self.good_steps))
         if good == self.run.step:
             return
-        lr = float(self.run.optimizers[0].param_groups[0]["lr"])
+        lr = float(self.run.models[0].optimizer.param_groups[0]["lr"])
         sigmas = [str(s) for s in self.method.strategies if "sigma" in s.parameters]
         causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({s})" for s in sigmas)]
         why = f"Likely: {' or '.join(causes)}. Lower it, or clip gradients."
@@ -424,7 +436,7 @@ class _Keeper:
 
     def weigh(self) -> None:
         """Note where a step has left weights behind that are not finite, of which its own loss says nothing."""
-        values = [v for model in self.run.plain_models for v in model.state_dict().values() if v.is_floating_point()]
+        values = [v for model in self.run.models for v in model.plain.state_dict().values() if v.is_floating_point()]
         bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
 
@@ -440,12 +452,12 @@ class _Keeper:
         metric = self.record.metrics[-1].get("validation_accuracy", -math.inf)
         if metric > self.best:
             self.best = metric
-            if run.rank == 0:
+            if run.processes.rank == 0:
                 state = {f"models.{m}.{k}": v for m, model in enumerate(run.evaluated) for k, v in _cpu_state(model)}
                 checkpoint.write_tensors(self.folder / "best.safetensors", state)
         last = run.epoch == run.epochs or run.stopped is not None
         due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
-        if run.world_size > 1:
+        if run.processes.world_size > 1:
             due = run.fabric.broadcast(due)
         if last or due:
             self.save(0)
@@ -463,14 +475,14 @@ class _Keeper:
             "step": run.step,
             "stopped": run.stopped,
             "best": self.best,
-            "models": [model.state_dict() for model in run.plain_models],
-            "optimizers": [optimizer.state_dict()["state"] for optimizer in run.optimizers],
+            "models": [model.plain.state_dict() for model in run.models],
+            "optimizers": [model.optimizer.state_dict()["state"] for model in run.models],
             "loss": run.loss.state_dict(),
             "strategies": self.strategy_states(),
             "record": self.record.state_dict(),
         }
         self.saved_at = time.monotonic()
-        if self.checkpoints is not None and run.rank == 0:
+        if self.checkpoints is not None and run.processes.rank == 0:
             checkpoint.save(self.checkpoints, run.step, state)
         run.fabric.barrier()
 
@@ -491,7 +503,7 @@ class _Keeper:
         run = self.run
         path = None if self.checkpoints is None else checkpoint.latest(self.checkpoints)
         if path is None:
-            if self.folder is not None and run.rank == 0:
+            if self.folder is not None and run.processes.rank == 0:
                 if (self.folder / "run.json").exists():  # another run's, that came to no checkpoint
                     for left in ("best.safetensors", "record.csv", "samples/epoch-*.safetensors"):
                         for file in self.folder.glob(left):
@@ -511,7 +523,8 @@ class _Keeper:
                     f"Expected {key}={then.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
                     "Resume with the same settings and code, or choose another folder."
                 )
-        for optimizer, saved in zip(run.optimizers, state["optimizers"], strict=True):
+        for model, saved in zip(run.models, state["optimizers"], strict=True):
+            optimizer = model.optimizer
             optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
             for weight, kept in optimizer.state.items():  # on a GPU weights need not lie as a file has them
                 kept |= {
@@ -552,8 +565,8 @@ def _described(transform: Transform | None) -> str:
 
 def _load(state: dict[str, Any], run: Run, method: Method, record: Record) -> None:
     """Take a checkpoint's models, loss, strategies and record."""
-    for model, saved in zip(run.plain_models, state["models"], strict=True):
-        model.load_state_dict(saved)
+    for model, saved in zip(run.models, state["models"], strict=True):
+        model.plain.load_state_dict(saved)
     run.loss.load_state_dict(state["loss"])
     for strategy, saved in zip(method.strategies, state["strategies"], strict=True):
         strategy.load_state_dict(saved)

@@ -20,7 +20,7 @@ from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.data import Inputs
 from noiseproof.losses import Loss
-from noiseproof.strategies import Batch, Run, Step
+from noiseproof.strategies import Batch, Run, Step, per_row, sweep
 from noiseproof.train import checkpoint
 from noiseproof.train.task import Task
 
@@ -75,7 +75,7 @@ class Record:
 
     def _note(self, name: str, m: int, values: Tensor, batch: Batch, run: Run) -> None:
         table = self.seen[name]
-        table[m, batch.all_rows] = run.gather(values.to(table.dtype), batch)
+        table[m, batch.all_rows] = run.processes.gather(values.to(table.dtype), batch)
 
     def describe(self, config: dict[str, Any]) -> None:
         """Write what the run is and the labels that it trains on, with the truth: what it takes to open it again."""
@@ -120,7 +120,7 @@ class Record:
         """Close the epoch: what was measured as one row."""
         row: Metrics = {
             "epoch": run.epoch + 1,
-            "lr": float(run.optimizers[0].param_groups[0]["lr"]),
+            "lr": float(run.models[0].optimizer.param_groups[0]["lr"]),
             "seconds": seconds,
         }
         sums = [tensor.tolist() for tensor in measured]
@@ -143,10 +143,10 @@ class Record:
         if self.task.test is not None:
             nll, best, joint, accuracy = (_ratio(*pair) for pair in sums.pop(0))
             row |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
-            if len(run.evaluated) > 1:
+            if len(run.models) > 1:
                 row["test_accuracy_ensemble"] = joint
         self.metrics.append(row)
-        if self.folder is not None and run.rank == 0:
+        if self.folder is not None and run.processes.rank == 0:
             self._write(run.epoch)
         for name, values in self.seen.items():
             values.fill_(NOT_SEEN[name])
@@ -155,16 +155,18 @@ class Record:
     def _sweep_training_set(self, run: Run) -> None:
         """For steps that mix samples, whose outputs belong to none: what the models say of each at the epoch's end."""
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
-        found = []
-        for rows, counts, outs in run.sweep(models=run.trained):
-            given, said = run.data.given[rows], []
+
+        def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
+            given, each = run.data.given[rows], []
             for out in outs:
                 scores = run.loss.scores(out)
                 values = [F.cross_entropy(scores, given, reduction="none"), scores.argmax(1)]
                 values += [margin(scores, given), pull(run.loss, out, given)] if self.samples else []
-                said.append(torch.stack([value.double() for value in values], 1))
-            found.append((rows, counts, torch.stack(said, 2)))  # (b, names, M)
-        for name, values in zip(names, run.merge(found).permute(1, 2, 0), strict=True):
+                each.append(torch.stack([value.double() for value in values], 1))
+            return torch.stack(each, 2)
+
+        measured = per_row(run, measure, models=[model.trained for model in run.models])
+        for name, values in zip(names, measured.permute(1, 2, 0), strict=True):
             self.seen[name].copy_(values)
 
     def _write(self, epoch: int) -> None:
@@ -214,7 +216,7 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Te
     of theirs. Rows of no class (−1) do not count.
     """
     parts = [
-        (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in run.sweep(x)
+        (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
     ]
     rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))  # scores: (n, M, K)
     columns = [column.to(run.device)[rows] for column in labels]
@@ -228,7 +230,7 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Te
     ]
     known = [(counts & (column >= 0)).double() for column in columns]
     masks = torch.stack([known[0]] * 3 + known)
-    return run.sum(torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1))
+    return run.processes.sum(torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1))
 
 
 def best_epoch(rows: Sequence[Metrics], metric: str) -> Metrics | None:

@@ -1,0 +1,104 @@
+"""Passes over a whole data set without gradients: outputs, values of each row, predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from noiseproof.core.output import Output
+from noiseproof.data import Inputs
+from noiseproof.data.images import read_batches
+from noiseproof.losses import Loss
+from noiseproof.strategies.run import Run
+
+ROWS = 1024  # of a forward pass without gradients; more on a GPU, see ``sweep_rows``
+
+
+def sweep_rows(rows: int, numbers: int, memory: int) -> int:
+    """Rows of each forward pass over ``rows`` inputs of ``numbers`` numbers each, on a GPU with ``memory`` bytes.
+
+    The passes are equal and few: a small network waits for the host, which starts every kernel of every pass.
+
+    >>> [sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9) for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]]
+    [2500, 5000, 5556]
+    """
+    # By memory, so that a wide network's activations fit beside a fleet that fills its share (`fleet.SPARE`).
+    limit = max(ROWS, min(16 * ROWS, max(2**23, memory // 8192) // numbers))
+    return math.ceil(rows / math.ceil(rows / limit))
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Put models into evaluation mode, and back afterwards."""
+    was_training = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, training in zip(models, was_training, strict=True):
+            model.train(training)
+
+
+@torch.no_grad()
+def sweep(
+    run: Run, x: Inputs | None = None, models: Sequence[nn.Module] | None = None, *, augment: str | None = None
+) -> Iterator[tuple[Tensor, Tensor, list[Output]]]:
+    """Yield (rows, counts, outputs) of every row, without gradients and in evaluation mode.
+
+    Each process sees its share of the rows; ``counts`` is False for those that only fill it up. ``per_row`` joins the
+    values of all processes.
+
+    Args:
+        x: inputs, by default those of the training set.
+        models: by default those that predict.
+        augment: use the training augmentation, with random numbers of this purpose that are drawn for all rows at once.
+    """
+    x = run.data.x if x is None else x
+    models = run.evaluated if models is None else models
+    run.processes.broadcast_buffers(models)
+    transform, params = run.normalise, None
+    if augment is not None and run.augment is not None:
+        transform = run.augment
+        params = transform.draw(len(x), run.random.generator(augment, run.epoch)).to(run.device)
+    places = run.processes.places(len(x))
+    size = ROWS
+    if run.device.type == "cuda" and isinstance(x, Tensor) and len(x):
+        memory = torch.cuda.get_device_properties(run.device).total_memory
+        size = sweep_rows(len(places), x[0].numel(), memory)
+    parts = torch.split(places % len(x), size)
+    counted = torch.split((places < len(x)).to(run.device), size)
+    with evaluating([*models, run.loss]):  # a loss that draws its scores draws the same ones for every such pass
+        for rows, counts, raw in zip(parts, counted, read_batches(x, parts, run.workers), strict=True):
+            rows = rows.to(run.device)
+            ready = run.prepare(raw, transform, None if params is None else params[rows])
+            yield rows, counts, [run.forward(model, ready) for model in models]
+
+
+def per_row(
+    run: Run,
+    compute: Callable[[Tensor, list[Output]], Tensor],
+    x: Inputs | None = None,
+    models: Sequence[nn.Module] | None = None,
+    *,
+    augment: str | None = None,
+) -> Tensor:
+    """``compute(rows, outputs)`` (b, …) of every row, by row number: (N, …), the same in all processes."""
+    passes = sweep(run, x, models, augment=augment)
+    parts = [(rows, counts, compute(rows, outs)) for rows, counts, outs in passes]
+    return run.processes.merge(parts, run.num_rows if x is None else len(x))
+
+
+def predict_log_probs(run: Run, x: Inputs | None = None) -> Tensor:
+    """Log-probabilities (N, K) that the run predicts for ``x``, by default the training set."""
+    return per_row(run, lambda _, outs: log_probs(run.loss, outs), x)
+
+
+def log_probs(loss: Loss, outs: Sequence[Output]) -> Tensor:
+    """Predicted log-probabilities (b, K); the probabilities of several models are averaged."""
+    each = torch.stack([loss.scores(out).log_softmax(1) for out in outs])
+    return each.logsumexp(0) - math.log(len(outs)) if len(outs) > 1 else each[0]
