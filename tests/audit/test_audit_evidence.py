@@ -10,9 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence import VOTERS, Evidence, cross_validate, soft_labels, watch_training
+from noiseproof.audit.evidence import VOTERS, Evidence, cross_validate, watch_training
+from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
+from noiseproof.audit.evidence.network import soft_labels
 from noiseproof.audit.labels import find_label_issues
-from noiseproof.audit.neighbours import nearest, neighbour_votes
 from noiseproof.data import NoisyData
 from noiseproof.strategies import predict_log_probs
 from noiseproof.strategies.averages import HeldOutAverages, Towards, TrainingAverages
@@ -157,10 +158,11 @@ def test_watching_says_how_sure_the_neighbours_alone_are() -> None:
     x, _, given = planted(120)
     found = watch_training(x, given, 3, epochs=1, seed=4)
     votes = neighbour_votes(given, nearest(found.features, VOTERS, seed=4), 3)[0]
-    assert found.first_guess is not None and found.sureness is not None
-    np.testing.assert_array_equal(found.sureness, votes[np.arange(120), found.first_guess])
-    np.testing.assert_array_equal(found.sureness, votes.max(1))
-    assert cross_validate(x, given, 3, np.arange(120) % 2, epochs=1).sureness is None  # no model saw a row's own label
+    assert found.guess is not None and found.guess_confidence is not None
+    np.testing.assert_array_equal(found.guess_confidence, votes[np.arange(120), found.guess])
+    np.testing.assert_array_equal(found.guess_confidence, votes.max(1))
+    out_of_fold = cross_validate(x, given, 3, np.arange(120) % 2, epochs=1)
+    assert out_of_fold.guess_confidence is None  # no model saw a row's own label
 
 
 def test_no_row_is_judged_by_its_own_label() -> None:
@@ -168,7 +170,7 @@ def test_no_row_is_judged_by_its_own_label() -> None:
 
     The second round is left out: its soft labels come from all rows.
     """
-    import noiseproof.audit.evidence as module
+    import noiseproof.audit.evidence.network as module
 
     x, _, given = planted(90)
     fold = np.arange(90) % 3
@@ -196,7 +198,7 @@ def test_evidence_repeats_itself_by_its_seed() -> None:
 
 def test_units_of_columns() -> None:
     """Columns in one unit keep their proportions; columns in different units are brought to one each."""
-    from noiseproof.audit.evidence import _prepared
+    from noiseproof.audit.evidence.network import _prepared
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 3)).astype(np.float32) * np.float32([1, 2, 3])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noiseproof.audit.folds import (
+from noiseproof.audit.evidence.folds import (
     Duplicates,
     connected,
     find_duplicates,
@@ -17,7 +17,7 @@ from noiseproof.audit.folds import (
     outlier_scores,
     same_rows,
 )
-from noiseproof.audit.neighbours import Neighbours
+from noiseproof.audit.evidence.neighbours import Neighbours
 
 
 def brute_force(x: np.ndarray, k: int = 10) -> Neighbours:

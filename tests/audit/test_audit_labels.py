@@ -11,15 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence import cross_validate, watch_training
-from noiseproof.audit.labels import LabelIssues, _contradicted_by_the_surest, find_label_issues
-from noiseproof.audit.neighbours import nearest
-from noiseproof.audit.posterior import (
+from noiseproof.audit.evidence.neighbours import nearest
+from noiseproof.audit.judge.interval import Guesses
+from noiseproof.audit.judge.posterior import (
     ClassNoise,
+    NoisyRows,
     confident_joint,
     fit_class_noise,
-    sharpened,
+    sharpen,
     without_overlap,
 )
+from noiseproof.audit.judge.rate import estimate_rates
+from noiseproof.audit.labels import LabelIssues, find_label_issues
 
 Array = NDArray[Any]
 
@@ -60,10 +63,10 @@ def average_precision(quality: Array, wrong: Array) -> float:
 def test_posterior_by_hand() -> None:
     T = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
     p = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
-    q = sharpened(p, 2.0)
+    q = sharpen(p, 2.0)
     expected = [(0.82**2) / (0.82**2 + 0.22**2), (0.42**2) / (0.42**2 + 0.62**2)]  # ε = 0.02
     torch.testing.assert_close(q[:, 0], torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
-    ((_, truth),) = ClassNoise(2.0, T).truth(torch.tensor([1, 0]), p)
+    ((_, truth),) = ClassNoise(2.0, T).posterior(torch.tensor([1, 0]), p)
     a, b = expected
     by_hand = [[a * 0.1 / (a * 0.1 + (1 - a) * 0.7), 0], [b * 0.9 / (b * 0.9 + (1 - b) * 0.3), 0]]
     torch.testing.assert_close(truth[:, 0], torch.tensor(by_hand, dtype=torch.float64)[:, 0], rtol=1e-6, atol=0)
@@ -138,32 +141,32 @@ def test_predictions_that_know_only_what_is_common_contradict_no_label() -> None
     chance = 1 / (1 + np.exp(2 - 0.5 * random.normal(size=2000)))  # of class 1: always below one half
     given = (random.random(2000) < chance).astype(np.int64)
     found = find_label_issues(given, np.stack([1 - chance, chance], 1))
-    assert not found.is_told and not found.looks_fine and not found.is_issue.any()
+    assert not found.is_predictable and not found.looks_fine and not found.is_issue.any()
     assert found.hit_rate == pytest.approx(found.chance_rate) == (given == 0).mean() and found.noise_interval[0] == 0
     ranks = chance[given == 1].argsort()  # the list is in order all the same
     assert (np.diff(found.quality[given == 1][ranks]) >= 0).all()
-    assert find_label_issues(given, np.stack([1 - chance, chance], 1), trusted=np.arange(100)).is_told
+    assert find_label_issues(given, np.stack([1 - chance, chance], 1), trusted=np.arange(100)).is_predictable
 
 
 def test_rare_labels_that_were_forgotten_are_found() -> None:
     random = np.random.default_rng(0)
     true = (random.random(20_000) < 0.1).astype(np.int64)
-    given = true * (random.random(20_000) < 0.5)  # half of the rare class bears the common label
+    given = true * (random.random(20_000) < 0.5)  # half of the rare class has the common label
     p = np.where(true[:, None] == [[0, 1]], 0.97, 0.03)
-    found = find_label_issues(given, p)  # that meet no more labels than always saying 0 would
+    found = find_label_issues(given, p)  # that match no more labels than a constant 0
     assert (p.argmax(1) == given).mean() < (given == 0).mean() + 0.01
-    assert found.is_told and (found.is_issue == (given != true)).all()
+    assert found.is_predictable and (found.is_issue == (given != true)).all()
 
 
 def test_labels_that_have_nothing_to_do_with_the_rows_are_not_called_wrong() -> None:
     random = np.random.default_rng(0)
     x, given, folds = random.normal(size=(600, 6)), random.integers(0, 3, 600), np.arange(600) % 4
     for evidence in (cross_validate(x, given, 3, folds, epochs=8), watch_training(x, given, 3, epochs=8)):
-        assert not (found := find_label_issues(given, evidence=evidence)).is_told and not found.is_issue.any()
+        assert not (found := find_label_issues(given, evidence=evidence)).is_predictable and not found.is_issue.any()
 
 
 def embeddings(n: int, K: int, D: int) -> tuple[Array, Array]:
-    """Unit vectors around K centres, with so many dimensions that a linear classifier can learn any labels by heart."""
+    """Unit vectors around K centres, with so many dimensions that a linear classifier can memorise any labels."""
     random = np.random.default_rng(0)
     true = random.integers(K, size=n)
     x = 1.2 * random.normal(size=(K, D))[true] + random.normal(size=(n, D))
@@ -171,7 +174,7 @@ def embeddings(n: int, K: int, D: int) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
-def test_labels_learned_by_heart_are_not_called_fine(rate: float) -> None:
+def test_memorised_labels_are_not_called_fine(rate: float) -> None:
     x, true = embeddings(1000, 10, 384)
     given = flip(true, 10, rate)
     evidence = watch_training(x, given, 10, device="cpu")
@@ -179,13 +182,13 @@ def test_labels_learned_by_heart_are_not_called_fine(rate: float) -> None:
     share = (true != given).mean()
     assert found.looks_fine == (rate == 0) and found.is_undecided == (rate > 0)
     assert found.noise_interval[0] <= share <= found.noise_interval[1] <= share + 0.09
-    # The models alone count far too few: this is what the neighbours are asked for. They don't touch the ranking.
-    alone = find_label_issues(given, evidence=dataclasses.replace(evidence, sureness=None))
+    # The models alone count far too few: the neighbours correct that. They don't change the ranking.
+    alone = find_label_issues(given, evidence=dataclasses.replace(evidence, guess_confidence=None))
     assert alone.looks_fine and (rate == 0 or alone.noise_interval[1] < share)
     np.testing.assert_array_equal(alone.quality, found.quality)
     np.testing.assert_array_equal(alone.is_issue, found.is_issue)
     assert alone.noise_rate == found.noise_rate and alone.contradicted is None
-    if rate:  # a little too many: without its own label, a row's neighbours bear that label less often
+    if rate:  # a little too many: without its own label, a row's neighbours have that label less often
         assert found.contradicted == pytest.approx(share, abs=0.05)
         assert average_precision(found.quality, true != given) > 0.99
 
@@ -215,43 +218,46 @@ def test_groups_larger_than_a_neighbourhood_are_judged_by_other_groups() -> None
     evidence = watch_training(x, given, 4, device="cpu", groups=video)
     found = find_label_issues(given, evidence=evidence)
     assert found.neighbour_agreement is not None and np.isfinite(found.neighbour_agreement).all()
-    assert found.is_told and (found.is_issue == (given != true)).mean() > 0.99
-    # A class that no other group has: strangers would speak against all of its labels.
+    assert found.is_predictable and (found.is_issue == (given != true)).mean() > 0.99
+    # A class that no other group has: others would vote against all of its labels.
     alone = watch_training(x, np.where(video == 0, 4, true), 5, device="cpu", groups=video)
     assert alone.neighbour_agreement is not None
     np.testing.assert_array_equal(np.isnan(alone.neighbour_agreement), video == 0)
     assert not find_label_issues(np.where(video == 0, 4, true), evidence=alone).is_issue[video == 0].any()
 
 
-def test_where_no_neighbour_may_vote_models_are_asked_whether_rows_tell_their_labels() -> None:
+def test_where_no_neighbour_may_vote_models_decide_whether_labels_are_predictable() -> None:
     x, true, video = videos()
     given = flip(true, 4, 0.1)
     near = nearest(x, 25)  # all of a row's own video
     evidence = watch_training(x, given, 4, device="cpu", groups=video, neighbours=near)
     assert evidence.neighbour_agreement is not None and np.isnan(evidence.neighbour_agreement).all()
     found = find_label_issues(given, evidence=evidence)
-    assert found.is_told and found.hit_rate == (evidence.pred_probs.argmax(1) == given).mean() > 0.85
+    assert found.is_predictable and found.hit_rate == (evidence.pred_probs.argmax(1) == given).mean() > 0.85
     assert found.contradicted is None and (found.is_issue == (given != true)).mean() > 0.99
-    # Where some may, what nobody says of the others is left out.
+    # Where some may, the others are left out.
     some = np.arange(1000) < 100
     spoken = dataclasses.replace(
         evidence,
         neighbour_agreement=np.where(some, 1, np.nan).astype(np.float32),
-        first_guess=np.where(some, given, 0),
+        guess=np.where(some, given, 0),
     )
     assert find_label_issues(given, evidence=spoken).hit_rate == 1
 
 
-def test_the_surest_half_of_each_guessed_class_is_counted_by_hand() -> None:
-    guess, sureness = np.array([0, 0, 0, 0, 1, 1, 1, 3]), np.float32([0.9, 0.2, 0.8, 0.3, 0.5, 0.7, 0.6, 0.4])
+def test_the_confident_half_of_each_guessed_class_is_counted_by_hand() -> None:
+    guess, confidence = np.array([0, 0, 0, 0, 1, 1, 1, 3]), np.float32([0.9, 0.2, 0.8, 0.3, 0.5, 0.7, 0.6, 0.4])
     given = np.array([0, 2, 1, 2, 0, 1, 0, 3])  # counted: rows 0 and 2, 5 and 6, and 7; of them 2 and 6 differ
-    share, error = _contradicted_by_the_surest(given, guess, sureness)
-    assert share == 0.4 and error == pytest.approx(1.96 * np.sqrt(0.4 * 0.6 / 5))
-    share, error = _contradicted_by_the_surest(guess, guess, sureness)
-    assert share == 0 and error == pytest.approx(1.96 / 5)  # not zero: one row more could differ
+    share = Guesses(given, guess, confidence).confident_contradiction()
+    assert share is not None
+    assert share.value == 0.4 and share.error == pytest.approx(1.96 * np.sqrt(0.4 * 0.6 / 5))
+    share = Guesses(guess, guess, confidence).confident_contradiction()
+    assert share is not None
+    assert share.value == 0 and share.error == pytest.approx(1.96 / 5)  # not zero: one row more could differ
+    assert Guesses(given, guess).confident_contradiction() is None
 
 
-def test_models_that_do_not_learn_by_heart_are_believed() -> None:
+def test_models_that_do_not_memorise_are_believed() -> None:
     """Classes that overlap in few dimensions: neighbours err as models do, and nothing is contradicted."""
     random = np.random.default_rng(0)
     true = random.integers(4, size=1000)
@@ -372,14 +378,16 @@ def test_all_rows_trusted_is_no_issue_at_all() -> None:
 def test_beta_of_trusted_rows_is_the_one_that_calibrates_them() -> None:
     true, _, p = simulate(np.eye(3), overlap=0.6)
     flat = np.sqrt(p) / np.sqrt(p).sum(1, keepdims=True)
-    noise = fit_class_noise(torch.from_numpy(true), torch.from_numpy(flat), trusted=torch.arange(len(true)) % 2 == 0)
-    assert noise.beta in (1.75, 2.0, 2.5)
+    labels, probs, trusted = torch.from_numpy(true), torch.from_numpy(flat), torch.arange(len(true)) % 2 == 0
+    rows = NoisyRows.of(labels[~trusted], probs[~trusted])
+    assert fit_class_noise(rows, rows, (labels[trusted], probs[trusted])).beta in (1.75, 2.0, 2.5)
 
 
-def test_without_rates_beta_and_t_are_the_same() -> None:
+def test_the_four_rates_are_ordered() -> None:
     _, given, p = simulate(symmetric(3, 0.2), n=300)
-    whole, part = (fit_class_noise(torch.from_numpy(given), torch.from_numpy(p), rates=on) for on in (True, False))
-    assert whole.beta == part.beta and torch.equal(whole.transition, part.transition) and whole.mean_rate > 0.1
+    rows = NoisyRows.of(torch.from_numpy(given), torch.from_numpy(p))
+    rates = estimate_rates(rows, rows, fit_class_noise(rows, rows).beta)
+    assert 0 < rates.converged <= rates.posterior <= rates.confident <= rates.one_way and rates.posterior > 0.1
 
 
 def test_several_annotators_say_more_than_one() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from noiseproof.audit.neighbours import Neighbours, nearest, neighbour_votes
+from noiseproof.audit.evidence.neighbours import Neighbours, nearest, neighbour_votes
 
 
 def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:

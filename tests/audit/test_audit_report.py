@@ -14,8 +14,8 @@ import pytest
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
+from noiseproof.audit.evidence.folds import Duplicates
 from noiseproof.audit.files import check_folder, read_audit, replacing
-from noiseproof.audit.folds import Duplicates
 from noiseproof.audit.inputs import Skipped
 from noiseproof.audit.report import MOST_LISTED
 
@@ -153,7 +153,7 @@ def test_labels_that_look_fine() -> None:
         "The labels look fine, 2.0% wrong at the most (expected share of right labels called issues: 5.00%)."
     )
     unknown = dataclasses.replace(
-        report, found=dataclasses.replace(fine, is_told=False, hit_rate=0.5, chance_rate=0.51)
+        report, found=dataclasses.replace(fine, is_predictable=False, hit_rate=0.5, chance_rate=0.51)
     )
     assert unknown.summary()["labels_look_fine"] is False
     assert unknown.summary()["verdict"].startswith(

@@ -547,7 +547,7 @@ def read_again(audit: Audit) -> AuditData:
 
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     """The rows to judge by, (N,)."""
-    from noiseproof.audit.folds import make_folds
+    from noiseproof.audit.evidence.folds import make_folds
     from noiseproof.data.base import derive_seed
 
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
@@ -563,7 +563,7 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
 
     Of rows that were not audited, such as those of a trusted table, only exact copies are known.
     """
-    from noiseproof.audit.folds import find_duplicates, merge_groups
+    from noiseproof.audit.evidence.folds import find_duplicates, merge_groups
 
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
     copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)

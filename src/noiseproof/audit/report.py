@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence import VOTERS, cross_validate, watch_training
-from noiseproof.audit.files import FORMAT, check_folder, write_audit
-from noiseproof.audit.folds import (
+from noiseproof.audit.evidence.folds import (
     Duplicates,
     find_duplicates,
     in_one_fold,
@@ -27,9 +26,10 @@ from noiseproof.audit.folds import (
     merge_groups,
     outlier_scores,
 )
+from noiseproof.audit.evidence.neighbours import Neighbours, nearest
+from noiseproof.audit.files import FORMAT, check_folder, write_audit
 from noiseproof.audit.inputs import AuditData, Progress
 from noiseproof.audit.labels import LabelIssues, find_label_issues
-from noiseproof.audit.neighbours import Neighbours, nearest
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class LabelReport:
 
     def _verdict(self, issues: int, rows: int) -> str:
         low, high = self.found.noise_interval
-        if not self.found.is_told:
+        if not self.found.is_predictable:
             hits, chance = self.found.hit_rate, self.found.chance_rate
             return (
                 f"The rows hardly tell their labels, so none can be called wrong: {hits:.1%} are met by predictions, "

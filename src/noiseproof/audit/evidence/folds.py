@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.neighbours import Neighbours
+from noiseproof.audit.evidence.neighbours import Neighbours
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import derive_seed
 

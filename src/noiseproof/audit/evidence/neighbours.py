@@ -13,6 +13,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 
+VOTERS = 25  # neighbours that vote on a label
 EXACT = 20_000  # rows up to which all pairs are looked at
 TREES, LEAF = 8, 256  # of an approximate search; each row is compared with TREES × LEAF others at first
 ROUNDS, PASSED_ON = 3, 12  # then, so often: neighbours of each row whose own PASSED_ON neighbours are looked at

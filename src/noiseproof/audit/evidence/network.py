@@ -1,4 +1,4 @@
-"""What models have to say of each given label: from folds that did not train on it, or from watching one training."""
+"""Predictions of networks and neighbours for each row: out of fold, or collected during one training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.audit.folds import in_one_fold
-from noiseproof.audit.neighbours import Neighbours, nearest, neighbour_votes
-from noiseproof.audit.posterior import fit_class_noise
+from noiseproof.audit.evidence.folds import in_one_fold
+from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
+from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
@@ -26,28 +26,27 @@ from noiseproof.train.methods import get_method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
-VOTERS = 25  # neighbours that are asked
 MODEL = "mlp:hidden=[128,128]"
 LINEAR = "mlp:hidden=[]"
-ONE_UNIT = 100.0  # columns whose deviations differ by less are in one unit: their proportions are left as they are
-FAR = 10.0  # deviations after which a number is cut off
-LARGE = 50_000_000  # numbers in a table of soft labels that are too many: no second round
+ONE_UNIT = 100.0  # columns whose deviations differ by a smaller factor share one unit, so their proportions are kept
+CLIP = 10.0  # deviations
+LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
-Progress = Callable[[int, int], None]  # epochs done, of how many
+Progress = Callable[[int, int], None]  # epochs done, epochs in all
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What one or several trainings, and neighbours, say of N rows and K classes."""
+    """Predictions for N rows and K classes, from trainings and neighbours."""
 
     pred_probs: NDArray[np.float32]  # (N, K): averaged over epochs, models and neighbours' votes
-    features: NDArray[np.float32] | None  # (N, F): the inputs as the models saw them
+    features: NDArray[np.float32] | None  # (N, F): the inputs of the models
     unlearned: NDArray[np.float32] | None = None  # (N,): share of epochs in which the given label was not predicted
-    doubt: NDArray[np.float32] | None = None  # (N,) in [0, 1]: what the head says of its noise (LN's Σ, 1 − NAL's τ)
-    neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours that bear the given label
-    dynamics: NDArray[np.float32] | None = None  # (N, K): what models said of the rows that they trained on, on the way
-    first_guess: NDArray[np.int64] | None = None  # (N,): the likeliest class, untouched by the row's own label
-    sureness: NDArray[np.float32] | None = None  # (N,): neighbours' share for it, where models saw the row's own label
+    doubt: NDArray[np.float32] | None = None  # (N,) in [0, 1]: noise that the head predicts (LN's Σ, 1 − NAL's τ)
+    neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours with the given label
+    dynamics: NDArray[np.float32] | None = None  # (N, K): predictions for training rows, averaged over the epochs
+    guess: NDArray[np.int64] | None = None  # (N,): the most likely class, without influence of the row's own label
+    guess_confidence: NDArray[np.float32] | None = None  # (N,): neighbours' share for it, where models saw the label
 
 
 def cross_validate(
@@ -64,37 +63,39 @@ def cross_validate(
     device: torch.device | str | None = None,
     neighbours: Neighbours | None = None,
 ) -> Evidence:
-    """Out-of-sample evidence, in two rounds: each row is judged by models and neighbours of other folds.
+    """Out-of-sample evidence in two rounds: models and neighbours of other folds predict each row.
 
-    In the first round ``model`` learns the given labels by the robust ``method``, a linear classifier by cross entropy,
-    and neighbours vote. Their mean and the class-noise posterior make soft labels P(true k | x, given y) of all rows,
-    which ``model`` learns by cross entropy in the second round, and with which neighbours vote again. The predictions
-    are the mean of all five, those of models averaged over epochs. ``dynamics``, which are not out of sample, are what
-    the first round's models said of their training rows: wrong labels are learned late.
+    In the first round ``model`` is trained on the given labels by the robust ``method``, a linear classifier by cross
+    entropy, and neighbours vote. From their mean the class-noise posterior makes soft labels P(true k | x, given y), on
+    which ``model`` is trained by cross entropy in the second round, and with which neighbours vote again. The
+    predictions are the mean of all five, those of models averaged over epochs. ``dynamics``, which are not out of
+    sample, are the first round's predictions for training rows: wrong labels are learned late.
 
     Args:
-        folds: (N,) integers; a row is judged without the rows of its own fold.
+        folds: (N,) integers; a row is predicted without the rows of its own fold.
         epochs: by default 150/N^¼, between 5 and 40.
-        neighbours: of the rows of ``x``, where they are known already.
+        neighbours: of the rows of ``x``; by default they are searched for.
     """
     inputs, given = _prepared(x, labels, num_classes)
-    fold, names = np.asarray(folds), np.unique(folds)
-    if fold.shape != (len(given),) or len(names) < 2:
+    fold, fold_ids = np.asarray(folds), np.unique(folds)
+    if fold.shape != (len(given),) or len(fold_ids) < 2:
         raise ValueError(f"Expected `folds` of shape ({len(given)},) with two values or more, got {fold.shape}.")
-    again = len(given) * num_classes <= LARGE
-    parts = [torch.from_numpy(np.flatnonzero(fold != name)) for name in names]
-    fit = _Fit(inputs, given, num_classes, epochs, seed, device, progress, runs=len(parts) * (3 if again else 2))
+    has_second_round = len(given) * num_classes <= LARGE
+    parts = [torch.from_numpy(np.flatnonzero(fold != i)) for i in fold_ids]
+    runs = len(parts) * (3 if has_second_round else 2)
+    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
     near = neighbours or _neighbours(inputs, seed)
+    model = MODEL if model == "auto" else model
 
-    robust = fit.held_out(parts, method, MODEL if model == "auto" else model)
-    linear = fit.held_out(parts, "ce", LINEAR)
+    robust = trainer.held_out(parts, method, model)
+    linear = trainer.held_out(parts, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=fold)
     probs = _mean([robust.pred_probs, linear.pred_probs, votes])
-    first = probs.argmax(1)  # in the second round a row's own label comes back, a little, by its neighbours' soft ones
-    if again:
+    guess = probs.argmax(1)  # in the second round a row's own label has some influence, by its neighbours' soft labels
+    if has_second_round:
         truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=fold)[0]
-        second = fit.held_out(parts, "ce", MODEL if model == "auto" else model, truth)
+        second = trainer.held_out(parts, "ce", model, truth)
         probs = _mean([probs, probs, probs, votes, second.pred_probs])
     assert robust.dynamics is not None and linear.dynamics is not None
     return replace(
@@ -103,7 +104,7 @@ def cross_validate(
         features=inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
         dynamics=_mean([robust.dynamics, linear.dynamics]),
-        first_guess=first,
+        guess=guess,
     )
 
 
@@ -121,36 +122,41 @@ def watch_training(
     neighbours: Neighbours | None = None,
     groups: Any = None,
 ) -> Evidence:
-    """Evidence from one training over all rows: what each step said of its rows before it learned from them.
+    """Evidence from one training on all rows: the predictions of each step before it learns from its rows.
 
-    Averaged over epochs, this is little touched by what the model learns by heart at the end. A linear classifier is
-    watched beside ``model``; neighbours vote with the given labels, and once more with the soft labels that the
-    class-noise posterior makes of all that. Rows of one of the ``groups`` (N,) don't vote for each other: unless
-    ``neighbours`` are given, they are looked for in other groups, but for rows whose class no other group has.
+    Averaged over epochs, these are little affected by what the model memorises at the end. A linear classifier is
+    trained beside ``model``; neighbours vote with the given labels, and once more with the soft labels that the
+    class-noise posterior makes of all these predictions. Rows of one of the ``groups`` (N,) don't vote for each other:
+    unless ``neighbours`` are given, they are searched for in other groups, except where no other group has the class.
     """
     inputs, given = _prepared(x, labels, num_classes)
-    fit = _Fit(inputs, given, num_classes, epochs, seed, device, progress, runs=2)
+    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs=2)
     near = neighbours or _neighbours(inputs, seed, given, groups)
-    watched = fit.watched(method, MODEL if model == "auto" else model)
-    linear = fit.watched("ce", LINEAR)
+    robust = trainer.watched(method, MODEL if model == "auto" else model)
+    linear = trainer.watched("ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
-    first, sure = votes.argmax(1), votes.max(1)  # models learn some rows by heart on the way
-    probs = _mean([watched.pred_probs, linear.pred_probs, votes])
+    guess, confidence = votes.argmax(1), votes.max(1)  # of neighbours alone, as models memorise some rows
+    probs = _mean([robust.pred_probs, linear.pred_probs, votes])
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
         probs = _mean([probs, probs, probs, votes])
-    features = inputs.flatten(1).numpy()
     return replace(
-        watched, pred_probs=probs, features=features, neighbour_agreement=agreement, first_guess=first, sureness=sure
+        robust,
+        pred_probs=probs,
+        features=inputs.flatten(1).numpy(),
+        neighbour_agreement=agreement,
+        guess=guess,
+        guess_confidence=confidence,
     )
 
 
 def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
     """P(true k | x, given y), (N, K) float32."""
     truth = torch.empty_like(probs)
-    noise = fit_class_noise(given, probs, generator=torch.Generator().manual_seed(0), rates=False)
-    for rows, part in noise.truth(given, probs):
-        truth[rows] = part.to(truth.dtype)
+    rows = NoisyRows.of(given, probs)
+    noise = fit_class_noise(rows, rows.sample(torch.Generator().manual_seed(0)))
+    for block, part in noise.posterior(given, probs):
+        truth[block] = part.to(truth.dtype)
     return truth
 
 
@@ -163,7 +169,7 @@ def _mean(tables: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def _prepared(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Inputs of mean 0 and deviation 1: of all columns together where they are in one unit, else of each."""
+    """Inputs of mean 0 and deviation 1, over all columns where they share one unit, else for each column."""
     check_count("num_classes", num_classes, 2, "A label of a single class cannot be wrong.")
     inputs = torch.as_tensor(np.asarray(x)).to(torch.float32)
     given = torch.as_tensor(np.asarray(labels)).to(torch.int64)
@@ -179,19 +185,19 @@ def _prepared(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tensor]:
         raise ValueError("Expected columns of `x` that vary, got none. Labels cannot be judged by constants.")
     low, high = varied.quantile(torch.tensor([0.1, 0.9])) if len(varied) < 10**6 else (varied.min(), varied.max())
     unit = varied.square().mean().sqrt() if high < ONE_UNIT * low else torch.where(deviation > 0, deviation, 1.0)
-    return centred.div_(unit).clamp_(-FAR, FAR), given
+    return centred.div_(unit).clamp_(-CLIP, CLIP), given
 
 
 def _neighbours(inputs: Tensor, seed: int, given: Tensor | None = None, groups: Any = None) -> Neighbours:
     near = nearest(inputs.flatten(1).numpy(), min(VOTERS, len(inputs) - 1), seed=seed, apart=groups)
-    if given is not None and groups is not None:  # strangers, who can't bear its label, would all speak against it
+    if given is not None and groups is not None:  # where no other group has the class, all would vote against it
         alone = np.flatnonzero(in_one_fold(given.numpy(), np.unique(np.asarray(groups), return_inverse=True)[1]))
         near.index[alone] = alone[:, None]
     return near
 
 
-class _Fit:
-    """Trains models on some rows and keeps what they say of others."""
+class _Trainer:
+    """Trains models and collects their predictions."""
 
     def __init__(
         self,
@@ -210,38 +216,36 @@ class _Fit:
         self.batch_size = min(128, max(16, N // 16)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
         kind = "auto" if device is None else torch.device(device).type
         self.fabric = Fabric(accelerator=kind, devices=1)
-        self.seed = seed
+        self.seed, self.num_jobs = seed, 0
         self.done, self.progress, self.total = 0, progress, runs * self.epochs
-        self.fits = 0
 
     def held_out(self, parts: Sequence[Tensor], method: str, model: str, truth: Tensor | None = None) -> Evidence:
-        """One run for each of ``parts``, the rows it trains on; evidence of the rows that are in none but one."""
+        """Evidence of the rows left out, from one run on each of ``parts``; with ``truth`` (N, K), on soft labels."""
         data = self.data
-        others = []
-        jobs = []
+        held_out, jobs = [], []
         for rows in parts:
-            rest = torch.ones(len(data), dtype=torch.bool)
-            rest[rows] = False
-            others.append(rest.nonzero()[:, 0])
+            is_held_out = torch.ones(len(data), dtype=torch.bool)
+            is_held_out[rows] = False
+            held_out.append(is_held_out.nonzero()[:, 0])
             extra: list[Strategy] = [TrainingAverages()] if truth is None else [Towards(truth[rows])]
-            extra.append(HeldOutAverages(take(data.x, others[-1]), data.given[others[-1]]))
+            extra.append(HeldOutAverages(take(data.x, held_out[-1]), data.given[held_out[-1]]))
             jobs.append(self._job(data.subset(rows), method, model, extra))
-        outcomes = self._run(jobs)
-        found = _evidence([outcome.strategies[-1] for outcome in outcomes], torch.cat(others).argsort())
+        results = self._run(jobs)
+        evidence = _evidence([result.strategies[-1] for result in results], torch.cat(held_out).argsort())
         if truth is not None:
-            return found
-        seen, times = torch.zeros(len(data), data.num_classes), torch.zeros(len(data), 1)
-        for rows, outcome in zip(parts, outcomes, strict=True):
-            watched = outcome.strategies[-2]
-            assert isinstance(watched, TrainingAverages)
-            seen[rows] += watched.probs.cpu()
-            times[rows] += watched.sums[:, :1].cpu()
-        return replace(found, dynamics=seen.div_(times).numpy())
+            return evidence
+        sums, times = torch.zeros(len(data), data.num_classes), torch.zeros(len(data), 1)
+        for rows, result in zip(parts, results, strict=True):
+            averages = result.strategies[-2]
+            assert isinstance(averages, TrainingAverages)
+            sums[rows] += averages.probs.cpu()
+            times[rows] += averages.sums[:, :1].cpu()
+        return replace(evidence, dynamics=sums.div_(times).numpy())
 
     def watched(self, method: str, model: str) -> Evidence:
-        """One run over all rows; evidence of what it said of each row on the way."""
-        (outcome,) = self._run([self._job(self.data, method, model, [TrainingAverages()])])
-        return _evidence([outcome.strategies[-1]], torch.arange(len(self.data)))
+        """One run on all rows: evidence of its predictions for each row during training."""
+        (result,) = self._run([self._job(self.data, method, model, [TrainingAverages()])])
+        return _evidence([result.strategies[-1]], torch.arange(len(self.data)))
 
     def _job(self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy]) -> Job:
         rate = 1e-2 if model == LINEAR else 2e-3
@@ -252,13 +256,13 @@ class _Fit:
             optimizer=f"adam:lr={rate},weight_decay=1e-4",
         )
         task = Task(data)
-        made = get_method(method, task, settings)
-        self.fits += 1
+        base = get_method(method, task, settings)
+        self.num_jobs += 1
         return Job(
             task,
-            replace(made, strategies=(*made.strategies, *extra)),
+            replace(base, strategies=(*base.strategies, *extra)),
             settings,
-            seed=derive_seed(self.seed, self.fits),
+            seed=derive_seed(self.seed, self.num_jobs),
             progress=self._count,
         )
 
@@ -269,17 +273,17 @@ class _Fit:
                 self.progress(self.done, self.total)
 
     def _run(self, jobs: Sequence[Job]) -> list[Result]:
-        outcomes = []
-        for outcome in fit_many(jobs, fabric=self.fabric):
-            if isinstance(outcome, Exception):
-                raise outcome
-            outcomes.append(outcome)
-        return outcomes
+        results = []
+        for result in fit_many(jobs, fabric=self.fabric):
+            if isinstance(result, Exception):
+                raise result
+            results.append(result)
+        return results
 
 
-def _evidence(found: Sequence[Any], order: Tensor) -> Evidence:
+def _evidence(averages: Sequence[Any], order: Tensor) -> Evidence:
     def all_rows(name: str) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = torch.cat([part.mean(name).cpu() for part in found])[order].numpy()
+        values: NDArray[np.float32] = torch.cat([part.mean(name).cpu() for part in averages])[order].numpy()
         return values
 
     return Evidence(all_rows("probs"), None, all_rows("missed"), all_rows("doubt"))

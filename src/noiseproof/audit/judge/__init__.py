@@ -1,0 +1,1 @@
+"""The stages of judging labels: posterior → noise rate → interval → cut."""

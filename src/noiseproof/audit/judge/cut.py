@@ -1,0 +1,66 @@
+"""The cut: which labels are called issues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+RARE = 20.0  # rows of the overall noise rate that the rate of each class is averaged with
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Thresholds on the quality of labels, and which labels are below."""
+
+    quality: Tensor  # (N,) float32: P(true = given)
+    thresholds: Tensor  # (K,) float64
+    is_issue: Tensor  # (N,) bool
+
+
+def cut_labels(
+    labels: Tensor,
+    wrong: Tensor,
+    uncertain: Tensor,
+    rate: float,
+    num_classes: int,
+    *,
+    looks_fine: bool,
+    is_predictable: bool,
+) -> Cut:
+    """Call the ``uncertain`` labels (N,) issues whose quality 1 − ``wrong`` is below the threshold of their class.
+
+    Where labels look fine, only those that are more likely wrong than right.
+    """
+    at_most = 0.5 if looks_fine else 1.0
+    thresholds = class_thresholds(labels[uncertain], wrong[uncertain], num_classes, rate, at_most=at_most)
+    quality = (1 - wrong).to(torch.float32)
+    return Cut(quality, thresholds, (quality.double() < thresholds[labels]) & uncertain & is_predictable)
+
+
+def class_thresholds(labels: Tensor, wrong: Tensor, num_classes: int, rate: float, *, at_most: float = 1.0) -> Tensor:
+    """The quality below which a label is an issue, (K,), ``at_most`` this.
+
+    Calling the n labels with the highest P(wrong) issues has the expected F1 2·Σₙ P(wrong)/(n + Σ P(wrong)); the
+    largest one sets the threshold. Each class may have as many issues as 1.5 times the sum of P(wrong) in it, averaged
+    with ``RARE`` rows of the overall ``rate``: a class of five rows that the model never learned has almost none.
+    """
+    worst = wrong.sort(descending=True).values
+    n = torch.arange(1, len(worst) + 1, dtype=torch.float64)
+    best = int((worst.cumsum(0) / (n + worst.sum())).argmax()) if len(worst) else 0
+    overall = min(at_most, 1 - float(worst[best])) if len(worst) else 0.0
+    thresholds = torch.full(
+        (num_classes,), float(np.nextafter(np.float32(overall), np.float32(2))), dtype=torch.float64
+    )
+    order = wrong.argsort(descending=True, stable=True)
+    order = order[labels[order].argsort(stable=True)]  # class by class, worst first
+    count = torch.bincount(labels, minlength=num_classes)
+    sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, labels, wrong)
+    allowed = (count * (1.5 * sums + RARE * rate) / (count + RARE)).ceil().long()
+    limited = allowed < count
+    first_beyond = (count.cumsum(0) - count + allowed)[limited]
+    limit = (1 - wrong[order[first_beyond]]).to(torch.float32).double()
+    thresholds[limited] = thresholds[limited].minimum(limit)
+    return thresholds

@@ -1,0 +1,216 @@
+"""The class-noise posterior: the probability that a given label is right, from predictions and class confusions.
+
+With q_k(x) the probability that x is of class k and T[k, j] = P(given j | true k),
+
+    P(true k | x, given y) = q_k·T[k, y] / Σ_i q_i·T[i, y].
+
+Both are estimated from predictions p of models that did not see the row's label:
+
+* q ∝ (p + ε)^β. β maximises the likelihood of the given labels, P(given y) = Σ_k q_k·T[k, y], which corrects the
+  underconfidence of averaged models; ε keeps a single probability near zero from deciding alone.
+* The joint J[i, j] = P(true i, given j) starts as the confident joint (Northcutt et al. 2021) and is then the mean of
+  the posterior (EM). Overlapping classes fill it, too, but symmetrically: calibrated probabilities have
+  E[p_i·1(y = j)] = E[p_i·p_j]. So only the asymmetric part counts as noise between two classes, by McNemar's
+  (J_ij − J_ji)₊²/(J_ij + J_ji); the rest of the off-diagonal mass is spread over all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+BETAS = (0.7, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+EM_ROUNDS = 3  # T ranks best after three
+SAMPLE = 10_000  # rows that β and the rates are estimated on
+BLOCK = 2**22  # numbers of an intermediate result
+FLOOR = 0.02  # ε up to ten classes
+SMALL = 1e-12
+
+Blocks = Iterator[tuple[slice, Tensor]]  # rows, and the probability of each class being their true one, (n, K) float64
+
+
+@dataclass(frozen=True, eq=False)
+class ClassNoise:
+    """β and T, from which the posterior follows."""
+
+    beta: float
+    transition: Tensor  # (K, K) float64
+    floor: float = FLOOR
+
+    def posterior(self, labels: Tensor, probs: Tensor) -> Blocks:
+        """P(true k | x, given y) of each row, in blocks."""
+        by_given = self.transition.T.contiguous()  # (K given, K true)
+        for rows in blocks(probs):
+            joint = sharpen(probs[rows], self.beta, self.floor).mul_(by_given[labels[rows]])
+            yield rows, joint.div_(joint.sum(1, keepdim=True).clamp_(min=SMALL))
+
+    def adjusted_transition(self, labels: Tensor, wrong: Tensor, probs: Tensor) -> Tensor:
+        """T where P(true ≠ given) is ``wrong`` (N,): the other classes share it in the posterior's proportions."""
+        K = probs.shape[1]
+        by_given = torch.zeros(K, K, dtype=torch.float64)
+        for rows, truth in self.posterior(labels, probs):
+            y, bad = labels[rows, None], wrong[rows, None]
+            truth.scatter_(1, y, 0.0)
+            truth.mul_(bad / truth.sum(1, keepdim=True).clamp_(min=SMALL)).scatter_(1, y, 1 - bad)
+            by_given.index_add_(0, labels[rows], truth)
+        joint = by_given.T
+        total = joint.sum(1, keepdim=True)
+        T = torch.where(total > SMALL, joint / total.clamp(min=SMALL), torch.eye(K, dtype=torch.float64))
+        return T / T.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyRows:
+    """Rows whose labels may be wrong, with their confident joint."""
+
+    labels: Tensor  # (n,)
+    probs: Tensor  # (n, K)
+    joint: Tensor  # (K, K)
+
+    @classmethod
+    def of(cls, labels: Tensor, probs: Tensor) -> Self:
+        return cls(labels, probs, confident_joint(labels, probs))
+
+    def sample(self, generator: torch.Generator | None) -> NoisyRows:
+        """At most ``SAMPLE`` of the rows, for the expensive steps."""
+        if len(self.labels) <= SAMPLE:
+            return self
+        rows = torch.rand(len(self.labels), generator=generator).argsort()[:SAMPLE]
+        return self.of(self.labels[rows], self.probs[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class RowPosterior:
+    """The posterior of N rows, reduced to what is reported of each."""
+
+    wrong: Tensor  # (N,) float64: P(true ≠ given)
+    suggested: Tensor  # (N,): the most likely class other than the given one
+    predicted: Tensor  # (N,): the most likely class by the predictions alone
+    margin: Tensor  # (N,) float32: log p_given − log p of the best other class
+
+
+def reduce_posterior(labels: Tensor, probs: Tensor, posterior: Blocks) -> RowPosterior:
+    """Reduce the ``posterior`` of labels (N,) and predictions (N, K), block by block."""
+    N = len(labels)
+    wrong = torch.empty(N, dtype=torch.float64)
+    suggested, predicted = torch.empty(N, dtype=torch.int64), torch.empty(N, dtype=torch.int64)
+    margin = torch.empty(N, dtype=torch.float32)
+    for rows, truth in posterior:
+        y, p = labels[rows, None], probs[rows]
+        wrong[rows] = 1 - truth.gather(1, y)[:, 0]
+        suggested[rows] = truth.scatter(1, y, -1.0).argmax(1)
+        predicted[rows] = p.argmax(1)
+        best = p.scatter(1, y, -1.0).amax(1)
+        margin[rows] = torch.log((p.gather(1, y)[:, 0] + SMALL) / (best + SMALL)).float()
+    return RowPosterior(wrong, suggested, predicted, margin)
+
+
+def blocks(probs: Tensor) -> Iterator[slice]:
+    """Slices of rows, small enough to copy."""
+    step = max(1, BLOCK // probs.shape[1])
+    return (slice(i, i + step) for i in range(0, len(probs), step))
+
+
+def sharpen(p: Tensor, beta: float, floor: float = FLOOR) -> Tensor:
+    """q ∝ (p + ε)^β, (n, K) float64, where ε is ``floor`` up to ten classes and falls as 1/K beyond."""
+    q = (p.double() + floor * min(1, 10 / p.shape[1])).pow_(beta)
+    return q.div_(q.sum(1, keepdim=True))
+
+
+def fit_class_noise(rows: NoisyRows, sample: NoisyRows, trusted: tuple[Tensor, Tensor] | None = None) -> ClassNoise:
+    """Fit T to ``rows``, and β to a ``sample`` of them.
+
+    β is fitted to ``trusted`` labels (m,) and their predictions (m, K) instead, where there are any: these have no
+    noise, and so no influence on T.
+    """
+    best, beta = -torch.inf, 1.0
+    for candidate in BETAS if rows.probs.shape[1] <= 200 else BETAS[1::2]:
+        if trusted is not None:
+            fit = _log_likelihood(*trusted, candidate, None)
+        else:
+            fit = _log_likelihood(sample.labels, sample.probs, candidate, run_em(sample, candidate))
+        if fit > best:
+            best, beta = fit, candidate
+    return ClassNoise(beta, run_em(rows, beta))
+
+
+def confident_joint(labels: Tensor, probs: Tensor, *, confident: bool = True) -> Tensor:
+    """J[i, j]: rows of label j that are confidently of class i, scaled to the labels' frequencies (Northcutt 2021).
+
+    Confidently: p_i is at least the mean p_i of the rows with label i; of several such classes, the most likely one.
+    Without ``confident`` every row counts, for the class whose p_i is largest relative to that mean.
+    """
+    K = probs.shape[1]
+    count = torch.bincount(labels, minlength=K).double()
+    self_confidence = probs.gather(1, labels[:, None])[:, 0].double()
+    threshold = torch.full((K,), torch.inf, dtype=torch.float64)
+    present = count > 0
+    threshold[present] = (torch.zeros_like(count).index_add_(0, labels, self_confidence) / count)[present] - 1e-6
+    pairs = torch.zeros(K * K, dtype=torch.float64)
+    for rows in blocks(probs):
+        p = probs[rows].double()
+        if confident:
+            p[p < threshold] = -1
+        else:
+            p /= threshold
+        value, likeliest = p.max(1)
+        counted = value >= 0
+        pairs += torch.bincount(likeliest[counted] * K + labels[rows][counted], minlength=K * K)
+    joint = pairs.view(K, K)
+    joint.diagonal().clamp_(min=1)
+    return joint.mul_(count / joint.sum(0) / len(labels))
+
+
+def one_way_mass(joint: Tensor) -> Tensor:
+    """The part of J that overlap does not explain: McNemar's (J_ij − J_ji)₊²/(J_ij + J_ji)."""
+    return (joint - joint.T).clamp_(min=0).square_() / (joint + joint.T).clamp_(min=SMALL)
+
+
+def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
+    """J with the off-diagonal mass that overlap explains spread over all pairs; the column sums stay.
+
+    One row is subtracted from each excess, the amount expected by chance.
+    """
+    excess = (one_way_mass(joint) - 1 / num_rows).clamp_(min=0)
+    given = joint.sum(0)
+    even = torch.outer(joint.sum(1), given).fill_diagonal_(0)
+    rest = (1 - joint.trace() / joint.sum()) * joint.sum() - excess.sum()
+    noise = excess.add_(even.mul_(rest.clamp(min=1e-6) / even.sum().clamp(min=SMALL)))
+    noise.diagonal().copy_((given - noise.sum(0)).maximum(0.01 * given))
+    return noise
+
+
+def run_em(rows: NoisyRows, beta: float, rounds: int = EM_ROUNDS, floor: float = FLOOR) -> Tensor:
+    """T after ``rounds`` of EM: posterior from T, joint from the posterior, T from the joint without overlap."""
+    labels, probs = rows.labels, rows.probs
+    K = probs.shape[1]
+    T = _rows_to_one(without_overlap(rows.joint, len(labels)))
+    for _ in range(rounds):
+        by_given = torch.full((K, K), 0.1 / K, dtype=torch.float64)  # (K given, K true)
+        for block, truth in ClassNoise(beta, T, floor).posterior(labels, probs):
+            by_given.index_add_(0, labels[block], truth)
+        T = _rows_to_one(without_overlap(by_given.T / len(labels), len(labels)))
+    return T
+
+
+def _rows_to_one(joint: Tensor) -> Tensor:
+    total = joint.sum(1, keepdim=True)
+    absent = total[:, 0] <= 0  # a class without rows: its labels would be right
+    joint = joint / total.clamp(min=SMALL)
+    joint[absent] = 0
+    joint.diagonal()[absent] = 1
+    return joint
+
+
+def _log_likelihood(labels: Tensor, probs: Tensor, beta: float, T: Tensor | None) -> float:
+    """Σ log P(given y | x); without T, P(given y | x) = q_y."""
+    total = 0.0
+    for rows in blocks(probs):
+        q, y = sharpen(probs[rows], beta), labels[rows]
+        p = q.gather(1, y[:, None])[:, 0] if T is None else (q * T.T[y]).sum(1)
+        total += float(p.clamp_(min=SMALL).log_().sum())
+    return total
