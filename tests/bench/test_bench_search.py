@@ -22,14 +22,12 @@ from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
 from noiseproof.bench.search import (
-    GRIDS,
     Pruned,
     Range,
     _run,
     _suggest,
     expand,
     free_parts,
-    grids_of,
     search,
     search_all,
 )
@@ -37,10 +35,9 @@ from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
 from noiseproof.core.grammar import parse_call
 from noiseproof.data import get_dataset
-from noiseproof.losses import presets as loss_presets
+from noiseproof.papers import PAPERS, get_paper, loss_presets, method_presets
 from noiseproof.train import Settings, get_method, prepare, train
 from noiseproof.train.fleet import fit_many
-from noiseproof.train.presets import PRESETS
 from noiseproof.train.protocols import protocol
 
 SHORT = Settings(model="mlp:hidden=[8]", epochs=2)
@@ -81,20 +78,20 @@ def test_what_the_papers_chose_is_in_their_grids() -> None:
     """Tables 5 and 6 of the LN paper, and App. B.1 of the SLN paper, name points of the grids that the same papers
     give."""
     seen = set()
-    for name, paper, holds, spec in [*PRESETS, *loss_presets.PRESETS]:
-        if name not in GRIDS.get(paper, {}) or (paper == "sln" and holds.get("dataset") == "clothing1m"):
+    for name, paper, holds, spec in [*method_presets(), *loss_presets()]:
+        if name not in get_paper(paper).grids("") or (paper == "sln" and holds.get("dataset") == "clothing1m"):
             continue
-        searched = grids_of(paper, holds.get("dataset", ""))[name]
+        searched = get_paper(paper).grids(holds.get("dataset", ""))[name]
         assert parse_call(spec) in [parse_call(point) for point in expand(searched)], (spec, searched)
         seen.add((paper, name))
-    assert seen == {(paper, name) for paper, grids in GRIDS.items() for name in grids}
+    assert seen == {(paper, name) for paper in PAPERS for name in get_paper(paper).grids("")}
 
 
 def test_every_point_of_the_papers_grids_is_a_method() -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     count = 0
-    for grids in GRIDS.values():
-        for grid in grids.values():
+    for paper in PAPERS:
+        for grid in get_paper(paper).grids("").values():
             for point in expand(grid):
                 get_method(point, task, Settings(epochs=300))
                 count += 1
@@ -255,7 +252,7 @@ def test_a_papers_grids_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("noiseproof.bench.search.search_all", found)
     CliRunner().invoke(app, ["bench", "search", "sln", "gce:q=[0.5]", "--results", str(tmp_path)])
-    assert asked == [*GRIDS["sln"].values(), "gce:q=[0.5]"]
+    assert asked == [*get_paper("sln").grids("").values(), "gce:q=[0.5]"]
 
 
 def test_the_command_line_s_options_are_the_search_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,10 +280,10 @@ def test_the_cells_of_a_table_are_searched_as_they_are_run(monkeypatch: pytest.M
     assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0
     column = load_table("ln-table1").only("mnist", "symmetric 40 %")
     by_method = {run.method.partition("@")[0]: replace(run, precision="bf16") for run in column.experiments([0])}
-    assert {grid.method.partition(":")[0] for grid in asked} == set(GRIDS["ln"])
+    assert {grid.method.partition(":")[0] for grid in asked} == set(get_paper("ln").grids(""))
     for grid in asked:  # the first 50 000 rows of MNIST, for one
         name = grid.method.partition(":")[0]
-        assert grid == replace(by_method[name], method=grids_of("ln", "mnist")[name]) and grid.rows == 50_000
+        assert grid == replace(by_method[name], method=get_paper("ln").grids("mnist")[name]) and grid.rows == 50_000
     asked.clear()
     command = ["bench", "search", "sln-table1", "--only", "symmetric", "--validation", "0.2", "--epochs", "7", "--full"]
     assert CliRunner().invoke(app, [*command, "--json"]).exit_code == 0

@@ -183,7 +183,8 @@ def test_tables_are_whole_and_their_ids_and_cells_are_unique() -> None:
     assert {id: len(load_table(id).cells) for id in list_tables()} == SIZES
     said = [
         table["id"]
-        for file in (files("noiseproof.bench") / "papers").iterdir()
+        for file in files("noiseproof.papers").iterdir()
+        if file.name.endswith(".toml")
         for table in tomllib.loads(file.read_text("utf-8"))["table"]
     ]
     assert len(said) == len(set(said)) == len(SIZES)
@@ -609,9 +610,9 @@ def test_the_files_are_part_of_the_package() -> None:
     """hatch takes what lies in the package and git does not ignore."""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel == {"packages": ["src/noiseproof"]}
-    names = sorted(file.name for file in (files("noiseproof.bench") / "papers").iterdir())
+    names = sorted(file.name for file in files("noiseproof.papers").iterdir() if file.name.endswith(".toml"))
     assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "sln")]
-    papers = [ROOT / "src" / "noiseproof" / "bench" / "papers" / name for name in names]
+    papers = [ROOT / "src" / "noiseproof" / "papers" / name for name in names]
     assert all(path.is_file() for path in papers)
     if (ROOT / ".git").exists():
         ignored = subprocess.run(["git", "-C", str(ROOT), "check-ignore", *map(str, papers)], capture_output=True)

@@ -22,10 +22,10 @@ from noiseproof.cli import app
 from noiseproof.data import DATASETS, get_dataset
 from noiseproof.data.sources import FILES, Download, OfficialFiles
 from noiseproof.losses import LOSSES, get_loss
-from noiseproof.losses.presets import PRESETS
 from noiseproof.models import MODELS
 from noiseproof.noise import NOISES, get_noise
 from noiseproof.noise.human import CIFAR10N, CIFAR100N
+from noiseproof.papers import loss_presets
 
 
 def run(*arguments: str) -> Result:
@@ -62,7 +62,7 @@ def test_losses_in_a_pipe_is_one_plain_line_each() -> None:
 
 def test_presets_are_listed_and_can_be_built() -> None:
     listed = run_json("losses", "--presets")
-    assert len(listed) == len(PRESETS)
+    assert len(listed) == len(loss_presets())
     for row in listed:
         assert str(get_loss(row["preset"], **row["holds_for"])) == str(get_loss(row["loss"]))
     assert "nce + 4*agce:a=6,q=1.5" in run("losses", "--presets").stdout

@@ -38,7 +38,7 @@ SMALL = {
 }
 TRIALS = "--trials 8"  # of a search that has some
 HEAVY = (
-    "--protocol the SLN paper",
+    "--protocol sln",
     "--precision bf16",
     "--model resnet34",
     "chen:rate",

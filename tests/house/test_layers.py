@@ -11,6 +11,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 FLOORS = (
     {"core"},
+    {"papers"},
     {"losses", "heads", "noise", "models"},
     {"data", "strategies"},
     {"train"},

@@ -15,10 +15,10 @@ from noiseproof.heads import GaussianProcessClassifier
 from noiseproof.losses import average_error, get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
+from noiseproof.papers import method_presets
 from noiseproof.train import METHODS, Method, Settings, Task, get_method, prepare, train
 from noiseproof.train.methods import Setting
-from noiseproof.train.presets import PRESETS
-from noiseproof.train.protocols import PROTOCOLS, protocol
+from noiseproof.train.protocols import protocol, protocols
 
 PLAIN = ["ce", "ls", "gls", "gce", "mae", "sce", "nce", "agce", "aul", "ael", "tce", "focal", "mse", "phuber"]
 ISSUE_4 = [
@@ -576,7 +576,7 @@ def test_table_9_of_the_curriculum_paper() -> None:
 
 def test_every_setting_of_the_papers_builds() -> None:
     classes = {**CLASSES, "webvision": 50, "cifar10n": 10, "cifar100n": 100}
-    for name, paper, holds, _ in PRESETS:
+    for name, paper, holds, _ in method_presets():
         said = ",".join(f"{key}={held}" for key, held in holds.items())
         method = build(f"{name}@{paper}:{said}", holds.get("num_classes", classes.get(holds.get("dataset", ""), 10)))
         assert isinstance(method, Method)
@@ -767,7 +767,7 @@ def test_learning_rates(paper: str, dataset: str, rates: dict[int, float]) -> No
 
 
 def test_protocols_name_models_that_exist() -> None:
-    assert {settings.model.partition(":")[0] for settings in PROTOCOLS.values()} <= {*MODELS, "timm"}
+    assert {settings.model.partition(":")[0] for settings in protocols().values()} <= {*MODELS, "timm"}
 
 
 def test_unknown_protocol() -> None:

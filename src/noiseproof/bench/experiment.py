@@ -31,18 +31,16 @@ from noiseproof.data.sources import PathLike, data_root
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
+from noiseproof.papers import PAPERS, get_paper
 from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
 from noiseproof.train.loop import Job, training
 from noiseproof.train.methods import plain_method
-from noiseproof.train.protocols import PROTOCOLS, protocol
+from noiseproof.train.protocols import protocol, protocols
 from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
-REVISED = {  # or here, where it is one method's
-    "nfl+mae@bias": 3, "nfl+mae**@bias": 3, "nce+mae@bias": 2, "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2,
-    "het-tau-full": 2,
-}  # fmt: skip
+REVISED = {"gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2}  # of a method; of presets: papers/*.toml
 
 
 class BadExperiment(ValueError):
@@ -137,8 +135,9 @@ class Experiment:
     @property
     def version(self) -> int:
         """Of its results: others are not of this experiment."""
-        name = re.split("[:&]", self.method, maxsplit=1)[0].strip()
-        return REVISED.get(name) or REVISED.get(name.partition("@")[0], RESULT_VERSION)
+        name, _, paper = re.split("[:&]", self.method, maxsplit=1)[0].strip().partition("@")
+        preset = get_paper(paper).revisions.get(name) if paper in PAPERS else None
+        return preset or REVISED.get(name, RESULT_VERSION)
 
     @property
     def seed_of_noise(self) -> int:
@@ -302,7 +301,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         with _blame(experiment, "foreign"):
             foreign_images(experiment.foreign, data_dir)
         with _blame(experiment, "paper"):
-            if experiment.paper is not None and experiment.paper not in (known := sorted({p for p, _ in PROTOCOLS})):
+            if experiment.paper is not None and experiment.paper not in (known := sorted({p for p, _ in protocols()})):
                 raise ValueError(
                     f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it out to have "
                     "inputs prepared as usual."

@@ -23,44 +23,13 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import NUMBER, format_value, parse_value
 from noiseproof.data import get_dataset
 from noiseproof.data.base import derive_seed
+from noiseproof.papers import get_paper
 from noiseproof.train import Interrupted
 from noiseproof.train.fleet import Job, Outcome, fit_many
 from noiseproof.train.record import Metrics
 
 _RANGE = rf"(?:log\s*)?{NUMBER}\.\.{NUMBER}"
 _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
-
-# What the LN paper (App. C; its NAN is our sln) and the SLN paper (App. B.1, 300 epochs; DivideMix's two one after the
-# other) search.
-GRIDS: dict[str, dict[str, str]] = {
-    "ln": {
-        "ls": "ls:alpha=[0.1,0.3,0.5,0.7,0.9]",
-        "gce": "gce:q=[0.1,0.3,0.5,0.7,0.9]",
-        "het-tau": "het-tau:tau=[0.1,0.5,1,10,20],samples=2000",
-        "het-tau-full": "het-tau-full:tau=[0.1,0.5,1,10,20],rank=[1,2,4],samples=2000",
-        "sln": "sln:sigma=[0.1,0.2,0.5,0.75,1]",
-        "ln": "ln:tau=[0.1,0.5,1],lam=[0.5,1]",
-    },
-    "sln": {
-        "ls": "ls:alpha=[0.2,0.5,0.8]",
-        "tgce": "tgce:q=0.7,k=0.5,start=[0,50,100,150,200],every=10",
-        "phuber": "phuber:tau=[2,5,10,30,50]",
-        "sln": "sln:sigma=[0.1,0.2,0.5,1]",
-        "sigua": "sigua:forget=0.4,scale=[0.01,0.001,0.0001]",
-        "dividemix": "dividemix:warmup=[10,30,50,100],lambda_u=[0,1,5,10,25]",
-    },
-}
-ON_MNIST = {"ln": {"ln": "ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]"}}  # where it differs
-
-
-def grids_of(paper: str, dataset: str) -> dict[str, str]:
-    """What ``paper`` searches on ``dataset``, by method; nothing if it is none that does.
-
-    >>> grids_of("ln", "cifar10")["ln"], grids_of("ln", "mnist")["ln"]
-    ('ln:tau=[0.1,0.5,1],lam=[0.5,1]', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]')
-    """
-    own = ON_MNIST.get(paper, {}) if dataset.partition(":")[0] == "mnist" else {}
-    return GRIDS.get(paper, {}) | own
 
 
 @dataclass(frozen=True)
@@ -151,7 +120,7 @@ def table_grids(table: Table) -> list[Experiment]:
     ['gce:q=[0.1,0.3,0.5,0.7,0.9]', 'ls:alpha=[0.1,0.3,0.5,0.7,0.9]']
     """
     runs = table.experiments([0])
-    named = [(run, grids_of(table.paper, run.dataset).get(run.method.partition("@")[0])) for run in runs]
+    named = [(run, get_paper(table.paper).grids(run.dataset).get(run.method.partition("@")[0])) for run in runs]
     return [replace(run, method=grid) for run, grid in named if grid is not None]
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import html
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any, Literal
 
 from noiseproof.bench.experiment import Experiment
 from noiseproof.core.grammar import split_specs
 from noiseproof.core.registry import near_names
+from noiseproof.papers import PAPERS, get_paper, spread
 from noiseproof.train.protocols import protocol
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]
@@ -149,13 +148,7 @@ def load_table(id: str) -> Table:
 
 @cache
 def _tables() -> dict[str, Table]:
-    folder = files(__package__) / "papers"
-    found: dict[str, Table] = {}
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".toml"):
-            content = tomllib.loads(file.read_text("utf-8"))
-            found |= {table["id"]: _table(content["paper"], table) for table in content["table"]}
-    return found
+    return {table["id"]: _table(paper, table) for paper in PAPERS for table in get_paper(paper).tables}
 
 
 def _table(paper: str, said: Mapping[str, Any]) -> Table:
@@ -167,7 +160,7 @@ def _table(paper: str, said: Mapping[str, Any]) -> Table:
 def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[Cell]:
     columns = table["columns"]
     of_rows = {name: block.get(name, {}) for name in ("settings_of_row", "unavailable_row")}
-    each = {name: _of_columns(value, len(columns)) for name, value in block.items() if name not in ("rows", *of_rows)}
+    each = spread({name: value for name, value in block.items() if name not in ("rows", *of_rows)}, len(columns))
     for row, method, *texts in block["rows"]:
         made: dict[str, Cell] = {}  # by column
         for j, (column, text) in enumerate(zip(columns, texts, strict=True)):
@@ -197,15 +190,6 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
                 unavailable=said.get("unavailable") or of_rows["unavailable_row"].get(row) or absent,
             )
         yield from made.values()
-
-
-def _of_columns(value: Any, n: int) -> Sequence[Any]:
-    """A list has a value for each column; anything else is every column's."""
-    if not isinstance(value, list):
-        return [value] * n
-    if len(value) != n:
-        raise ValueError(f"Expected {n} values, one for each column, got {len(value)}: {value}.")
-    return value
 
 
 # Ours beside theirs
@@ -344,8 +328,7 @@ def _number(value: float, spread: float | None, digits: int) -> str:
 
 def heading(table: Table) -> str:
     """Which table of which paper."""
-    name = table.paper if table.paper in ("bias", "curriculum") else table.paper.upper()  # LN, SLN, NAL: initials
-    return f"{name} paper, {table.number}: {table.title}"
+    return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
 def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:

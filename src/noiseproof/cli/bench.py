@@ -348,10 +348,10 @@ def bench_compare(
     "search",
     epilog=examples(
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
-        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol the LN paper",
+        "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol ln",
         "bench search ln-table1 --only mnist --only 'symmetric 40 %' --precision bf16",
-        "bench search the LN paper --noise symmetric:rate=0.4",
-        "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol the SLN paper --full",
+        "bench search ln --noise symmetric:rate=0.4",
+        "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol sln --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
         "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2 --seeds 5 --json",
         "bench search 'gce:q=[0.3,0.7]' --dataset mnist --data-dir /srv/data --results mine --accelerator cpu",
@@ -394,8 +394,9 @@ def bench_search(
 ) -> None:
     """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
     from noiseproof.bench import Experiment
-    from noiseproof.bench.search import grids_of, search_all, table_grids
+    from noiseproof.bench.search import search_all, table_grids
     from noiseproof.bench.tables import list_tables, load_table
+    from noiseproof.papers import PAPERS, get_paper
     from noiseproof.train import Settings
     from noiseproof.train.protocols import protocol as protocol_of
 
@@ -413,7 +414,7 @@ def bench_search(
     runs: list[Experiment] = []
     for grid in grids:
         if grid not in tables:
-            methods = grids_of(grid, dataset) or {grid: grid}
+            methods = (get_paper(grid).grids(dataset) if grid in PAPERS else {}) or {grid: grid}
             runs += [Experiment(dataset, noise, method, **shared) for method in methods.values()]
         elif cells := table_grids(load_table(grid).only(*only or ())):
             for cell in cells:

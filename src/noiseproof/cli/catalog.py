@@ -33,12 +33,12 @@ def losses(
     paper's own setting.
     """
     from noiseproof.losses import LOSSES, describe
-    from noiseproof.losses.presets import PRESETS
+    from noiseproof.papers import loss_presets
 
     if presets:
         if as_json:
-            return show_json([{"preset": f"{a}@{b}", "holds_for": holds, "loss": c} for a, b, holds, c in PRESETS])
-        rows = [(f"{loss}@{paper}", pairs(holds), spec) for loss, paper, holds, spec in PRESETS]
+            return show_json([{"preset": f"{a}@{b}", "holds_for": data, "loss": c} for a, b, data, c in loss_presets()])
+        rows = [(f"{loss}@{paper}", pairs(data), spec) for loss, paper, data, spec in loss_presets()]
         return show(("preset", "holds for", "loss"), rows)
     described = [describe(name) for name in sorted(LOSSES)]
     if as_json:

@@ -50,7 +50,7 @@ LONGEST = 200  # bytes of a folder's name; disks take 255
 @app.command(
     epilog=examples(
         "train --noise symmetric:rate=0.4 --method gce",
-        "train --dataset cifar10 --noise asymmetric-cifar10:rate=0.4 --method sln-mo-lc@sln --protocol the SLN paper",
+        "train --dataset cifar10 --noise asymmetric-cifar10:rate=0.4 --method sln-mo-lc@sln --protocol sln",
         "train --dataset table:table=mine.csv,label=kind --method gce:q=0.7",
         "train --dataset cifar100 --method ce --devices 8 --nodes 4 --precision bf16",
         "train --dataset cifar10 --method ln --dry-run",

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number, check_word
+from noiseproof.core.grammar import parse_call
+from noiseproof.papers import PAPERS, get_paper
 
 Size = int | tuple[int, int]
 Fill = Literal["zero", "reflect"]
@@ -515,96 +517,53 @@ def _restore(values: Tensor, images: Tensor) -> Tensor:
 SAME_IMAGES = {"cifar10n": "cifar10", "cifar100n": "cifar100"}
 IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLOTHING = Normalise((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
-_MNIST = Normalise((0.1307,), (0.3081,))
-_FASHION = Normalise((0.286,), (0.353,))
-# Deviation over all pixels of the training set, and the mean over images of each image's own, which much code uses.
+# Deviations are over all pixels of the training set; some papers take the mean of each image's own instead.
 _CIFAR10 = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-_CIFAR10_PER_IMAGE = Normalise((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-
 _CROP_FLIP = (PadCrop(4), Flip())
-_CROP_FLIP_224 = (Resize(256), PadCrop(0, size=224), Flip())
 
-# (paper, dataset): random part of training, deterministic part of testing, normalisation of both.
-_RECIPES: dict[tuple[str | None, str], tuple[tuple[Transform, ...], tuple[Transform, ...], Normalise]] = {
-    (None, "mnist"): ((), (), _MNIST),
-    (None, "fashion-mnist"): ((), (), _FASHION),
-    (None, "cifar10"): (_CROP_FLIP, (), _CIFAR10),
-    (None, "cifar100"): (_CROP_FLIP, (), _CIFAR100),
-    (None, "animal10n"): ((Flip(),), (), IMAGENET),
-    (None, "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    (None, "webvision"): ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), IMAGENET),
-    ("ln", "mnist"): ((), (), Normalise((0.0,), (1.0,))),
-    ("ln", "fashion-mnist"): ((), (), Normalise((0.0,), (1.0,))),
-    ("ln", "cifar10"): ((PadCrop(2), Flip()), (), _CIFAR10),
-    ("ln", "cifar100"): ((PadCrop(2), Flip()), (), _CIFAR10),
-    ("ln", "clothing1m"): (
-        (Resize((256, 256)), PadCrop(0, size=224), Flip()),
-        (ResizeCrop((256, 256), 224),),
-        _CLOTHING,
-    ),
-    ("sln", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
-    ("sln", "cifar100"): (_CROP_FLIP, (), Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))),
-    ("sln", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    ("bias", "fashion-mnist"): ((Flip(), PadCrop(4)), (), _FASHION),
-    ("bias", "cifar10"): ((Flip(), PadCrop(4)), (), IMAGENET),
-    ("bias-mlp1024", "fashion-mnist"): ((), (), _FASHION),
-    ("bias-mlp1024", "cifar10"): ((), (), IMAGENET),
-    ("bias", "cifar100"): (
-        (PadCrop(4), Flip(), Rotate(15)),
-        (),
-        Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
-    ),
-    ("bias", "webvision"): ((Resize(256), Flip(), PadCrop(0, size=224)), (ResizeCrop(256, 224),), IMAGENET),
-    ("nal", "cifar10"): (_CROP_FLIP, (), _CIFAR10_PER_IMAGE),
-    ("nal", "cifar100"): (_CROP_FLIP, (), Normalise((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))),
-    ("nal", "animal10n"): ((Flip(),), (), IMAGENET),
-    ("nal", "clothing1m"): (_CROP_FLIP_224, (ResizeCrop(256, 224),), _CLOTHING),
-    ("nal", "webvision"): ((Resize(256), PadCrop(0, size=227), Flip()), (ResizeCrop(256, 227),), IMAGENET),
-    ("curriculum", "mnist"): ((), (), _MNIST),
-    ("curriculum", "cifar10"): ((Shift(0.125), Flip()), (), _CIFAR10),
-    ("curriculum", "cifar100"): ((Shift(0.125), Flip()), (), _CIFAR100),
-    ("zhou2021", "cifar100"): ((PadCrop(4), Flip(), Rotate(20, "nearest")), (), _CIFAR100),
-    ("curriculum", "webvision"): (
-        (RandomResizedCrop(224), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.2)),
-        (ResizeCrop(256, 224),),
-        IMAGENET,
-    ),
+# The usual: random part of training, deterministic part of testing, normalisation of both.
+_RECIPES: dict[str, tuple[tuple[Transform, ...], tuple[Transform, ...], Normalise]] = {
+    "mnist": ((), (), Normalise((0.1307,), (0.3081,))),
+    "fashion-mnist": ((), (), Normalise((0.286,), (0.353,))),
+    "cifar10": (_CROP_FLIP, (), _CIFAR10),
+    "cifar100": (_CROP_FLIP, (), _CIFAR100),
+    "animal10n": ((Flip(),), (), IMAGENET),
+    "clothing1m": ((Resize(256), PadCrop(0, size=224), Flip()), (ResizeCrop(256, 224),), _CLOTHING),
+    "webvision": ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), IMAGENET),
 }
+_TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
+    "pad-crop": PadCrop, "shift": Shift, "flip": Flip, "resize": Resize, "resize-crop": ResizeCrop,
+    "random-resized-crop": RandomResizedCrop, "rotate": Rotate, "color-jitter": ColorJitter,
+}  # fmt: skip
+
+
+def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
+    for spec in recipe.get(part, ()):
+        name, params = parse_call(spec)
+        yield _TRANSFORMS[name](**{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()})
+    yield Normalise(recipe["mean"], recipe["std"])
 
 
 def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) -> Compose:
-    """The transformation ``paper`` applies to ``dataset`` in training, or at test with ``train=False``.
+    """The transformation that ``paper`` applies to ``dataset`` in training, or at test with ``train=False``.
 
-    What a paper does not state is filled in:
-
-    - The LN paper (LN): from its code, as no augmentation is in the text. MNIST is only scaled to [0, 1]; both CIFARs
-      are padded by 2 and normalised with CIFAR-10's constants; Clothing1M is resized to 256 × 256 whatever its shape.
-    - SLN paper, App. B: "per-pixel normalization" is by channel in its code, with the constants given here.
-    - bias paper, App.: constants as printed (CIFAR-10 with ImageNet's). It does not say how WebVision's images are
-      resized before the crop of 224: the shorter side to 256, the usual. Its MLP1024 only normalises: ``bias-mlp1024``.
-    - NAL paper, App. B.1: constants from its code, which does not crop ANIMAL-10N (64 × 64), resizes Clothing1M's
-      shorter side to 256 (256 × 256 in the text), and does not resize WebVision before the crop of 227; images of a
-      batch
-      need one size, so here its shorter side becomes 256 first.
-    - curriculum paper, App. B: neither constants nor amounts, so those of the code it builds on (Ma et al. 2020, Zhou
-      et al. 2021): moves by up to 4 of 32 pixels; on WebVision a random box resized to 224 and jitter of (0.4, 0.4,
-      0.4, 0.2). That
-      code turns CIFAR-100's images as well, by up to 20°, which the curriculum paper does not name: ``zhou2021``, for
-      their rows.
-    - without a paper: pad 4, crop and flip on CIFAR, the usual view of the large sets, the data's own constants.
-
-    CIFAR-10N and CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
+    Without a paper it is the usual one: pad 4, crop and flip on CIFAR, the usual view of the large sets, the data's own
+    constants. What fills the gaps of a paper's text is in ``noiseproof.papers.get_paper(paper).notes``. CIFAR-10N and
+    CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
 
     >>> augmentation("cifar10", "bias").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
     """
     name = SAME_IMAGES.get(dataset, dataset)
-    if (paper, name) not in _RECIPES:
-        known = ", ".join(f"{d}@{p}" if p else d for p, d in sorted(_RECIPES, key=str))
-        raise ValueError(
-            f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}. There are: {known}. "
-            "For your own images, write Compose([…, Normalise(mean, std)])."
-        )
-    training, testing, normalise = _RECIPES[paper, name]
-    return Compose([*(training if train else testing), normalise])
+    if paper is None and name in _RECIPES:
+        training, testing, normalise = _RECIPES[name]
+        return Compose([*(training if train else testing), normalise])
+    recipes = {key: recipe for each in PAPERS for key, recipe in get_paper(each).augmentations.items()}
+    if paper is not None and (paper, name) in recipes:
+        return Compose([*_from_paper(recipes[paper, name], "train" if train else "test")])
+    known = ", ".join([*sorted(_RECIPES), *(f"{d}@{p}" for p, d in sorted(recipes))])
+    raise ValueError(
+        f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}. There are: {known}. "
+        "For your own images, write Compose([…, Normalise(mean, std)])."
+    )

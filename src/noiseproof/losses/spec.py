@@ -6,7 +6,7 @@ from typing import Any
 
 from noiseproof.core.grammar import parse_call, parse_sum
 from noiseproof.losses.base import LOSSES, Loss, WeightedSum, adopt, shared_options
-from noiseproof.losses.presets import PRESETS, preset, said_of_data
+from noiseproof.papers import loss_preset, loss_presets, pop_qualifiers
 
 
 def get_loss(spec: str, **params: Any) -> Loss:
@@ -35,7 +35,7 @@ def get_loss(spec: str, **params: Any) -> Loss:
         if "reduction" not in params and values.get("reduction", "") is None:
             values["reduction"] = "none"  # a word of its own here, not the absence of a value
         return LOSSES.create(name, **values)
-    qualifiers = said_of_data(params)
+    qualifiers = pop_qualifiers(params)
     if qualifiers and "@" not in spec:
         raise TypeError(f"Expected a preset (NAME@PAPER) where {', '.join(qualifiers)} is said, got {spec!r}.")
     losses = [(scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms]
@@ -62,7 +62,7 @@ def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
         return None
     paper, values = parse_call(rest) if "+" not in rest else ("", {})
     name = name.replace(" ", "")
-    if not at or not paper or ("+" in name and not any(row[:2] == (name, paper) for row in PRESETS)):
+    if not at or not paper or ("+" in name and not any(preset.name == name for preset in loss_presets(paper))):
         return None
     merged = {**values, **params}
-    return get_loss(preset(name, paper, said_of_data(merged)), **merged)
+    return get_loss(loss_preset(name, paper, pop_qualifiers(merged)), **merged)

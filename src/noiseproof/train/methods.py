@@ -31,10 +31,9 @@ from noiseproof.losses import (
     remargin_for,
 )
 from noiseproof.losses.base import OPTIONS
-from noiseproof.losses.presets import QUALIFIERS, said_of_data
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
+from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
-from noiseproof.train.presets import preset
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
@@ -189,12 +188,12 @@ def _from_paper(spec: str, setting: Setting) -> str:
     name, _, rest = spec.partition("@")
     paper, params = parse_call(rest)
     data = {key: getattr(setting, key) for key in QUALIFIERS if getattr(setting, key) is not None}
-    said = said_of_data(params)
+    said = pop_qualifiers(params)
     if "dataset" in said or "num_classes" in said:  # other data, known by what is said
         data = {key: value for key, value in data.items() if key not in ("dataset", "num_classes")}
     if said.get("noise", data.get("noise")) != data.get("noise"):  # other noise, whose rate is not the one here
         data.pop("rate", None)
-    found = preset(name.strip(), paper, {**data, **said})
+    found = method_preset(name.strip(), paper, {**data, **said})
     if not params:
         return found
     if len(parse_sum(found)) > 1:
