@@ -15,9 +15,10 @@ import pytest
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
 from noiseproof.audit.evidence.folds import Duplicates
-from noiseproof.audit.files import check_folder, read_audit, replacing
+from noiseproof.audit.files import check_folder, read_audit
 from noiseproof.audit.inputs import Skipped
 from noiseproof.audit.report import MOST_LISTED
+from noiseproof.core.files import replacing
 
 COLUMNS = [
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",

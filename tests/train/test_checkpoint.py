@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from noiseproof.core import files
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, prepare
 from noiseproof.train import train as train_anywhere
@@ -218,7 +219,7 @@ def test_a_write_that_fails_leaves_what_was_there(kind: str, tmp_path: Path, mon
         monkeypatch.context() as patch,
         pytest.raises(OSError, match=rf"Expected to write {path}, got: .*output error"),
     ):
-        patch.setattr(checkpoint.os, "replace", fail)
+        patch.setattr(files.os, "replace", fail)
         write(2.0)
     assert path.read_bytes() == old and list(path.parent.iterdir()) == [path]
     write(2.0)
@@ -344,7 +345,7 @@ def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match=r"record.csv.*No space left on device.*resume"):
-        patch.setattr(checkpoint.os, "replace", no_space)
+        patch.setattr(files.os, "replace", no_space)
         train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)

@@ -11,10 +11,10 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,14 +24,13 @@ from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decis
 from noiseproof.audit.files import Audit, as_ids, as_words, read_audit, same_id, same_labels
 from noiseproof.audit.records import Records
 from noiseproof.audit.rows import labels_in, open_labels
+from noiseproof.core.files import replacing
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.labels import read_labels
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from noiseproof.audit.inputs import AuditData
     from noiseproof.train.loop import Progress
 
@@ -216,26 +215,6 @@ def _spelling(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
     return spelling
 
 
-@contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that is not there yet, under its name once it is whole; of one that fails nothing is left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(part, path)  # never writes over a file, as a rename would
-        except FileExistsError:
-            raise
-        except OSError:  # a disk without links
-            os.rename(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _columns(audit: Audit, there: Iterable[Any]) -> tuple[str, str | None]:
     """The columns of the labels and of the ids; refuses a table without them."""
     label: str | None = audit.config["label"]
@@ -269,7 +248,7 @@ def _write_table(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
     if id is not None:
         _check_ids(audit, changes, records.column(id))
     spelling = _spelling(audit, cells)
-    with _new_file(out) as file:
+    with replacing(out, overwrite=False) as part, open(part, "wb") as file:
         written = {row: spelling[name] for row, name in changes.items()}
         if out.name.lower().endswith(".gz"):
             with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
@@ -301,8 +280,8 @@ def _write_parquet(audit: Audit, changes: Mapping[int, str], path: Path, out: Pa
         places = pa.array([None if v is None else categories.index(v) for v in values], type=field.type.index_type)
         names = pa.array(categories, type=field.type.value_type)
         column = pa.DictionaryArray.from_arrays(places, names, ordered=field.type.ordered)
-    with _new_file(out) as file:
-        pq.write_table(table.set_column(at, field, column), file)
+    with replacing(out, overwrite=False) as part:
+        pq.write_table(table.set_column(at, field, column), part)
 
 
 def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
@@ -310,7 +289,7 @@ def _write_labels(audit: Audit, changes: Mapping[int, str], out: Path) -> None:
         raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
     labels = open_labels(_source(audit, labels_in(audit.config)), audit.config.get("labels_key"))
     written = _relabelled(audit, labels, changes)
-    with _new_file(out) as file:
+    with replacing(out, overwrite=False) as part, open(part, "wb") as file:
         np.save(file, written)
 
 

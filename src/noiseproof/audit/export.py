@@ -11,8 +11,9 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import check_folder, replacing
+from noiseproof.audit.files import check_folder
 from noiseproof.audit.report import LabelReport
+from noiseproof.core.files import replacing
 from noiseproof.data.sources import PathLike
 
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that it cannot hold

@@ -50,10 +50,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +60,7 @@ import numpy as np
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
+from noiseproof.core.files import replacing
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -172,18 +171,6 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
         with replacing(written[-1]) as path:
             path.write_text(json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return written
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write, which takes its place once it is whole; of one that fails nothing is left."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _plain(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +15,7 @@ from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
 from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import derive_generator, shuffled
@@ -167,8 +168,7 @@ def _bytes(frame: pd.DataFrame, ending: str) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all, whoever else writes the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    return part.replace(path)
+    """Write a file named by its content, which another process may be writing too."""
+    with suppress(FileExistsError), replacing(path, overwrite=False) as part:
+        part.write_bytes(content)
+    return path

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from noiseproof.core.files import replacing
 
 FORMAT = "noiseproof-checkpoint-1"
 KEEP = 2  # the last good one and the one before it
@@ -63,29 +64,22 @@ def latest(folder: Path) -> Path | None:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> None:
     """Write a safetensors file: whole and on the disk, or not at all."""
-    with _beside(path) as part:
+    with _replacing(path) as part:
         save_file(tensors, part, header)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file: whole and on the disk, or not at all."""
-    with _beside(path) as part:
+    with _replacing(path) as part:
         part.write_text(text, "utf-8")
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A file to write that takes the place of ``path`` once it is whole; of one that fails nothing is left."""
-    part = path.with_name(path.name + ".part")
+def _replacing(path: Path) -> Iterator[Path]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with replacing(path) as part:
+            yield part
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):  # nor can that be done where there is no folder
-            part.unlink()
         raise OSError(f"Expected to write {path}, got: {error}. Free some space and resume.") from error
 
 
