@@ -28,7 +28,7 @@ from timing import quantiles, write_rows
 from torch import Tensor
 
 from noiseproof.data import corrupt, get_dataset
-from noiseproof.heads.process import GaussianProcessClassifier
+from noiseproof.heads.gaussian_process import GaussianProcessClassifier
 
 Result = dict[str, float]
 OURS, THEIRS = "noiseproof, closed form", "scikit-learn, Laplace"

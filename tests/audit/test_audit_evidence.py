@@ -16,7 +16,7 @@ from noiseproof.audit.evidence.network import soft_labels
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.data import NoisyData
 from noiseproof.strategies import predict_log_probs
-from noiseproof.strategies.averages import HeldOutAverages, Towards, TrainingAverages
+from noiseproof.strategies.averages import FixedTargets, HeldOutAverages, TrainingAverages
 from noiseproof.train.loop import train
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.settings import Settings
@@ -119,7 +119,7 @@ def test_training_towards_one_hot_labels_is_training_on_labels() -> None:
     task = task_of(x, given)
     table = torch.eye(3)[torch.from_numpy(given)]
     plain = train(task, with_parts(task, "ce"), SHORT, seed=3)
-    towards = train(task, with_parts(task, "ce", Towards(table)), SHORT, seed=3)
+    towards = train(task, with_parts(task, "ce", FixedTargets(table)), SHORT, seed=3)
     for a, b in zip(plain.models[0].parameters(), towards.models[0].parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 

@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch import Tensor
 
 from noiseproof.data import corrupt, get_dataset
-from noiseproof.heads.process import (
+from noiseproof.heads.gaussian_process import (
     JITTER,
     GaussianProcessClassifier,
     log_marginal_likelihood,

@@ -15,8 +15,9 @@ from noiseproof.data import get_dataset
 from noiseproof.losses import Loss, get_loss
 from noiseproof.losses.correction import Backward, Forward
 from noiseproof.strategies import Run, Strategy, get_strategy
+from noiseproof.strategies.early_stopping import EarlyStopping
 from noiseproof.strategies.momentum import MomentumModel
-from noiseproof.strategies.schedule import EarlyStopping, EstimateTransition, invertible
+from noiseproof.strategies.transition import EstimateTransition, invertible
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
 
 K = 10

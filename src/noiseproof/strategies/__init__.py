@@ -1,6 +1,17 @@
-"""The parts of methods that are no losses: what happens to targets, weights and gradients during training."""
+"""The parts of methods beside losses and heads: what happens to targets, weights and gradients during training."""
 
-from noiseproof.strategies import correction, memory, mixing, momentum, perturb, process, sampling, schedule, selection
+from noiseproof.strategies import (
+    correction,
+    early_stopping,
+    gaussian_process,
+    memory,
+    mixing,
+    momentum,
+    perturb,
+    sampling,
+    selection,
+    transition,
+)
 from noiseproof.strategies.base import STRATEGIES, Batch, Step, Strategy, get_strategy, register
 from noiseproof.strategies.correction import corrected_targets
 from noiseproof.strategies.momentum import update_average
@@ -9,6 +20,6 @@ from noiseproof.strategies.sweeps import log_probs, per_row, predict_log_probs, 
 
 __all__ = [
     "STRATEGIES", "Batch", "Run", "Step", "Strategy", "TrainedModel", "corrected_targets", "correction",
-    "get_strategy", "log_probs", "memory", "mixing", "momentum", "per_row", "perturb", "predict_log_probs",
-    "process", "register", "sampling", "schedule", "selection", "sweep", "update_average",
+    "early_stopping", "gaussian_process", "get_strategy", "log_probs", "memory", "mixing", "momentum", "per_row",
+    "perturb", "predict_log_probs", "register", "sampling", "selection", "sweep", "transition", "update_average",
 ]  # fmt: skip

@@ -1,12 +1,12 @@
-"""What models say of each row, averaged over the epochs of a training, for whoever judges labels by it.
+"""Predictions of each row, averaged over the epochs of a training: the evidence that audits judge labels by.
 
-These have no name in the registry: they take rows, not numbers, and change nothing of the training.
+These strategies have no name in the registry: they are built from rows, and leave the training unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,8 +21,9 @@ COLUMNS = ("times", "missed", "doubt")
 
 
 class _Averages(Strategy):
-    """Sums by row: of predicted probabilities (N, K), and of times, misses of the label, doubts (N, 3)."""
+    """Sums by row: of predicted probabilities (N, K), and of times seen, wrong predictions and doubts (N, 3)."""
 
+    remembers: ClassVar[tuple[str, ...]] = ("probs", "sums")
     probs: Tensor
     sums: Tensor
 
@@ -32,14 +33,14 @@ class _Averages(Strategy):
         self.sums = torch.zeros(num_rows, len(COLUMNS), device=run.device, dtype=torch.float32)
 
     @torch.no_grad()
-    def _row_values(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
-        """(b, K + 3), of several models the mean: probabilities, one, whether the label was missed, doubt."""
+    def _values(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
+        """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or not, doubt."""
         each = []
         for out in outs:
             scores = run.loss.scores(out).detach()
             missed = scores.argmax(1) != labels
-            parts = [torch.ones_like(missed), missed, _doubt(out)]
-            each.append(torch.cat([scores.softmax(1), torch.stack([part.to(scores.dtype) for part in parts], 1)], 1))
+            columns = [torch.ones_like(missed), missed, _doubt(out)]
+            each.append(torch.cat([scores.softmax(1), torch.stack([c.to(scores.dtype) for c in columns], 1)], 1))
         return torch.stack(each).mean(0).to(torch.float32)
 
     def _add(self, rows: Tensor, values: Tensor) -> None:
@@ -52,15 +53,9 @@ class _Averages(Strategy):
         times = self.sums[:, 0].clamp(min=1)
         return self.probs / times[:, None] if name == "probs" else self.sums[:, COLUMNS.index(name)] / times
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"probs": self.probs, "sums": self.sums}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.probs, self.sums = state["probs"], state["sums"]
-
 
 class HeldOutAverages(_Averages):
-    """Of rows ``x`` with ``labels``, which the run does not train on, at the end of each epoch."""
+    """Averages of rows ``x`` with ``labels`` that the run does not train on, updated at the end of each epoch."""
 
     def __init__(self, x: Inputs, labels: Tensor) -> None:
         self.x, self.labels = x, labels
@@ -70,48 +65,44 @@ class HeldOutAverages(_Averages):
         self.labels = self.labels.to(run.device)
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        values = per_row(run, lambda rows, outs: self._row_values(outs, self.labels[rows], run), self.x)
+        values = per_row(run, lambda rows, outs: self._values(outs, self.labels[rows], run), self.x)
         self._add(torch.arange(len(values), device=run.device), values)
 
 
 class TrainingAverages(_Averages):
-    """Of the training rows, as each step sees them, before it learns from them: no pass of its own.
+    """Averages of the training rows, from the outputs of each step before it learns from them: no extra pass.
 
-    Methods whose steps mix samples say nothing of any one: for them, a pass at the end of each epoch.
+    The outputs of methods that mix samples belong to no single row: they get a pass at the end of each epoch.
     """
 
     capturable = True
     observes = True
+    remembers = (*_Averages.remembers, "before")
 
     def setup(self, run: Run) -> None:
         self._begin(run.num_rows, run)
-        self.before = 0.0  # how often rows were seen before this epoch, all together: a CUDA graph counts nothing else
+        self.before = (
+            0.0  # times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no Python
+        )
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         if not any(strategy.mixes for strategy in run.strategies):
-            self._add(batch.all_rows, run.processes.gather(self._row_values(outs, batch.given, run), batch))
+            self._add(batch.all_rows, run.processes.gather(self._values(outs, batch.given, run), batch))
         return outs
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
         if self._times() == self.before:
             given, models = run.data.given, [model.trained for model in run.models]
-            values = per_row(run, lambda rows, outs: self._row_values(outs, given[rows], run), models=models)
+            values = per_row(run, lambda rows, outs: self._values(outs, given[rows], run), models=models)
             self._add(torch.arange(run.num_rows, device=run.device), values)
         self.before = self._times()
 
     def _times(self) -> float:
         return float(self.sums[:, 0].double().sum())
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "before": self.before}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.before = state["before"]
-
-
-class Towards(Strategy):
-    """Training towards the ``table`` of distributions (N, K) in place of the given labels."""
+class FixedTargets(Strategy):
+    """Train towards a ``table`` of distributions (N, K) in place of the given labels."""
 
     capturable = True
 
@@ -126,7 +117,7 @@ class Towards(Strategy):
 
 
 def _doubt(out: Output) -> Tensor:
-    """How noisy the head says that a row is, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean deviation; 1 − τ."""
+    """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean scale; 1 − τ."""
     if out.attention is not None:
         return 1 - out.attention.detach().sigmoid()
     if out.root is not None:

@@ -1,4 +1,4 @@
-"""What a method may do beside its loss: hooks at fixed points of the one training loop."""
+"""Strategies: what a method does beside its loss, as hooks at fixed points of the training loop."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def check_real_targets(loss: Loss, user: str) -> None:
 class Strategy:
     """One part of a method. Every hook defaults to "change nothing"; a subclass overrides those that it needs.
 
-    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers between steps goes
-    into ``state_dict``, else a killed run cannot resume exactly.
+    The hooks are listed in the order in which the loop calls them. Whatever a strategy remembers between steps is named
+    in ``remembers``, else a killed run cannot resume exactly.
     """
 
     name: ClassVar[str] = ""
@@ -93,10 +93,11 @@ class Strategy:
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
     observes: ClassVar[bool] = False  # whether it leaves the training unchanged, so that a step may skip it
     mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
+    remembers: ClassVar[tuple[str, ...]] = ()  # attributes that checkpoints hold: tensors and plain values
     predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
 
     def setup(self, run: Run) -> None:
-        """Before the first epoch, and before a checkpoint is loaded: make what the size of the data decides."""
+        """Before the first epoch, and before a checkpoint is loaded: check the run, and allocate tables."""
 
     def start_epoch(self, run: Run) -> None:
         """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
@@ -139,11 +140,13 @@ class Strategy:
         """After the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values to save."""
-        return {}
+        """The attributes named in ``remembers``; override it where they are not tensors or plain values."""
+        return {name: getattr(self, name) for name in self.remembers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
     @property
     def ends(self) -> float:

@@ -1,4 +1,4 @@
-"""What a step trains on, and what it computed."""
+"""The rows that a step trains on, and what it computes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from noiseproof.core.output import Output
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The rows of a step that this process trains on; there is no clean label in it, so no method can cheat."""
+    """The rows of a step that this process trains on; it has no clean label, so no method can cheat."""
 
     x: Tensor  # (b, …): augmented and normalised
     target: Tensor  # (b,) classes, (b, K) real numbers, or (M, b, K) where each model has its own
-    given: Tensor  # (b,): the labels as they came
-    rows: Tensor  # (b,): where in the training set
+    given: Tensor  # (b,): the given labels
+    rows: Tensor  # (b,): row numbers in the training set
     all_rows: Tensor  # (count,): the rows of all processes, each once
-    counts: Tensor | None = None  # (b,): 0 for a row that only fills this process's share up; None: all count
+    counts: Tensor | None = None  # (b,): 0 for a row that only fills up this process's share; None: all count
     count: int = 0  # rows of the step over all processes, which the loss is divided by
 
     def soft_target(self, num_classes: int, like: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What a step computed, for the record: the outputs of M models, their losses and weights (M, b)."""
+    """The outputs of M models in a step, their losses and weights (M, b), for the record."""
 
     outs: Sequence[Output]
     losses: Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +20,19 @@ Against = Literal["current", "original"]
 class LabelCorrection(Strategy):
     """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 − ω)·prediction.
 
-    ω is each sample's loss, scaled over the whole set to [0, 1] (SLN paper, section 3.3; its Fig. 10 shows why not 1 −
-    ω). Loss and prediction are those of the model that predicts, the momentum model where there is one, on augmented
-    inputs.
+    ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig. 10 shows why not
+    1 − ω). Loss and prediction are those of the model that predicts, the momentum model where there is one, on
+    augmented inputs.
 
     Args:
         soft: mix in the predicted distribution (Clothing1M) instead of its largest class (CIFAR).
         invert: 1 − ω in place of ω (SLN paper, Appendix D).
-        against: the loss is measured against the ``current`` targets, which the last correction made, as the released
-            code does on CIFAR; or against the ``original`` labels, as the paper's text has it.
+        against: measure the loss against the ``current`` targets of the last correction, as the released code does on
+            CIFAR, or against the ``original`` labels, as in the paper.
     """
 
     capturable = True
+    remembers = ("kept", "predicted")
 
     def __init__(self, start: int, soft: bool = False, invert: bool = False, against: Against = "current") -> None:
         self.start = check_count("start", start, 0)
@@ -39,7 +40,7 @@ class LabelCorrection(Strategy):
         self.invert = check_flag("invert", invert)
         self.against: Against = check_word("against", against, get_args(Against))
         self.kept: Tensor | None = None  # (N,): the share of the given label in the target
-        self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: what the rest goes to
+        self.predicted: Tensor | None = None  # (N,) classes or (N, K) distributions: the other part of the target
 
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
@@ -54,8 +55,8 @@ class LabelCorrection(Strategy):
             log_p = log_probs(run.loss, outs)
             loss = -log_p.gather(1, run.data.given[rows, None])[:, 0]
             if self.against == "current" and self.kept is not None and self.predicted is not None:
-                kept, last = self.kept[rows], self.predicted[rows]
-                other = (last * -log_p).sum(1) if self.soft else -log_p.gather(1, last[:, None])[:, 0]
+                kept, predicted = self.kept[rows], self.predicted[rows]
+                other = (predicted * -log_p).sum(1) if self.soft else -log_p.gather(1, predicted[:, None])[:, 0]
                 loss = kept * loss + (1 - kept) * other
             losses.append((rows, counts, loss))
             predictions.append((rows, counts, log_p.exp() if self.soft else log_p.argmax(1)))
@@ -63,7 +64,7 @@ class LabelCorrection(Strategy):
         predicted = run.processes.merge(predictions, run.num_rows)
         if self.kept is None or self.predicted is None:
             self.kept, self.predicted = kept, predicted
-        else:  # in place: a CUDA graph knows where they lie
+        else:  # in place: a CUDA graph holds their addresses
             self.kept.copy_(kept)
             self.predicted.copy_(predicted)
 
@@ -76,21 +77,15 @@ class LabelCorrection(Strategy):
         kept, predicted = self.kept[batch.rows], self.predicted[batch.rows]
         return batch.with_target(_mixed(kept, batch.soft_target(run.num_classes, kept), predicted))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"kept": self.kept, "predicted": self.predicted}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept, self.predicted = state["kept"], state["predicted"]
-
 
 def corrected_targets(
     log_probs: Tensor, given: Tensor, *, current: Tensor | None = None, soft: bool = False, invert: bool = False
 ) -> Tensor:
-    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch in a loop of your own.
+    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own training loop.
 
     Args:
-        log_probs: (N, K), logarithms of the predicted probabilities: ``average(x).log_softmax(1)``.
-        given: (N,), the labels as they came.
+        log_probs: (N, K), predicted log-probabilities: ``average(x).log_softmax(1)``.
+        given: (N,), the given labels.
         current: (N, K), the targets of the last epoch, against which the loss is measured; by default the given labels.
         soft: mix in the predicted distribution instead of its largest class.
         invert: 1 − ω in place of ω.
@@ -109,12 +104,12 @@ def corrected_targets(
 def _kept_share(losses: Tensor, invert: bool) -> Tensor:
     """ω, or 1 − ω, from the losses (N,) of all rows."""
     low, high = losses.aminmax()
-    omega = torch.where(high > low, (losses - low) / (high - low), 1.0)  # 1: nothing to tell them apart by
+    omega = torch.where(high > low, (losses - low) / (high - low), 1.0)  # 1 where all losses are equal
     return 1 - omega if invert else omega
 
 
 def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
-    """kept·target + (1 − kept)·predicted (b, K), of classes (b,) or distributions (b, K) predicted."""
+    """kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions (b, K)."""
     if predicted.dim() == 1:
         predicted = F.one_hot(predicted, target.shape[1]).to(kept.dtype)
     return kept[:, None] * target + (1 - kept[:, None]) * predicted

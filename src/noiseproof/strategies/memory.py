@@ -1,9 +1,9 @@
-"""What models said of each sample before: targets that follow it (NAL, SELC), or that it is held to (ELR, ELR+)."""
+"""Tables of past predictions: targets that follow them (NAL, SELC), or that regularise the loss (ELR, ELR+)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,34 +17,29 @@ from noiseproof.strategies.sweeps import evaluating
 
 
 class _Memory(Strategy):
-    """A distribution for each sample and model; every process holds the whole table and writes all rows of a step."""
+    """A distribution for each sample and model; every process holds the full table and writes all rows of a step."""
 
     capturable = True  # the table is written in place
+    remembers = ("table",)
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:
         self.table[batch.all_rows] = run.processes.gather(values, batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"table": self.table}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.table = state["table"]
 
 
 @register("estimated-targets")
 class EstimatedTargets(_Memory):
     """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label (NAL paper; SELC).
 
-    z are the scores of the step itself, with augmentation and dropout, and the loss of the step is already against the
-    new t. The update happens in the epoch ``start`` (counted from 0) and in every ``every``-th after it, for samples
-    whose attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each of several models has its
-    own. NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
+    z are the scores of the step itself, with augmentation and dropout, and the loss of the step already uses the new t.
+    Updates happen in the epoch ``start`` (counted from 0) and in every ``every``-th epoch after it, for samples whose
+    attention τ exceeds ``delta``; from ``start`` on t is the target in all epochs. Each model has its own targets.
+    NAL: start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy:
     every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
 
     Args:
-        floor: raise the whole table to this after each update, without renormalising; NAL's released code does so with
-            1e-4.
+        floor: the smallest value of the table, enforced after each update without renormalising, as NAL's released code
+            does with 1e-4.
     """
 
     def __init__(self, start: int, every: int = 1, alpha: float = 0.9, delta: float = 0.0, floor: float = 0.0) -> None:
@@ -67,15 +62,15 @@ class EstimatedTargets(_Memory):
         self.table = given[:, None].repeat(1, len(run.models), 1)
 
     def phase(self, run: Run) -> tuple[bool, bool]:
-        """Whether targets follow the model by now, and whether they move in this epoch."""
+        """Whether targets follow the model in this epoch, and whether they are updated."""
         since = run.epoch - self.start
         return since >= 0, since >= 0 and since % self.every == 0
 
     def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
-        follow, move = self.phase(run)
-        if not follow:
+        follows, updates = self.phase(run)
+        if not follows:
             return batch
-        if move:
+        if updates:
             before = self.table[batch.rows]  # (b, M, K)
             after = torch.lerp(before, _predictions(outs, run), 1 - self.alpha)
             if self.delta:
@@ -91,13 +86,13 @@ class EstimatedTargets(_Memory):
 
 @register("target-memory")
 class TargetMemory(_Memory):
-    """What early-learning regularisation holds on to: t ← β·t + (1 − β)·p, zero at first (Liu et al. 2020; ELR).
+    """The targets of early-learning regularisation: t ← β·t + (1 − β)·p, zero at first (Liu et al. 2020; ELR).
 
-    p is the prediction of the step itself, a constant; the loss ``elr`` finds the new t in ``Output.memory``. Each of
-    several models has its own. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
+    p is the prediction of the step itself, as a constant; the loss ``elr`` reads the new t from ``Output.memory``. Each
+    model has its own memory. CIFAR-10: β = 0.7; CIFAR-100: 0.9.
 
     Args:
-        clip: keep p in [clip, 1 − clip], then let it sum to one again, as the released code does.
+        clip: clip p to [clip, 1 − clip] and renormalise it, as the released code does.
     """
 
     adds: ClassVar[frozenset[str]] = frozenset({"memory"})
@@ -115,7 +110,7 @@ class TargetMemory(_Memory):
         return self._recall(outs, batch)
 
     def _remember(self, p: Tensor, batch: Batch, run: Run) -> None:
-        """Move the rows of the step towards ``p`` (b, M, K)."""
+        """Update the rows of the step with ``p`` (b, M, K)."""
         if self.clip:
             p = F.normalize(p.clamp(self.clip, 1 - self.clip), p=1, dim=2)
         self._write(torch.lerp(self.table[batch.rows], p, 1 - self.beta), batch, run)  # never leaves [0, 1]
@@ -127,16 +122,16 @@ class TargetMemory(_Memory):
 
 @register("exchanged-memory")
 class ExchangedMemory(TargetMemory):
-    """Two models, each held to what the other said before (ELR+): p is the prediction of the other one.
+    """Two models, each regularised by the past predictions of the other (ELR+): p is the prediction of the other one.
 
-    It is the prediction of the model that evaluates, the momentum model where there is one, in evaluation mode (the
-    released code leaves its batch normalisation in training mode), and on inputs before they are mixed: name this
-    strategy before ``mixup``, which then mixes memories as it mixed inputs and targets. ELR+ is
-    elr × (exchanged-memory, mixup, momentum:alpha=0.997).
+    It comes from the model that predicts, the momentum model where there is one, in evaluation mode (the released code
+    leaves its batch normalisation in training mode) and from inputs before they are mixed: name this strategy before
+    ``mixup``, which then mixes memories like inputs and targets. ELR+ is elr × (exchanged-memory, mixup,
+    momentum:alpha=0.997).
 
     Args:
-        clip: zero here, as in the released code.
-        reweigh: multiply targets by the memory and let them sum to one again; the released code does so on CIFAR-100.
+        clip: zero by default, as in the released code.
+        reweigh: multiply targets by the memory and renormalise them, as the released code does on CIFAR-100.
     """
 
     models: ClassVar[int] = 2

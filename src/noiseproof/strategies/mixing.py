@@ -1,11 +1,11 @@
-"""Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels that it does not trust."""
+"""Strategies that train on mixtures of samples: mixup, and DivideMix, which drops labels it does not trust."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,36 +28,36 @@ def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tenso
 
 
 def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> Tensor:
-    """λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …); v′ may be another process's.
+    """λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …); v′ may belong to another process.
 
     Partners are drawn among the views of all processes (count·V,) and their values gathered, so that the number of
-    processes changes nothing; reading and augmenting partners anew would cost more than sending them.
+    processes changes nothing; reading and augmenting partners again would cost more than sending them.
     """
-    everyone = run.processes.gather(values, batch)
-    others = run.processes.share(everyone.flatten(0, 1)[partner].view_as(everyone))
+    gathered = run.processes.gather(values, batch)
+    others = run.processes.share(gathered.flatten(0, 1)[partner].view_as(gathered))
     return torch.lerp(others, values, lam)
 
 
 def sharpen(p: Tensor, temperature: float) -> Tensor:
-    """p_k^(1/T) / Σ_i p_i^(1/T): (b, K) distributions made more certain for T < 1."""
+    """p_k^(1/T) / Σ_i p_i^(1/T) of distributions (b, K): more confident for T < 1."""
     return (p.log() / temperature).softmax(1)
 
 
 def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-2, floor: float = 5e-4) -> Tensor:
-    """How probably each loss (N,) comes from the lower of two Gaussians that EM fits to all of them, (N,) float64.
+    """The probability that each loss (N,) comes from the lower of two Gaussians fitted by EM, (N,) float64.
 
     EM starts from the best two clusters (exact in one dimension, so nothing is random) and ends when the mean log
-    likelihood changes by less than ``tolerance``, or after ``iterations``; variances are ``floor`` larger than the
-    weighted ones. The defaults are those of DivideMix. On the CPU, where sums are the same every time.
+    likelihood changes by less than ``tolerance``, or after ``iterations``; ``floor`` is added to the variances. The
+    defaults are those of DivideMix. Computed on the CPU, where sums are reproducible.
 
     >>> clean_posterior(torch.tensor([0.0, 0.1, 0.2, 0.8, 0.9, 1.0])).round()
     tensor([1., 1., 1., 0., 0., 0.], dtype=torch.float64)
     """
     x = losses.detach().cpu().double()
     ordered = x.sort().values
-    left = torch.arange(1, len(x))  # how many lie below each possible cut
+    num_below = torch.arange(1, len(x))  # each possible cut
     below, total = ordered.cumsum(0)[:-1], ordered.sum()
-    between = below**2 / left + (total - below) ** 2 / (len(x) - left)  # what k-means maximises
+    between = below**2 / num_below + (total - below) ** 2 / (len(x) - num_below)  # what k-means maximises
     possible = ordered[:-1] < ordered[1:]
     if not bool(possible.any()):
         raise ValueError(f"Expected losses that differ, got {len(x)} that are all the same or not finite.")
@@ -65,7 +65,7 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
     parts = torch.stack([x <= cut, x > cut]).double()  # (2, N)
 
     def log_joint(parts: Tensor) -> tuple[Tensor, Tensor]:
-        """The log densities (2, N) of the Gaussians of the largest likelihood given ``parts``, and their means."""
+        """The log joint densities (2, N) of the Gaussians fitted to the responsibilities ``parts``, and their means."""
         size = parts.sum(1, keepdim=True) + 10 * torch.finfo(x.dtype).eps
         mean = (parts * x).sum(1, keepdim=True) / size
         variance = (parts * (x - mean) ** 2).sum(1, keepdim=True) / size + floor
@@ -86,9 +86,9 @@ def clean_posterior(losses: Tensor, iterations: int = 10, tolerance: float = 1e-
 class Mixup(Strategy):
     """x̃ = λ·x + (1 − λ)·x′ and the same of targets, λ ~ Beta(α, α), one λ a step (Zhang et al. 2018; ELR+: α = 1).
 
-    λ is the larger of λ and 1 − λ, so that a mixture is mostly the row it stands for. The partner x′ is any row of the
-    step, of whichever process. Memories that a strategy named before this one put into outputs are mixed alike. What
-    is recorded of training is recorded of mixtures; strategies that revise targets by outputs do not know them.
+    λ is replaced by max(λ, 1 − λ), so that a mixture is mostly its own row. The partner x′ is any row of the step, of
+    any process. Memories that an earlier strategy adds to outputs are mixed in the same way. The record shows the
+    outputs of mixtures, and strategies that revise targets by outputs do not account for mixing.
     """
 
     mixes: ClassVar[bool] = True
@@ -111,17 +111,17 @@ class Mixup(Strategy):
 
 
 class Undivided(RuntimeError):
-    """The losses of a network do not tell two kinds of labels apart."""
+    """The losses of a network do not separate two kinds of labels."""
 
 
 @register("dividemix")
 class DivideMix(Strategy):
-    """Two networks divide the samples for each other; labels that are not trusted count as missing (Li et al. 2020).
+    """Two networks divide the samples for each other; labels that are not trusted are dropped (Li et al. 2020).
 
     For ``warmup`` epochs both train as usual. Before each later epoch a two-component Gaussian mixture is fitted to
-    each network's losses, scaled to [0, 1]; w, the posterior of the lower component, is how far the *other* network
-    trusts each label, and rows with w > ``threshold`` are its labelled set. A step has half its rows from either set,
-    in two augmentations each; p is their mean prediction:
+    each network's losses, scaled to [0, 1]; w, the posterior of the lower component, is the trust of the *other*
+    network in each label, and rows with w > ``threshold`` are its labelled set. Half the rows of a step come from
+    either set, in two augmentations each; p is the mean prediction for both:
 
         labelled:    t = sharpen(w·onehot(given) + (1 − w)·p_own)
         unlabelled:  t = sharpen((p_own + p_other) / 2)
@@ -129,28 +129,30 @@ class DivideMix(Strategy):
 
     on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step; r rises linearly from 0 to 1
     over ``ramp`` epochs. As in the released code, an epoch trains the first network on all its labelled rows, then the
-    second, and the network that does not train guesses in evaluation mode. Unlike there, both warm up on the same
-    batches, a last batch is filled up with the labelled rows that came first, and guesses are made in one pass for all
-    views, which share batch statistics.
+    second, and the other network predicts in evaluation mode. Unlike there, both warm up on the same batches, the last
+    batch is filled up with the first labelled rows, and all views are predicted in one pass, which shares batch
+    statistics.
 
     The batch size counts labelled and unlabelled rows: 128. CIFAR-10: warm-up 10, λ_u = 25 (0 with 20 % or asymmetric
     noise, 50 with 90 %); CIFAR-100: 30 and 150 (25 with 20 %); threshold 0.6 with 90 % noise. The SLN paper: λ_u = 0.
 
-    Another loss than ``ce``, and strategies that change targets, outputs or weights where its steps are its own, are
-    refused: it would forget them.
+    Other losses than ``ce``, and other strategies that change targets, outputs or weights after the warm-up, are
+    refused: its own steps would ignore them.
 
-    Where a mixture leaves no labelled row, or all losses are the same, the network's last division stands, with a
-    warning; after the warm-up, when there is none yet, that is an error, ``Undivided``. Where it leaves no unlabelled
-    row, the labelled ones fill the steps and their loss stands alone.
+    If a mixture leaves no labelled row, or all losses are equal, the network keeps its last division, with a warning;
+    right after the warm-up, when there is none yet, it raises ``Undivided``. If there is no unlabelled row, steps have
+    labelled rows only.
 
     Args:
         temperature: of the sharpening.
-        penalty: add −entropy of each prediction to the loss of the warm-up (asymmetric noise, which is learnt with too
-            much confidence). Those steps are its own, too.
-        average: fit the mixture to the mean scaled loss of that many epochs; 5 for 90 % noise in the released code.
+        penalty: add −entropy of each prediction to the loss of the warm-up (against overconfidence under asymmetric
+            noise), which makes those steps its own, too.
+        average: number of epochs whose mean scaled loss the mixture is fitted to; the released code has 5 for 90 %
+            noise.
     """
 
     models: ClassVar[int] = 2
+    remembers = ("trust", "history", "first_step")
 
     def __init__(
         self,
@@ -171,10 +173,13 @@ class DivideMix(Strategy):
         self.threshold = check_number("threshold", threshold, "[0, 1)", 0, 1)
         self.penalty = check_flag("penalty", penalty)
         self.average = check_count("average", average, 1)
-        self.trust: list[Tensor | None] = [None, None]  # (N,) of each network: the posterior that the other one gave
-        self.history: list[list[Tensor]] = [[], []]  # of each network: its scaled losses (N,) of the last epochs
+        self.trust: list[Tensor | None] = [
+            None,
+            None,
+        ]  # (N,) for each network: the posterior from the losses of the other
+        self.history: list[list[Tensor]] = [[], []]  # for each network: its scaled losses (N,) of the last epochs
         self.first_step = 0  # of this epoch
-        self._num_steps = [0, 0]  # of each network in this epoch, which ``rows`` decides
+        self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
     def setup(self, run: Run) -> None:
         self.check_reached("warmup", run)
@@ -204,28 +209,28 @@ class DivideMix(Strategy):
         if posterior is not None and bool((posterior > self.threshold).any()):
             self.trust[1 - m] = posterior
             return
-        why = "all the same or not finite" if posterior is None else "none of which the mixture trusts"
-        message = f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to {high:.6g}, {why}"
+        reason = "all the same or not finite" if posterior is None else "none of which the mixture trusts"
+        message = f"Expected losses of network {m + 1} that divide the samples, got {low:.6g} to {high:.6g}, {reason}"
         if self.trust[1 - m] is None:
             raise Undivided(f"{message}. Warm up longer (now warmup={self.warmup}), or lower the learning rate.")
         warnings.warn(f"{message} in epoch {run.epoch + 1}: its last division stands.", stacklevel=2)
 
-    def _labelled(self, m: int) -> Tensor:
-        """Which rows network ``m`` takes the labels of, (N,) bool."""
+    def _trust(self, m: int) -> Tensor:
+        """The trust of network ``m`` in each label, (N,)."""
         trust = self.trust[m]
         assert trust is not None
-        return trust > self.threshold
+        return trust
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         if run.epoch < self.warmup:
             return rows
         parts = []
         for m in range(2):
-            is_labelled = self._labelled(m).to(rows.device)[rows]
+            is_labelled = (self._trust(m) > self.threshold).to(rows.device)[rows]
             labelled, rest = rows[is_labelled], rows[~is_labelled]
             self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
             order = _repeated(labelled, self._num_steps[m] * run.batch_size)
-            if len(rest):  # one of each in turn, so that all processes get both
+            if len(rest):  # alternating, so that all processes get both
                 order[0::2] = _repeated(labelled, len(order[0::2]))
                 order[1::2] = _repeated(rest, len(order[1::2]))
             parts.append(order)
@@ -244,7 +249,7 @@ class DivideMix(Strategy):
 
         out = run.forward(run.models[m].wrapped, x.flatten(0, 1))
         log_p = run.loss.scores(out).log_softmax(1).view_as(target)
-        losses = self._losses(log_p, target, self._labelled(m), self._unlabelled_weight(progress), batch, run)
+        losses = self._losses(log_p, target, m, self._unlabelled_weight(progress), batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)
 
@@ -260,7 +265,7 @@ class DivideMix(Strategy):
         return self.lambda_u * (min(1.0, (progress - self.warmup) / self.ramp) if self.ramp else 1.0)
 
     def _second_view(self, batch: Batch, run: Run) -> Tensor:
-        """The rows of the batch, augmented anew."""
+        """The rows of the batch in a second augmentation."""
         if run.augment is None or not run.augment.columns:
             return batch.x
         drawn = run.augment.draw(batch.count, run.random.generator("dividemix view", run.step))
@@ -268,10 +273,8 @@ class DivideMix(Strategy):
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
-        """What network ``m`` shall say of each row (b, K), by its label or by what both networks say of its views."""
-        trust = self.trust[m]
-        assert trust is not None
-        trust = trust[batch.rows, None]
+        """The target of network ``m`` for each row (b, K): from its label, or from the predictions of both networks."""
+        trust = self._trust(m)[batch.rows, None]
         rest = (trust <= self.threshold)[:, 0]
         p = _mean_prediction(run.models[m].wrapped, x, run)
         target = trust * F.one_hot(batch.given, run.num_classes) + (1 - trust) * p
@@ -282,10 +285,10 @@ class DivideMix(Strategy):
                 target[rest] = (p[rest] + _mean_prediction(other, x[rest], run)) / 2
         return sharpen(target, self.temperature)
 
-    @staticmethod
-    def _losses(log_p: Tensor, target: Tensor, is_labelled: Tensor, weight: float, batch: Batch, run: Run) -> Tensor:
-        """Each row's part (b,) of the loss, whose mean over the rows of all processes is the loss."""
+    def _losses(self, log_p: Tensor, target: Tensor, m: int, weight: float, batch: Batch, run: Run) -> Tensor:
+        """The contribution of each row (b,), whose mean over the rows of all processes is the loss."""
         p = log_p.exp()
+        is_labelled = self._trust(m) > self.threshold
         labelled = is_labelled[batch.rows]
         size = is_labelled[batch.all_rows].sum().to(p.dtype)
         entropy = -(target * log_p).sum(2).mean(1) * (batch.count / size.clamp(min=1))
@@ -294,14 +297,8 @@ class DivideMix(Strategy):
         counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
         mean = (run.processes.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
         uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
-        # Its gradient in p is −1/(K·mean), which this has too, while the mean over rows is the divergence itself.
+        # The gradient of the divergence in p is −1/(K·mean), which this sum has; its mean over rows is the divergence.
         return torch.where(labelled, entropy, square) + uneven + 1 - (p / mean).mean(1)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"trust": self.trust, "history": self.history, "first_step": self.first_step}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.trust, self.history, self.first_step = state["trust"], state["history"], state["first_step"]
 
 
 def _mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
@@ -311,5 +308,5 @@ def _mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
 
 
 def _repeated(rows: Tensor, n: int) -> Tensor:
-    """The first ``n`` of ``rows``, begun again as often as needed."""
+    """The first ``n`` of ``rows``, repeated as often as needed."""
     return rows[torch.arange(n, device=rows.device) % len(rows)]

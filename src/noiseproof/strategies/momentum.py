@@ -17,7 +17,7 @@ from noiseproof.strategies.run import Run
 class MomentumModel(Strategy):
     """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α = 0.999).
 
-    Batch statistics are averaged with the weights; whole numbers, as counts of batches, are left alone.
+    Batch statistics are averaged with the weights; integers, such as counts of batches, are not.
     """
 
     capturable = True
@@ -51,7 +51,7 @@ class MomentumModel(Strategy):
 
 
 def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -> None:
-    """θ′ ← α·θ′ + (1 − α)·θ, after each step of a loop of your own; ``average`` began as a copy of ``model``.
+    """θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop; ``average`` starts as a copy of ``model``.
 
     >>> model, average = nn.Linear(1, 1), nn.Linear(1, 1)
     >>> with torch.no_grad():
@@ -69,5 +69,5 @@ def _move(averages: list[Tensor], current: list[Tensor], alpha: float) -> None:
 
 
 def _floating(model: nn.Module) -> list[Tensor]:
-    # The parameters themselves: a stack of runs may move what they hold to another place.
+    # The parameters themselves: a stack of runs may move their values to other memory.
     return [value for value in model.state_dict(keep_vars=True).values() if value.is_floating_point()]

@@ -17,8 +17,8 @@ from noiseproof.strategies.run import Run
 class StochasticLabelNoise(Strategy):
     """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN paper, Eq. 3).
 
-    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, as
-    label correction wants it.
+    The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, for
+    label correction.
     """
 
     capturable = True
@@ -55,7 +55,7 @@ class LogitGradientNoise(Strategy):
             z = run.random.normal(f"noise-f {m}", batch, out.logits.shape[1])
             if batch.counts is not None:
                 z = z * batch.counts[:, None]
-            # The loss is divided by the rows of the step: so must be what is added to each row's gradient.
+            # The loss is divided by the rows of the step, so the noise on each row's gradient must be, too.
             noise = z * (self.sigma * run.processes.world_size / batch.count)
             out.logits.register_hook(partial(torch.add, noise))  # type: ignore[no-untyped-call]
         return outs

@@ -1,4 +1,4 @@
-"""Which rows an epoch sees, where that is not every row once."""
+"""The rows of an epoch, where they are not every row once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from noiseproof.strategies.run import Run
 
 @register("class-balanced")
 class ClassBalancedEpochs(Strategy):
-    """As many rows of each given class in every epoch, drawn anew, as the papers train on Clothing1M.
+    """Equally many rows of each given class in every epoch, drawn anew, as in the papers' training on Clothing1M.
 
     ``per_class=18976`` is the SLN paper's section 4.4 (the LN paper has the same total), ``total=128000`` the NAL
-    paper's B.3: 2000 batches of 64. A class with too few rows repeats them; the record counts a row once, as it was
-    seen last.
+    paper's B.3: 2000 batches of 64. A class with too few rows repeats them; the record has the last occurrence of a
+    row.
     """
 
     def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
@@ -26,7 +26,7 @@ class ClassBalancedEpochs(Strategy):
     def setup(self, run: Run) -> None:
         for other in takewhile(lambda other: other is not self, run.strategies):
             if other.overrides("rows"):
-                raise ValueError(f"Expected class-balanced before `{other}`, whose rows it draws anew. Name it first.")
+                raise ValueError(f"Expected class-balanced before `{other}`, whose rows it replaces. Name it first.")
         seed = run.random.seed_for("class-balanced")
         self._sampler = ClassBalanced(run.data.given.cpu(), per_class=self.per_class, total=self.total, seed=seed)
 

@@ -1,13 +1,13 @@
-"""Selecting samples: train on those of small loss, and leave the others out or push them away.
+"""Sample selection: train on rows of small loss, and leave the others out or ascend on them.
 
-A step's rows are ranked over all processes together, so what is selected does not depend on their number; of equal
-rows, the earlier one of the batch comes first.
+The rows of a step are ranked over all processes, so the selection does not depend on their number; ties go to the
+earlier row of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,11 +25,11 @@ By = Literal["loss", "margin"]
 
 
 class Selection(Strategy):
-    """Keeps int((1 − forget(T))·B) of a step's B rows, at least one of them, T epochs after the epoch ``start``.
+    """Keep int((1 − forget(T))·B) of the B rows of a step, at least one, T epochs after the epoch ``start``.
 
     forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself (counted from 0), which
-    leaves room for another initialisation (SLN paper, Table 4). Nothing estimates ``forget``: it is the share of wrong
-    labels, as well as it is known.
+    leaves room for another initialisation (SLN paper, Table 4). ``forget`` should be the share of wrong labels; it is
+    not estimated.
     """
 
     capturable = True
@@ -47,11 +47,11 @@ class Selection(Strategy):
         return self.forget * (T / self.ramp) if T < self.ramp else self.forget
 
     def num_kept(self, batch: Batch, run: Run) -> int:
-        """How many rows of a step are trained on."""
+        """The number of rows of a step that are trained on."""
         return max(1, int((1 - self.forgotten(run.epoch - self.start)) * batch.count))
 
     def phase(self, run: Run) -> Hashable:
-        """The share that is left out, on which the number of rows kept depends; None before ``start``."""
+        """The share that is left out, which decides how many rows are kept; None before ``start``."""
         return None if run.epoch < self.start else self.forgotten(run.epoch - self.start)
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
@@ -79,9 +79,9 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
 class SmallLoss(Selection):
     """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each step.
 
-    With ``by=margin`` the rows of large margin Δ_y of the given label are kept instead: it measures how well a sample
-    is learned without the loss's own preference (curriculum paper, section 4). For losses that fall with p_y, and
-    targets that are the given labels, both select the same.
+    With ``by=margin`` the rows with the largest margin Δ_y of the given label are kept instead, which measures how well
+    a sample is learned independently of the loss (curriculum paper, section 4). Both select the same rows for losses
+    that decrease in p_y and targets that are the given labels.
     """
 
     def __init__(self, forget: float, ramp: int = 10, by: By = "loss", start: int = 0) -> None:
@@ -99,15 +99,15 @@ class SmallLoss(Selection):
 class CoTeaching(Selection):
     """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the other, in one pass.
 
-    Of each step int((1 − forget(T))·B) rows are kept and averaged over, with forget(T) = min(T^c/ramp, 1)·forget and T
-    the epochs since ``start`` (their Algorithm 1 updates R(T) at an epoch's end, so that T = 0 in the first).
+    The loss of a step is the mean over int((1 − forget(T))·B) rows, with forget(T) = min(T^c/ramp, 1)·forget and T the
+    epochs since ``start`` (their Algorithm 1 updates R(T) at the end of an epoch, so that T = 0 in the first).
 
     Args:
         exponent: c.
-        released: as their code has it. The mean is divided by the number of kept rows once more, which Adam does not
-            notice; and forget(T) is linspace(0, forget^c, ramp)[T + 1] before ``forget`` is reached, since the first
-            epoch that it trains has the number 1.
-        beta1_from: the epoch from which Adam's β₁ is ``beta1``; their code lowers it together with the learning rate.
+        released: follow the released code. The mean is divided by the number of kept rows once more, which has no
+            effect with Adam; and forget(T) is linspace(0, forget^c, ramp)[T + 1] until ``forget`` is reached, since the
+            first trained epoch has the number 1.
+        beta1_from: the epoch from which Adam's β₁ is ``beta1``; the released code lowers it with the learning rate.
     """
 
     models: ClassVar[int] = 2
@@ -153,7 +153,7 @@ class CoTeaching(Selection):
         return super().phase(run), self._is_lowered(run)
 
     def gradients(self, run: Run) -> None:
-        # Here and not once an epoch: checkpoints do not hold the optimiser's settings.
+        # In every step, not once an epoch: checkpoints do not hold the settings of the optimiser.
         if self._is_lowered(run):
             for model in run.models:
                 for group in model.optimizer.param_groups:
@@ -162,10 +162,10 @@ class CoTeaching(Selection):
 
 @register("sigua")
 class Sigua(Selection):
-    """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend a little on some others.
+    """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend slowly on some others.
 
     L = mean over the int((1 − forget(T))·B) rows of smallest loss − scale·mean over the int(rate·n) smallest of the
-    n others (at least one, where any is left out), as their code has it. The SLN paper (B.1) uses scale 0.001.
+    n others (at least one, if any is left out), as in their code. The SLN paper (B.1) uses scale 0.001.
     """
 
     def __init__(self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0) -> None:
@@ -211,13 +211,14 @@ class SiguaBackward(Strategy):
 class Prune(Strategy):
     """Pruning of truncated GCE (Zhang & Sabuncu 2018, Algorithm 1): train on samples with p_y ≥ k only.
 
-    Who they are is decided by a pass over the whole set at the start of every ``every``-th epoch from ``start`` on
-    (counted from 0), by each model for itself; p_y ≥ k is where a loss that falls with p_y is at most its value at
-    p_y = k. Pruned rows have weight zero, which is the gradient of the constant L_q(k) that the paper gives them; they
-    count in a step's mean. Where no sample reaches k, none is pruned.
+    Each model decides for itself, by a pass over the whole set at the start of every ``every``-th epoch from ``start``
+    on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at most its value at p_y = k. Pruned rows have
+    weight zero, which is the gradient of the constant L_q(k) that the paper assigns to them; they still count in the
+    mean of a step. If no sample reaches k, none is pruned.
     """
 
     capturable = True
+    remembers = ("keep",)
 
     def __init__(self, start: int, every: int = 10, k: float = 0.5) -> None:
         self.start = check_count("start", start, 0)
@@ -240,7 +241,7 @@ class Prune(Strategy):
         keep |= ~keep.any(0)
         if self.keep is None:
             self.keep = keep
-        else:  # in place: a CUDA graph knows where it lies
+        else:  # in place: a CUDA graph holds its address
             self.keep.copy_(keep)
 
     def phase(self, run: Run) -> bool:
@@ -248,9 +249,3 @@ class Prune(Strategy):
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
         return None if self.keep is None else self.keep[batch.rows].T.to(losses.dtype)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"keep": self.keep}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.keep = state["keep"]

@@ -1,4 +1,4 @@
-"""Weights that rows come with, as their owner says how much each counts."""
+"""Weights that the user gives to rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from noiseproof.strategies.run import Run
 
 
 class SampleWeights(Strategy):
-    """The loss of row i times w_i, for weights (N,) in the order of the training rows."""
+    """Multiply the loss of row i by w_i, for weights (N,) in the order of the training rows."""
 
     capturable = True
 

@@ -19,7 +19,7 @@ from noiseproof.core.checks import check_count, check_labels
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
 from noiseproof.strategies import Strategy
-from noiseproof.strategies.averages import HeldOutAverages, Towards, TrainingAverages
+from noiseproof.strategies.averages import FixedTargets, HeldOutAverages, TrainingAverages
 from noiseproof.train.fleet import fit_many
 from noiseproof.train.loop import Job, Result
 from noiseproof.train.methods import get_method
@@ -227,7 +227,7 @@ class _Trainer:
             is_held_out = torch.ones(len(data), dtype=torch.bool)
             is_held_out[rows] = False
             held_out.append(is_held_out.nonzero()[:, 0])
-            extra: list[Strategy] = [TrainingAverages()] if truth is None else [Towards(truth[rows])]
+            extra: list[Strategy] = [TrainingAverages()] if truth is None else [FixedTargets(truth[rows])]
             extra.append(HeldOutAverages(take(data.x, held_out[-1]), data.given[held_out[-1]]))
             jobs.append(self._job(data.subset(rows), method, model, extra))
         results = self._run(jobs)

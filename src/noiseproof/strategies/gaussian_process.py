@@ -1,4 +1,4 @@
-"""A Gaussian process in place of a model that is trained (LN paper, section 6)."""
+"""A Gaussian process in place of a trained model (LN paper, section 6)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
-from noiseproof.heads.process import GaussianProcessClassifier
+from noiseproof.heads.gaussian_process import GaussianProcessClassifier
 from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.run import Run
 
 
 class _Solved(nn.Module):
-    """A Gaussian process as a model: its logits are the logarithms of the probabilities."""
+    """A Gaussian process as a model: its logits are log-probabilities."""
 
     process: GaussianProcessClassifier
 
@@ -25,10 +25,10 @@ class _Solved(nn.Module):
 
 @register("gp")
 class GaussianProcess(Strategy):
-    """``heads.process.GaussianProcessClassifier`` on all rows as they are, flattened and normalised, not augmented.
+    """``heads.gaussian_process.GaussianProcessClassifier`` on all rows, flattened and normalised, not augmented.
 
-    It is solved before the first epoch, whose steps then have nothing to do and which is the only one. Every process
-    solves it for itself. A checkpoint holds the kernel's parameters, by which a resumed run solves it again.
+    It is solved before the first epoch, which is the only one and whose steps do nothing. Every process solves it by
+    itself. A checkpoint holds the parameters of the kernel, from which a resumed run solves it again.
     """
 
     predicts = True
@@ -45,14 +45,14 @@ class GaussianProcess(Strategy):
     ) -> None:
         self.length_scale, self.signal, self.noise = length_scale, signal, noise
         self.t, self.dummy, self.steps, self.max_samples = t, dummy, steps, max_samples
-        GaussianProcessClassifier(**self.parameters)  # refuses what it cannot take
+        GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def setup(self, run: Run) -> None:
         self.check_cross_entropy(run)
         self.check_sole_step(0, run)
         if run.num_rows > self.max_samples:
             raise ValueError(
-                f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Take a part of them, or raise "
+                f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Use fewer rows, or raise "
                 "max_samples: its memory grows with their square, its time with their cube."
             )
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)

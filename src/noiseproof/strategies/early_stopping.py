@@ -1,0 +1,34 @@
+"""Early stopping by the accuracy on held-out noisy labels."""
+
+from __future__ import annotations
+
+import math
+
+from noiseproof.core.checks import check_count
+from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.run import Run
+
+
+@register("early-stopping")
+class EarlyStopping(Strategy):
+    """End the run after ``patience`` epochs without a better accuracy on held-out noisy labels.
+
+    A restart of the weights (``estimate-transition:restart=true``) restarts the count.
+    """
+
+    validates = True
+    remembers = ("best", "waited")
+
+    def __init__(self, patience: int = 10) -> None:
+        self.patience = check_count("patience", patience, 1)
+        self.best = -math.inf
+        self.waited = 0
+
+    def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
+        accuracy = metrics["validation_accuracy"]
+        if any(strategy.restarts(run.epoch) for strategy in run.strategies):
+            self.best = -math.inf
+        self.waited = 0 if accuracy > self.best else self.waited + 1
+        self.best = max(self.best, accuracy)
+        if self.waited >= self.patience:
+            run.stop(f"no better noisy validation accuracy than {self.best:.4f} in {self.patience} epochs")

@@ -1,0 +1,84 @@
+"""Forward and backward correction with a transition matrix that is estimated during training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.losses.correction import Backward, Corrected, estimate_transition
+from noiseproof.strategies.base import Strategy, register
+from noiseproof.strategies.run import Run
+from noiseproof.strategies.sweeps import predict_log_probs
+
+MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the estimate too much
+
+
+@register("estimate-transition")
+class EstimateTransition(Strategy):
+    """Forward or backward correction with an estimated T (Patrini et al. 2017): warm up, estimate, correct.
+
+    Up to the epoch ``warmup`` (counted from 0) T is the identity, so that the loss is cross entropy. Then
+    ``estimate_transition`` computes T from the predictions for the whole training set, averaged over models.
+
+    For ``backward``, an estimate with a condition number above 100 is moved towards the identity, in steps of one
+    percent, until it is below. With ten classes, symmetric noise of 80 % has 9 and pair noise of 45 % has 10; far
+    larger ones come from classes that are not learned yet, two of which may even share an anchor.
+
+    Args:
+        percentile: see ``estimate_transition``; the paper trusts all predictions (none) on CIFAR-100.
+        restart: train again with T, from the initial weights and with a fresh optimiser, as the paper does. The
+            learning rate continues as scheduled; ``cosine:every=…`` restarts as well.
+    """
+
+    def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False) -> None:
+        self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
+        self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]", 0, 100)
+        self.restart = check_flag("restart", restart)
+        self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
+        self._initial: list[dict[str, Tensor]] = []  # weights of each model
+
+    def setup(self, run: Run) -> None:
+        self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
+        if not self._losses:
+            raise ValueError(f"Expected the loss `forward` or `backward` to estimate T for, got `{run.loss}`.")
+        self.check_reached("warmup", run)
+        self._set(torch.eye(run.num_classes, dtype=torch.float64))
+        if self.restart:
+            if run.is_sharded:
+                raise ValueError("Expected whole weights to restart from, got sharded ones. Train with DDP, not FSDP.")
+            # Not in checkpoints: a resumed run builds the same initial weights.
+            self._initial = [{k: v.clone() for k, v in model.plain.state_dict().items()} for model in run.models]
+
+    def start_epoch(self, run: Run) -> None:
+        if run.epoch != self.warmup:
+            return
+        T = estimate_transition(predict_log_probs(run).exp(), self.percentile)
+        self._set(invertible(T) if any(isinstance(loss, Backward) for loss in self._losses) else T)
+        if self.restart:
+            for model, initial in zip(run.models, self._initial, strict=True):
+                model.plain.load_state_dict(initial)
+                model.evaluated.load_state_dict(initial)  # another module where weights are averaged
+                model.optimizer.state.clear()
+
+    def restarts(self, epoch: int) -> bool:
+        return self.restart and epoch == self.warmup
+
+    def phase(self, run: Run) -> bool:
+        """Whether T is estimated: a step captured before that holds optimiser state that a restart has cleared."""
+        return run.epoch >= self.warmup
+
+    def _set(self, T: Tensor) -> None:
+        for loss in self._losses:
+            loss.set_transition(T)
+
+
+def invertible(T: Tensor) -> Tensor:
+    """T, or the first of (1 − ε)·T + ε·I, ε = 0.01, 0.02, …, whose condition number is at most 100.
+
+    >>> invertible(torch.tensor([[0.7, 0.3], [0.7, 0.3]]))
+    tensor([[0.7060, 0.2940],
+            [0.6860, 0.3140]])
+    """
+    candidates = (torch.lerp(T, torch.eye(len(T)).to(T), percent / 100) for percent in range(101))
+    return next(mixed for mixed in candidates if float(torch.linalg.cond(mixed)) <= MAX_CONDITION)
