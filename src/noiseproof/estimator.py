@@ -211,7 +211,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         frame = X.set_axis([str(c) for c in X.columns], axis=1)
         if reset:
             try:
-                self.columns_, _ = fit_columns(frame, list(frame.columns), "refuse", asked=True)
+                self.columns_, _ = fit_columns(frame, list(frame.columns), "refuse", requested=True)
             except ValueError as error:
                 remedy = "For gaps, put a SimpleImputer before, for text a TfidfVectorizer (ColumnTransformer)."
                 raise ValueError(f"{error} {remedy}") from None

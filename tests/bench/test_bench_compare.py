@@ -277,7 +277,7 @@ def test_a_column_that_is_left_out_of_the_table_is_in_neither_part(tmp_path: Pat
     frame["code"] = np.where(frame["f"] == held, 99, 7 * y)
     spec, notes = own_table(frame, "y", tmp_path)
     assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
-    assert any(note.startswith("Column 'code' goes with the label one to one and was left out") for note in notes)
+    assert any(note.startswith("Column 'code' corresponds one-to-one to the label and was left out") for note in notes)
 
 
 def test_notes_tell_the_median_that_the_runs_have(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ def _columns(frame: pd.DataFrame, chosen: list[str], given: NDArray[np.int64]) -
         raise ValueError(
             "Expected columns beside the label to audit by, got none. Name a `text`, or bring `embeddings`."
         )
-    columns, notes = fit_columns(frame, chosen, "impute", asked=False, labels=given)
+    columns, notes = fit_columns(frame, chosen, "impute", requested=False, labels=given)
     return columns.standardise(columns.encode(frame)).numpy(), notes
 
 

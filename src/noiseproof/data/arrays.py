@@ -1,10 +1,10 @@
-"""A user's own data as arrays, as a torch ``Dataset``, or as a Hugging Face ``datasets.Dataset``."""
+"""A user's data as arrays, as a torch ``Dataset``, or as a Hugging Face ``datasets.Dataset``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.images import Fit, decode, to_pixels
-from noiseproof.data.labels import describe_labels, encode_labels, some
-from noiseproof.data.tables import Columns, from_table, shifted_columns
+from noiseproof.data.labels import TrainingLabels, describe_labels, some
+from noiseproof.data.tables import from_table, shifted_columns
 from noiseproof.data.text import from_text
 
 Pair = tuple[Any, Any]
@@ -22,7 +22,7 @@ OTHER_WAYS = "Use from_table for columns of different kinds, from_text for text,
 
 
 def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
-    """Inputs as a tensor: uint8 images (N, C, H, W), everything else float32 (N, …); refuses what is not finite."""
+    """Inputs as a tensor with notes: uint8 images (N, C, H, W), all else float32 (N, …) with finite numbers."""
     if not isinstance(x, Tensor):
         x = torch.from_numpy(_array(x, name))
     if x.layout is not torch.strided or x.is_complex():
@@ -38,32 +38,28 @@ def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
     if x.dtype is torch.uint8 and x.dim() in (3, 4):
         return (x if x.dim() == 4 else x[:, None]), notes
     numbers = x.to(torch.float32)
-    if (
-        x.dim() == 4
-        and not x.is_floating_point()
-        and x.dtype is not torch.bool
-        and 0 <= numbers.min() <= numbers.max() <= 255
-    ):
+    are_integers = not x.is_floating_point() and x.dtype is not torch.bool
+    if x.dim() == 4 and are_integers and 0 <= numbers.min() <= numbers.max() <= 255:
         return x.to(torch.uint8), notes  # pixels in wider integers than they need
     finite = torch.isfinite(numbers).flatten(1)
     if not bool(finite.all()):
-        rows = (~finite.all(1)).nonzero().flatten().tolist()
-        column = int((~finite[rows[0]]).nonzero()[0])
+        row_numbers = (~finite.all(1)).nonzero().flatten().tolist()
+        row, column = row_numbers[0], int((~finite[row_numbers[0]]).nonzero()[0])
         raise ValueError(
-            f"Expected finite numbers in `{name}`, got {x.flatten(1)[rows[0], column].item()} in column {column} of "
-            f"row {rows[0]}; {len(rows)} of {len(x)} rows hold NaN, infinite or too large numbers. "
+            f"Expected finite numbers in `{name}`, got {x.flatten(1)[row, column].item()} in column {column} of "
+            f"row {row}; {len(row_numbers)} of {len(x)} rows contain NaN, infinite or too large numbers. "
             "Drop these rows or fill them in."
         )
     return numbers, notes
 
 
 def _array(x: Any, name: str) -> NDArray[Any]:
-    """Numbers as torch can share them; whatever else is refused."""
+    """An array of numbers that torch can share; anything else is refused."""
     if isinstance(x, np.ma.MaskedArray):
         x = np.where(np.ma.getmaskarray(x), np.nan, x.data)
     try:
         array = np.asarray(x)
-        if array.dtype == object:  # numbers of different kinds, pandas' nullable ones
+        if array.dtype == object:  # numbers of different types, or pandas' nullable ones
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(
@@ -91,59 +87,60 @@ def from_arrays(
     trusted: Pair | None = None,
     name: str = "arrays",
 ) -> Dataset:
-    """A dataset of arrays or tensors: inputs (N, …) and one label a row, in words or numbers.
+    """A dataset from arrays or tensors: inputs (N, …) and one label a row, words or numbers.
 
-    Whole numbers beside ``classes`` are positions in it. Inputs that need no conversion are shared, not copied.
-    ``test`` and ``trusted`` are further pairs (x, y); ``trusted`` holds a few labels known to be right. Where float32
-    would blur numbers (N, D), their mean is taken off before, and ``dataset.encoder`` does so to new rows.
+    With ``classes``, whole numbers are positions in it. Inputs that need no conversion are shared, not copied.
+    ``test`` and ``trusted`` are further pairs (x, y); ``trusted`` has a few labels known to be correct. Where float32
+    can't distinguish numbers (N, D), their mean is subtracted, and ``dataset.encoder`` does the same to new rows.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
     (('no', 'yes'), tensor([0, 1, 1, 0]))
     """
-    splits: dict[str, Split] = {}
-    notes: list[str] = []
-    columns: Columns | None = None
-    positions = classes is not None
-    for part, pair in (("train", (x, y)), ("test", test), ("trusted", trusted)):
+    inputs, notes = check_features(x)
+    labels = TrainingLabels(y, classes)
+    _check_same_length(inputs, labels.y, "x")
+    notes += describe_labels(labels.y, labels.classes)
+    columns = shifted_columns(_plain(x)) if inputs.dim() == 2 else None
+    if columns is not None:
+        shifted = columns.shift.nonzero().flatten().tolist()
+        notes.append(
+            f"The numbers in column {some(shifted)} of `x` hardly differ: their mean was subtracted, because float32 "
+            "can't distinguish them; `encoder.encode` does the same to new rows."
+        )
+    splits = {"train": Split(inputs if columns is None else columns.encode(_plain(x)), labels.y)}
+    for part, pair in {"test": test, "trusted": trusted}.items():
         if pair is None:
             continue
-        of = "" if part == "train" else f" of {part}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"Expected `{part}` to be a pair (x, y), got {type(pair).__name__}.")
-        inputs, more = check_features(pair[0], f"x{of}")
-        labels, names = encode_labels(pair[1], classes, positions=positions, name=f"y{of}")
-        if len(inputs) != len(labels):
-            raise ValueError(f"Expected as many labels as rows, got {len(inputs)} rows of x{of}, {len(labels)} labels.")
-        if part == "train":
-            more, classes, first = [*more, *describe_labels(labels, names)], names, inputs
-            columns = shifted_columns(_plain(pair[0])) if inputs.dim() == 2 else None
-            if columns is not None:
-                which = columns.shift.nonzero().flatten().tolist()
-                more.append(
-                    f"The numbers in column {some(which)} of `x` hardly differ: their mean was taken off, before "
-                    "float32 blurs them; `encoder.encode` does the same to new rows."
-                )
-        elif (inputs.shape[1:], inputs.dtype) != (first.shape[1:], first.dtype):
+        other, more = check_features(pair[0], f"x of {part}")
+        y = labels.encode(pair[1], f"y of {part}")
+        _check_same_length(other, y, f"x of {part}")
+        if (other.shape[1:], other.dtype) != (inputs.shape[1:], inputs.dtype):
             raise ValueError(
-                f"Expected rows of shape {tuple(first.shape[1:])} and {first.dtype} in x{of}, as in training, "
-                f"got {tuple(inputs.shape[1:])} and {inputs.dtype}."
+                f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in x of {part}, as in training, "
+                f"got {tuple(other.shape[1:])} and {other.dtype}."
             )
-        if columns is not None:
-            inputs = columns.encode(_plain(pair[0]))
-        splits[part], notes = Split(inputs, labels), notes + more
-    return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes), spec="")
+        splits[part] = Split(other if columns is None else columns.encode(_plain(pair[0])), y)
+        notes += more
+    return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")
+
+
+def _check_same_length(x: Tensor, y: Tensor, name: str) -> None:
+    if len(x) != len(y):
+        raise ValueError(f"Expected as many labels as rows, got {len(x)} rows of {name}, {len(y)} labels.")
 
 
 def _plain(x: Any) -> NDArray[Any]:
-    """Inputs that ``check_features`` let pass, as they came."""
+    """Inputs that passed ``check_features`` as an array of their own dtype."""
     if isinstance(x, Tensor):
         x = (x.float() if x.dtype is torch.bfloat16 else x).detach().cpu().numpy()  # NumPy has no bfloat16
     return _array(x, "x")
 
 
-class DatasetRows:
-    """One field of another dataset's items as rows, read when asked for."""
+class DatasetInputs:
+    """One field of the items of another dataset as lazy inputs."""
 
     def __init__(self, items: Any, field: int | str, index: Tensor, size: int | None = None, fit: Fit = "crop") -> None:
         self.items, self.field, self.index, self.size, self.fit = items, field, index, size, fit
@@ -152,21 +149,21 @@ class DatasetRows:
         return len(self.index)
 
     def __getitem__(self, i: int) -> Tensor:
-        row = _as_tensor(read_item(self.items, int(self.index[i]))[self.field], self.size, self.fit)
-        return row if row.dtype is torch.uint8 else row.float()
+        value = _as_tensor(_read_item(self.items, int(self.index[i]))[self.field], self.size, self.fit)
+        return value if value.dtype is torch.uint8 else value.float()
 
-    def subset(self, index: Tensor) -> DatasetRows:
+    def subset(self, index: Tensor) -> DatasetInputs:
         """The rows ``index``, in that order."""
-        return DatasetRows(self.items, self.field, self.index[index], self.size, self.fit)
+        return DatasetInputs(self.items, self.field, self.index[index], self.size, self.fit)
 
 
-def read_item(items: Any, i: int) -> Any:
-    """``items[i]``; what goes wrong there is told with the number of the item."""
+def _read_item(items: Any, i: int) -> Any:
+    """``items[i]``; errors name the number of the item."""
     try:
         return items[i]
-    except Exception as error:  # somebody else's code
+    except Exception as error:  # user code may raise anything
         raise ValueError(
-            f"Expected to read item {i} of the dataset, got {type(error).__name__}: {error}. Mend it or leave it out."
+            f"Expected to read item {i} of the dataset, got {type(error).__name__}: {error}. Fix it or leave it out."
         ) from error
 
 
@@ -174,7 +171,7 @@ def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
     if hasattr(value, "convert"):  # a PIL image
         return to_pixels(value, size, fit)
     if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
-        # how Hugging Face stores an image it has not decoded
+        # an image that Hugging Face has not decoded
         return decode(value.get("bytes") or Path(value["path"]), size, fit, value.get("path"))
     try:
         return torch.as_tensor(value)
@@ -183,11 +180,11 @@ def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
 
 
 def _stack(values: Iterable[Any], size: int | None, fit: Fit) -> Tensor:
-    rows = [_as_tensor(value, size, fit) for value in values]
-    shapes = {tuple(row.shape) for row in rows}
+    tensors = [_as_tensor(value, size, fit) for value in values]
+    shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        raise ValueError(f"Expected inputs of one shape, got {some(sorted(shapes))}. Set `size` to scale images to it.")
-    return torch.stack(rows) if rows else torch.empty(0)
+        raise ValueError(f"Expected inputs of one shape, got {some(sorted(shapes))}. Set `size` to resize images.")
+    return torch.stack(tensors) if tensors else torch.empty(0)
 
 
 def from_torch(
@@ -201,14 +198,14 @@ def from_torch(
     trusted: Any = None,
     name: str = "torch",
 ) -> Dataset:
-    """A dataset of any torch ``Dataset`` of (x, y), read into memory; ``lazy`` reads only its labels now.
+    """A dataset from any torch ``Dataset`` of (x, y), read into memory; with ``lazy``, only the labels are read.
 
-    Images may be PIL images, scaled to ``size``. A ``classes`` attribute of the dataset names the classes.
+    Images may be PIL images, resized to ``size``. A ``classes`` attribute of the dataset names the classes.
     """
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(f"Expected a torch Dataset of (x, y), got {type(dataset).__name__}.")
-    named = getattr(dataset, "classes", None)
-    classes = classes or (list(map(str, named)) if isinstance(named, (list, tuple)) else None)
+    names = getattr(dataset, "classes", None)
+    classes = classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
     sources = {"train": dataset, "test": test, "trusted": trusted}
     pairs = {part: _pairs(source, size, fit, lazy) for part, source in sources.items() if source is not None}
     if not lazy:
@@ -222,18 +219,18 @@ def _pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool) -> Pair:
     count = len(dataset) if hasattr(dataset, "__len__") else None
     if count is None and lazy:
         raise TypeError("Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False.")
-    rows = DatasetRows(dataset, 0, torch.arange(count or 0), size, fit)
+    lazy_inputs = DatasetInputs(dataset, 0, torch.arange(count or 0), size, fit)
     if lazy and count and (targets := _targets(dataset, count)) is not None:
-        return rows, targets
+        return lazy_inputs, targets
     inputs, labels = [], []
-    for item in iter(dataset) if count is None else (read_item(dataset, i) for i in range(count)):
+    for item in iter(dataset) if count is None else (_read_item(dataset, i) for i in range(count)):
         x, label = _pair(item)
         if not lazy:
             inputs.append(x)
         labels.append(label)
     if not labels:
         raise ValueError("Expected at least one item in the dataset, got none.")
-    return rows if lazy else _stack(inputs, size, fit), labels
+    return lazy_inputs if lazy else _stack(inputs, size, fit), labels
 
 
 def _pair(item: Any) -> Pair:
@@ -247,26 +244,33 @@ def _pair(item: Any) -> Pair:
 
 
 def _targets(dataset: Any, count: int) -> Any:
-    """The attribute ``targets`` where it holds the labels of the items, so that they need not be read; else None."""
+    """The attribute ``targets`` if it has the labels of the items, which then need not be read; else None."""
     targets = getattr(dataset, "targets", None)
-    transforms = getattr(dataset, "transforms", None)  # torchvision's: of input and label together, or of each alone
+    transforms = getattr(dataset, "transforms", None)  # torchvision's: joint, or separate ones
     changed = (getattr(dataset, "target_transform", None), getattr(transforms, "target_transform", transforms))
     if targets is None or len(targets) != count or any(change is not None for change in changed):
         return None
-    looked_at = sorted({0, count // 2, count - 1})
-    same = (np.array_equal(_pair(read_item(dataset, i))[1], np.asarray(targets[i])) for i in looked_at)
+    sample = sorted({0, count // 2, count - 1})
+    same = (np.array_equal(_pair(_read_item(dataset, i))[1], np.asarray(targets[i])) for i in sample)
     return targets if all(same) else None
 
 
 def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y") -> Dataset:
-    """A dataset of rows that are read when asked for; only the labels are here."""
-    splits, positions = {}, classes is not None
-    for part, (rows, labels) in pairs.items():
-        y, classes = encode_labels(labels, classes, positions=positions, name=f"{label} of {part}")
-        splits[part] = Split(rows, y)
-    names = tuple(classes or ())
-    notes = tuple(describe_labels(splits["train"].y, names, label))
-    return Dataset(name, names, **splits, encoder=None, notes=notes, spec="")
+    """A dataset of lazy inputs and labels in memory."""
+    labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
+    splits = {part: Split(x, labels.encode(y, f"{label} of {part}")) for part, (x, y) in pairs.items()}
+    notes = tuple(describe_labels(labels.y, labels.classes, label))
+    return Dataset(name, labels.classes, **splits, encoder=None, notes=notes, spec="")
+
+
+class _Roles(NamedTuple):
+    """What the columns of a Hugging Face dataset are used for."""
+
+    label: str
+    image: str | None
+    text: str | None
+    features: list[str]
+    classes: list[str] | None
 
 
 def from_hf(
@@ -280,10 +284,10 @@ def from_hf(
     fit: Fit = "crop",
     **options: Any,
 ) -> Dataset:
-    """A dataset of a Hugging Face ``Dataset``, or of a ``DatasetDict`` with ``train`` and perhaps other splits.
+    """A dataset from a Hugging Face ``Dataset``, or a ``DatasetDict`` with ``train`` and possibly other splits.
 
-    The label is the column of class labels; the input is the image column (read row by row where ``size`` is given),
-    else the one text column, else all other columns as a table. ``options`` go to ``from_text`` or ``from_table``.
+    The label is the column of class labels; the input is the image column (lazy if ``size`` is given), else the only
+    text column, else all other columns as a table. ``options`` are passed to ``from_text`` or ``from_table``.
     """
     parts = {"train": dataset}
     if isinstance(dataset, Mapping):
@@ -294,32 +298,40 @@ def from_hf(
             f"Expected a Hugging Face Dataset, or a DatasetDict with a train split, got {type(dataset).__name__}. "
             "A streamed one has no length: load it without streaming."
         )
-    columns, kinds = list(train.column_names), train.features
-    named = [c for c in columns if hasattr(kinds[c], "names")]
-    label = label or next(iter(named or [c for c in ("label", "labels") if c in columns]), "label")
-    if label not in columns:
-        raise ValueError(f"Expected a column {label!r} among {some(columns)}. Name the labels with `label`.")
-    if absent := [c for c in (image, text, *(features or ())) if c is not None and c not in columns]:
-        raise ValueError(f"Expected the columns {some(absent)} in the dataset, there are {some(columns)}.")
-    names = getattr(kinds[label], "names", None)
-    others = [c for c in columns if c != label]
-    if not (image or text or features):
-        image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)
-        words = [c for c in others if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
-        text = words[0] if image is None and len(words) == 1 else None
-    if image is not None:
+    roles = _hf_roles(train, label, image, text, features)
+    if roles.image is not None:
         if options:
             raise TypeError(f"Expected no further options for images, got {some(list(options))}.")
         pairs: dict[str, Pair] = {}
         for part, data in parts.items():
-            rows = DatasetRows(data, image, torch.arange(len(data)), size, fit)
-            whole = rows if size else _stack((rows[i] for i in range(len(rows))), None, fit)
-            pairs[part] = (whole, list(data[label]))
-        return _lazy("hf", pairs, names, label)
+            lazy = DatasetInputs(data, roles.image, torch.arange(len(data)), size, fit)
+            x = lazy if size else _stack((lazy[i] for i in range(len(lazy))), None, fit)
+            pairs[part] = (x, list(data[roles.label]))
+        return _lazy("hf", pairs, roles.classes, roles.label)
     import pandas as pd
 
-    wanted = [text] if text else list(features or others)
-    frames = {part: pd.DataFrame({c: list(data[c]) for c in [*wanted, label]}) for part, data in parts.items()}
-    if text is not None:
-        return from_text(frames.pop("train"), text=text, label=label, classes=names, **frames, **options)
-    return from_table(frames.pop("train"), label=label, features=features, classes=names, **frames, **options)
+    columns = [*([roles.text] if roles.text else roles.features), roles.label]
+    frames = {part: pd.DataFrame({c: list(data[c]) for c in columns}) for part, data in parts.items()}
+    shared: dict[str, Any] = {"label": roles.label, "classes": roles.classes, **frames, **options}
+    if roles.text is not None:
+        return from_text(shared.pop("train"), text=roles.text, **shared)
+    return from_table(shared.pop("train"), features=features, **shared)
+
+
+def _hf_roles(
+    train: Any, label: str | None, image: str | None, text: str | None, features: Sequence[str] | None
+) -> _Roles:
+    """The columns that the user named; without an input, those that the types of the columns suggest."""
+    columns, kinds = list(train.column_names), train.features
+    class_labels = [c for c in columns if hasattr(kinds[c], "names")]
+    label = label or next(iter(class_labels or [c for c in ("label", "labels") if c in columns]), "label")
+    if label not in columns:
+        raise ValueError(f"Expected a column {label!r} among {some(columns)}. Name the labels with `label`.")
+    if absent := [c for c in (image, text, *(features or ())) if c is not None and c not in columns]:
+        raise ValueError(f"Expected the columns {some(absent)} in the dataset, there are {some(columns)}.")
+    others = [c for c in columns if c != label]
+    if not (image or text or features):
+        image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)
+        strings = [c for c in others if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
+        text = strings[0] if image is None and len(strings) == 1 else None
+    return _Roles(label, image, text, list(features or others), getattr(kinds[label], "names", None))

@@ -1,4 +1,4 @@
-"""A user's own table: a pandas ``DataFrame``, or a CSV or Parquet file."""
+"""A user's table: a pandas ``DataFrame``, or a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -17,69 +17,54 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.labels import describe_labels, encode_labels, find_words, some
+from noiseproof.data.labels import TrainingLabels, describe_labels, find_words, some
 from noiseproof.data.sources import DATASETS, PathLike
 
-if TYPE_CHECKING:  # half a second to import: left to those who use a table
+if TYPE_CHECKING:  # takes half a second to import
     import pandas as pd
 
 Table: TypeAlias = "pd.DataFrame | PathLike"
 MissingPolicy = Literal["refuse", "impute"]
-MOST_CATEGORIES = 100  # a column of more words than that is text or an identifier
-MOST_CODES = 20  # numerals of no more kinds may be codes: each counts as a category
-MOST_GAPS = 0.2  # of the cells of a column of numbers, in which words such as "?" stand
-FEW_ROWS, MANY_ROWS = 20, 100  # in no more rows, what looks like an identifier, or a copy of the label, may be chance
+MAX_CATEGORIES = 100  # a column of more distinct words is text or an identifier
+MAX_CODES = 20  # numerals of at most this many kinds may be codes: they stay categories
+MAX_NON_NUMBERS = 0.2  # share of the cells of a numeric column that may be words such as "?"
+FEW_ROWS, MANY_ROWS = 20, 100  # in few rows, what looks like an identifier or a copy of the label may be chance
 SEPARATE = "Separate columns with commas, or tabs in a .tsv file"
-UNKNOWN, EMPTY = -1, -2  # where a cell stands among the categories of its column
-FAR = 1e4  # deviations: float32 keeps three digits of what differs in numbers with such a mean
-Doubt: TypeAlias = tuple[str, str, bool]  # what is odd about a column, advice, whether there is no doubt
+UNKNOWN, EMPTY = -1, -2  # codes of cells that are none of the categories of their column
+FAR = 1e4  # mean in standard deviations from which on float32 keeps at most three digits of the differences
 _NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _QUANTITY = re.compile(
     r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?([1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
     re.ASCII | re.IGNORECASE,
 )
-_SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # of a quantity; of a code such as 02139
-_DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")  # nobody knows what 1,234 is beside such
+_FILLED = "were filled with its median"
+_SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # in a quantity; of a code such as 02139
+_DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")  # beside these, 1,234 is ambiguous
 _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
 
 
 def read_table(
-    table: Table, label: str, text: str | None = None, *words: str | None, categories: Iterable[str] = ()
+    table: Table, label: str, text: str | None = None, *verbatim: str | None, categories: Iterable[str] = ()
 ) -> pd.DataFrame:
-    """The rows of a DataFrame, a .csv, a .tsv or a .parquet file, none of them empty, with the columns named.
+    """A DataFrame, a .csv, a .tsv or a .parquet file as a DataFrame, not empty, with unique columns and the label.
 
-    Of a .csv or .tsv file, the label, the text and the columns ``words`` are read as they are written. So are
-    ``categories``, columns that hold words in another table, but for what pandas takes for a gap.
+    In a .csv or .tsv file, the label, the text and the columns ``verbatim`` are read as they are written. So are
+    ``categories``, the columns of words of another table, except for what pandas reads as missing.
     """
     import pandas as pd
 
     if isinstance(table, pd.DataFrame):
         frame, source = table, "the table"
     elif isinstance(table, (str, os.PathLike)):
-        path, source = Path(table), str(table)
-        kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-        if not path.exists():
-            raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
-        try:
-            if kind in ("csv", "tsv"):
-                frame = _read_csv(path, "\t" if kind == "tsv" else ",", [label, text, *words], categories)
-            elif kind in ("parquet", "pq"):
-                frame = pd.read_parquet(path)
-            else:
-                raise ValueError(f"a file of kind {kind!r}")
-        except UnicodeError as error:
-            raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
-        except (ValueError, OSError) as error:
-            reason = str(error).strip().rstrip(".")
-            raise ValueError(f"Expected a readable .csv, .tsv or .parquet file in {path}, got {reason}.") from error
+        frame, source = _read_file(Path(table), [label, text, *verbatim], categories), str(table)
     else:
         raise TypeError(f"Expected a pandas DataFrame or the path of a file, got {type(table).__name__}.")
     for column in (label, text):
         if column is not None and column not in frame.columns:
             near = difflib.get_close_matches(str(column), map(str, frame.columns), n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are {some(list(frame.columns))}."
-            if _other_mark(list(frame.columns)):
+            if _has_other_separator(list(frame.columns)):
                 hint = f"Its only one is {frame.columns[0]!r}. {SEPARATE}."
             raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
     if len(frame) == 0:
@@ -90,49 +75,72 @@ def read_table(
     return frame
 
 
-def _other_mark(header: Sequence[Any]) -> bool:
-    """Whether one name holds those of all columns, with another mark between them."""
-    return len(header) == 1 and any(mark in str(header[0]) for mark in ";\t|")
-
-
-def _read_csv(path: Path, comma: str, words: Sequence[str | None], categories: Iterable[str] = ()) -> pd.DataFrame:
+def _read_file(path: Path, verbatim: Sequence[str | None], categories: Iterable[str]) -> pd.DataFrame:
     import pandas as pd
 
-    header = pd.read_csv(path, sep=comma, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
-    if twice := {name for name in header if name and header.count(name) > 1}:  # pandas would call one of them x.1
+    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if not path.exists():
+        raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
+    try:
+        if kind in ("csv", "tsv"):
+            return _read_csv(path, "\t" if kind == "tsv" else ",", verbatim, categories)
+        if kind in ("parquet", "pq"):
+            return pd.read_parquet(path)
+        raise ValueError(f"a file of kind {kind!r}")
+    except UnicodeError as error:
+        raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
+    except (ValueError, OSError) as error:
+        reason = str(error).strip().rstrip(".")
+        raise ValueError(f"Expected a readable .csv, .tsv or .parquet file in {path}, got {reason}.") from error
+
+
+def table_name(table: Table, default: str) -> str:
+    """The name of the file, or ``default`` for a DataFrame."""
+    return Path(table).stem if isinstance(table, (str, os.PathLike)) else default
+
+
+def _has_other_separator(header: Sequence[Any]) -> bool:
+    """Whether the only name contains those of all columns, separated by something else than a comma."""
+    return len(header) == 1 and any(separator in str(header[0]) for separator in ";\t|")
+
+
+def _read_csv(path: Path, separator: str, verbatim: Sequence[str | None], categories: Iterable[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+    if twice := {name for name in header if name and header.count(name) > 1}:  # pandas would rename one to x.1
         raise ValueError(f"the column {some(sorted(twice))} twice. Rename one of them")
-    if _other_mark(header) and header[0] not in words:  # before a decimal comma below it is taken for a separator
+    if _has_other_separator(header) and header[0] not in verbatim:  # else a decimal comma would split the rows
         raise ValueError(f"a single column {header[0]!r}. {SEPARATE}")
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            # pandas looks at one file at a time: without other words in it, 02 would be the number 2
-            kinds: Any = dict.fromkeys(categories, str)
-            frame = pd.read_csv(path, sep=comma, index_col=False, low_memory=False, dtype=kinds)
-        except pd.errors.ParserWarning:  # whose first field would become an index, and every column shift by one
+            # pandas infers types from this file alone: 02 would become the number 2 if no other word is in its column.
+            dtypes: Any = dict.fromkeys(categories, str)
+            frame = pd.read_csv(path, sep=separator, index_col=False, low_memory=False, dtype=dtypes)
+        except pd.errors.ParserWarning:  # pandas would use the first field as an index and shift all columns
             raise ValueError("rows with more fields than the header") from None
-        if present := [c for c in frame.columns if c in words]:
-            # "NA", "None" and "null" are fine words for a class, 007 names another row than 7: only an empty field is
-            # missing.
+        if present := [c for c in frame.columns if c in verbatim]:
+            # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty fields are missing.
             frame[present] = pd.read_csv(
-                path, sep=comma, index_col=False, usecols=present, dtype=str, keep_default_na=False
+                path, sep=separator, index_col=False, usecols=present, dtype=str, keep_default_na=False
             )[present]
     return frame
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How a table becomes numbers: numeric columns as they are, columns of words one-hot; fitted on the training rows.
+    """Encodes tables as numbers, fitted on the training rows: numeric columns as they are, columns of words one-hot.
 
-    x stays in the table's own units, but for ``shift``; ``standardise`` gives zero mean and unit variance to the
-    numeric columns.
+    Numbers stay in the units of the table, less ``shift``; ``standardise`` scales the numeric columns to zero mean and
+    unit variance.
     """
 
     numeric: tuple[str, ...]
-    fill: Tensor  # (numeric,) medians, which stand in for missing numbers
+    fill: Tensor  # (numeric,) medians, which replace missing numbers
     categories: dict[str, tuple[str, ...]]
-    missing: MissingPolicy  # impute: a word in a numeric column is as good as none, in new rows as in those of training
-    mean: Tensor  # (D,) float64, of the table's numbers; 0 for one-hot columns
+    missing: MissingPolicy  # with impute, words in numeric columns count as missing
+    mean: Tensor  # (D,) float64, of the numbers in the table; 0 for one-hot columns
     std: Tensor  # (D,) float64; 1 for one-hot and constant columns
 
     @property
@@ -142,68 +150,65 @@ class Columns:
 
     @property
     def shift(self) -> Tensor:
-        """What is taken off each input before float32 has it, (D,): the mean of numbers that hardly differ, else 0."""
-        known = self.mean.dtype is torch.float64  # models saved before held float32, and took nothing off
-        return shift_of(self.mean, self.std) if known else torch.zeros_like(self.mean)
+        """What is subtracted before the conversion to float32, (D,): the mean of numbers that hardly differ, else 0."""
+        shift: Tensor = shift_of(self.mean, self.std)
+        return shift
 
     def encode(self, rows: pd.DataFrame | NDArray[Any]) -> Tensor:
-        """(N, D) float32, of a table or an array; a word that the training rows did not have is no category."""
+        """A table or an array as (N, D) float32; a word that is not among the categories is encoded as zeros."""
         import pandas as pd
 
-        if isinstance(rows, np.ndarray):
-            rows = pd.DataFrame(rows, columns=list(self.numeric))
-        if absent := [c for c in (*self.numeric, *self.categories) if c not in rows.columns]:
-            raise ValueError(f"Expected the columns of the training table, {some(absent)} are not there.")
-        x, empty = np.empty((len(rows), len(self.numeric)), np.float32), {}
+        frame = pd.DataFrame(rows, columns=list(self.numeric)) if isinstance(rows, np.ndarray) else rows
+        if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
+            raise ValueError(f"Expected the columns of the training table, {some(absent)} are missing.")
+        x, num_missing = np.empty((len(frame), len(self.numeric)), np.float32), {}
         for i, (c, fill, shift) in enumerate(zip(self.numeric, self.fill.tolist(), self.shift.tolist(), strict=False)):
-            values = _numbers(rows, c, self.missing == "impute")
-            empty[c] = int(np.isnan(values).sum())
+            values = _numbers(frame, c, self.missing == "impute")
+            num_missing[c] = int(np.isnan(values).sum())
             x[:, i] = np.where(np.isnan(values), fill, values) - shift
-        places = self._places(rows)
-        empty |= {c: int((column == EMPTY).sum()) for c, column in places.items()}
-        if self.missing == "refuse" and any(empty.values()):
-            gaps = [f"{count} in {c!r}" for c, count in empty.items() if count]
+        codes = self._codes(frame)
+        num_missing |= {c: int((column == EMPTY).sum()) for c, column in codes.items()}
+        if self.missing == "refuse" and any(num_missing.values()):
+            counts = [f"{count} in {c!r}" for c, count in num_missing.items() if count]
             raise ValueError(
-                f"Expected no missing values, got {', '.join(gaps[:5])}{' …' * (len(gaps) > 5)}. Drop those rows, "
+                f"Expected no missing values, got {', '.join(counts[:5])}{' …' * (len(counts) > 5)}. Drop those rows, "
                 "leave the columns out with `features`, or use missing='impute'."
             )
         one_hot = [
             (torch.from_numpy(column)[:, None] == torch.arange(len(self.categories[c]))).float()
-            for c, column in places.items()
+            for c, column in codes.items()
         ]
         return torch.cat([torch.from_numpy(x), *one_hot], 1)
 
-    def describe(self, rows: pd.DataFrame, part: str) -> list[str]:
-        """What of other rows than those of training could not be taken as it is, a sentence for each column."""
+    def describe(self, frame: pd.DataFrame, part: str) -> list[str]:
+        """What was imputed or is no known category in another part of the data, a sentence for each column."""
         notes = []
         for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
-            if empty := int(np.isnan(_numbers(rows, c, gaps=True)).sum()):
-                of = f"in column {c!r} of the {part} set"
-                notes.append(f"{empty} missing numbers {of} were filled with its median {fill:g}.")
-        for c, places in self._places(rows).items():
-            if strange := sorted(set(_words(rows, c)[places < 0])):
-                count = int((places < 0).sum())
-                of = f"in column {c!r} of the {part} set"
-                notes.append(f"{count} cells {of} are none of its categories: {some(strange)}.")
+            if count := int(np.isnan(_numbers(frame, c, impute=True)).sum()):
+                notes.append(f"{count} missing numbers in column {c!r} of the {part} set {_FILLED} {fill:g}.")
+        for c, codes in self._codes(frame).items():
+            if unknown := sorted(set(_words(frame, c)[codes < 0])):
+                cells = f"{int((codes < 0).sum())} cells in column {c!r} of the {part} set"
+                notes.append(f"{cells} are none of its categories: {some(unknown)}.")
         return notes
 
-    def _places(self, rows: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
-        """Of each column of words, where its cells, (N,), stand among its categories."""
-        places = {}
+    def _codes(self, frame: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
+        """The category number of each cell, (N,), for each column of words."""
+        codes = {}
         for c, known in self.categories.items():
-            words = _words(rows, c)
-            place = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
-            place[""] = EMPTY
-            places[c] = np.array([place[word] for word in words], dtype=np.int64)
-        return places
+            words = _words(frame, c)
+            number = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
+            number[""] = EMPTY
+            codes[c] = np.array([number[word] for word in words], dtype=np.int64)
+        return codes
 
     def standardise(self, x: Tensor) -> Tensor:
-        """(x − mean)/std of the training rows, for x as ``encode`` gives it."""
+        """(x − mean)/std with the moments of the training rows, for x from ``encode``."""
         return (x - (self.mean - self.shift).to(x)) / self.std.to(x)
 
 
-def _numbers(frame: pd.DataFrame, column: str, gaps: bool = False) -> NDArray[np.float64]:
-    """A column in float64, NaN where a cell is empty; a word is refused, or with ``gaps`` as good as empty."""
+def _numbers(frame: pd.DataFrame, column: str, impute: bool = False) -> NDArray[np.float64]:
+    """A column as float64, NaN where a cell is empty; words are refused, or with ``impute`` count as missing."""
     import pandas as pd
 
     cells = frame[column]
@@ -211,10 +216,11 @@ def _numbers(frame: pd.DataFrame, column: str, gaps: bool = False) -> NDArray[np
         cells = cells.astype(object)
     numbers = pd.to_numeric(cells, errors="coerce")
     values = np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
-    odd = np.flatnonzero((numbers.isna() & cells.notna()).to_numpy())
-    values[odd] = [_quantity(str(cell)) for cell in cells.iloc[odd]]
-    if words := [row for row in odd.tolist() if np.isnan(values[row]) and str(cells.iloc[row]).strip() and not gaps]:
-        raise ValueError(f"Expected numbers in column {column!r}, got {cells.iloc[words[0]]!r} in row {words[0]}.")
+    non_numbers = np.flatnonzero((numbers.isna() & cells.notna()).to_numpy())
+    values[non_numbers] = [_quantity(str(cell)) for cell in cells.iloc[non_numbers]]
+    for row in () if impute else non_numbers.tolist():
+        if np.isnan(values[row]) and str(cells.iloc[row]).strip():
+            raise ValueError(f"Expected numbers in column {column!r}, got {cells.iloc[row]!r} in row {row}.")
     large = np.abs(values) > np.finfo(np.float32).max
     if large.any():
         row = int(np.flatnonzero(large)[0])
@@ -226,41 +232,42 @@ def _numbers(frame: pd.DataFrame, column: str, gaps: bool = False) -> NDArray[np
 
 
 def _quantity(word: str) -> float:
-    """The number of a numeral as people write it, such as $1,234.50 or 12.3 %; NaN of another word."""
-    found = _QUANTITY.fullmatch(word.strip())
-    return float("".join(part or "" for part in found.groups()).replace(",", "").replace("−", "-")) if found else np.nan
+    """The number that a word such as $1,234.50 or 12.3 % stands for; NaN for other words."""
+    match = _QUANTITY.fullmatch(word.strip())
+    return float("".join(part or "" for part in match.groups()).replace(",", "").replace("−", "-")) if match else np.nan
 
 
 def shift_of(mean: Any, std: Any) -> Any:
-    """The means of columns whose numbers hardly differ, of a constant (deviation 1) and all others 0."""
+    """The mean where numbers hardly differ, else 0, also where they are constant (std 1)."""
     return mean * ((abs(mean) > FAR * std) & (std != 1))
 
 
 def moments(values: NDArray[Any]) -> tuple[Any, Any]:
-    """Mean and deviation over the rows in float64; 1 for the deviation of what is constant but for rounding."""
-    apart = np.subtract(values, values[0], dtype=np.float64)  # 0, and not nearly so, in what is constant
-    mean, std = values[0] + apart.mean(0), apart.std(0)
+    """Mean and standard deviation over the rows in float64; 1 for the deviation of constants."""
+    difference = np.subtract(values, values[0], dtype=np.float64)  # exactly 0 for constants
+    mean, std = values[0] + difference.mean(0), difference.std(0)
     return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
 
 
-def shifted_columns(rows: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
-    """How numbers (N, D) that float32 would not tell apart become inputs: less their mean; None of any others."""
-    if rows.dtype.kind not in "iuf" or np.can_cast(rows.dtype, np.float32):  # which hold no more than float32
+def shifted_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
+    """An encoder that subtracts the means of numbers (N, D) that float32 can't distinguish; None if there are none."""
+    if x.dtype.kind not in "iuf" or np.can_cast(x.dtype, np.float32):  # float32 loses nothing
         return None
-    parts = [moments(rows[:, i : i + 64]) for i in range(0, rows.shape[1], 64)]  # copies of few columns at a time
+    parts = [moments(x[:, i : i + 64]) for i in range(0, x.shape[1], 64)]  # copies of few columns at a time
     mean, std = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
-    named = tuple(map(str, range(len(mean)) if names is None else names))
-    columns = Columns(named, mean.clone(), {}, "refuse", mean, std)
+    column_names = tuple(map(str, range(len(mean)) if names is None else names))
+    columns = Columns(column_names, mean.clone(), {}, "refuse", mean, std)
     return columns if bool(columns.shift.any()) else None
 
 
 def _words(frame: pd.DataFrame, column: str) -> Any:
+    """The cells of a column as words, "" where missing."""
     values = frame[column].astype(object)
     return values.where(values.notna(), "").map(_word).to_numpy(dtype=object)
 
 
 def _word(value: Any) -> str:
-    """The number 2 is the word "2", also where a gap in its column made it 2.0."""
+    """The number 2 is the word "2", also where pandas made it 2.0 because another cell is missing."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -274,10 +281,10 @@ def _is_numeric(column: pd.Series[Any]) -> bool:
 
 
 def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
-    """Why a column of words, or of numbers (None), is left out, if it is."""
+    """Why a column of ``words``, or of numbers (None), can't be used; None if it can."""
     from pandas.api import types
 
-    if str(column.name).startswith("Unnamed: "):  # what pandas calls one without a header
+    if str(column.name).startswith("Unnamed: "):  # the name that pandas gives to a column without a header
         return "has no name, like the row numbers that pandas saves,"
     if column.isna().all() or words == []:
         return "is empty"
@@ -289,33 +296,90 @@ def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
         return "holds lists"
     if words and all(map(_DATE.fullmatch, words)):
         return "holds dates"
-    if words and len(words) > MOST_CATEGORIES:
-        return f"holds {len(words)} different words{_decimal_comma(words)}"
+    if words and len(words) > MAX_CATEGORIES:
+        return f"holds {len(words)} different words{_decimal_comma_hint(words)}"
     return None
 
 
-def _decimal_comma(words: list[str]) -> str:
-    """What to do about a column of numbers such as 14,23; nothing of another."""
+def _decimal_comma_hint(words: list[str]) -> str:
+    """What to do about a column of numbers such as 14,23; "" for other columns."""
     numbers = [word for word in words if _DECIMAL_COMMA.fullmatch(word)]
     if 2 * len(numbers) < len(words):
         return ""
     return f" (numbers with a decimal comma: write {numbers[0]} as {numbers[0].replace(',', '.')})"
 
 
-def _odd_cells(cells: NDArray[Any], words: list[str]) -> list[str] | None:
-    """The cells that are no numbers in a column of numbers written as words; None of any other column."""
+def _non_numbers(cells: NDArray[Any], words: list[str]) -> list[str] | None:
+    """The cells that are no numbers in a column of numbers written as words; None for a column of categories."""
     numerals = {word for word in words if not np.isnan(_quantity(word))}
     plain = not any(_SIGN.search(word) for word in numerals)
-    codes = len(words) <= MOST_CODES or (len(words) <= MOST_CATEGORIES and all(map(str.isdigit, numerals)))
+    codes = len(words) <= MAX_CODES or (len(words) <= MAX_CATEGORIES and all(map(str.isdigit, numerals)))
     if (plain and codes) or any(map(_CODE.match, numerals)) or any(map(_DECIMAL_COMMA.fullmatch, words)):
         return None
     filled = [word for word in cells if word.strip()]
-    odd = [word for word in filled if word not in numerals]
-    return odd if len(odd) <= MOST_GAPS * len(filled) else None
+    others = [word for word in filled if word not in numerals]
+    return others if len(others) <= MAX_NON_NUMBERS * len(filled) else None
 
 
-def _identifier(name: str, values: NDArray[np.float64]) -> Doubt | None:
-    """Whether numbers name the rows and tell nothing else."""
+@dataclass(frozen=True)
+class _Column:
+    """A column of a table, read as numbers or as categories."""
+
+    name: str
+    cells: NDArray[Any]  # (N,): float64, NaN where missing; in a column of categories words, None where missing
+    words: list[str]  # the distinct words; none if pandas read numbers
+    non_numbers: list[str] | None  # words in a numeric column, which count as missing; None for categories
+
+    def describe(self) -> list[str]:
+        """How words were read as numbers, or numbers as categories."""
+        if self.non_numbers is None:
+            others = [word for word in self.words if not _NUMERAL.fullmatch(word)]
+            if len(others) >= len(self.words) / 2:
+                return []
+            but = f", but for {some(others)}" if others else ""
+            hint = _decimal_comma_hint(self.words)
+            return [f"Column {self.name!r} holds numbers written as words{but}: each counts as a category{hint}."]
+        if not self.words:
+            return []
+        odd = sorted(set(self.non_numbers))
+        signs = sorted({sign for word in {*self.words} - {*odd} for sign in _SIGN.findall(word)})
+        without = f" without {some(signs)}" if signs else ""
+        but = f"; {len(self.non_numbers)} words in it ({some(odd)}) count as missing" if odd else ""
+        return [f"Column {self.name!r} was read as numbers{without}{but}."]
+
+
+def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy) -> _Column | str:
+    """A column as numbers or categories; or the reason why it can't be used."""
+    import pandas as pd
+
+    cells: Any = []
+    words: list[str] = []
+    non_numbers: list[str] | None = []
+    if not _is_numeric(frame[name]):
+        cells = _words(frame, name)
+        words = sorted(set(cells) - {""})
+        non_numbers = None if isinstance(frame[name].dtype, pd.CategoricalDtype) else _non_numbers(cells, words)
+    if reason := _useless(frame[name], words if non_numbers is None else None):
+        return reason
+    if non_numbers and missing == "refuse":
+        raise ValueError(
+            f"Expected numbers in column {name!r}, got {some(sorted(set(non_numbers)))} in {len(non_numbers)} of "
+            f"{len(frame)} rows. Drop those rows, leave the column out, or use missing='impute'."
+        )
+    cells = np.where(cells == "", None, cells) if non_numbers is None else _numbers(frame, name, bool(non_numbers))
+    return _Column(name, cells, words, non_numbers)
+
+
+class _Suspicion(NamedTuple):
+    """Why a column may mislead a model, what to do about it, and whether that is certain."""
+
+    reason: str
+    advice: str
+    is_certain: bool
+
+
+def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | None:
+    """Whether numbers identify the rows and carry no other information."""
     known = values[~np.isnan(values)]
     if len(known) <= FEW_ROWS or np.ptp(known) < len(known) - 1 or (known % 1).any():
         return None
@@ -324,107 +388,90 @@ def _identifier(name: str, values: NDArray[np.float64]) -> Doubt | None:
     advice = f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}` in an audit, else `features`)"
     steps = np.diff(values)
     if abs(steps[0]) == 1 and (steps == steps[0]).all():
-        return "numbers the rows", advice, True
-    return "differs in every row", advice, _ID.search(name) is not None
+        return _Suspicion("numbers the rows", advice, True)
+    return _Suspicion("differs in every row", advice, _ID.search(name) is not None)
 
 
-def _label_code(name: str, cells: NDArray[Any], labels: NDArray[np.int64]) -> Doubt | None:
-    """Whether each value goes with one class and each class with one value.
+def _find_label_code(name: str, cells: NDArray[Any], labels: NDArray[np.int64]) -> _Suspicion | None:
+    """Whether the values of a column and the classes correspond one-to-one.
 
-    A strong feature contradicts the labels that are wrong. What never does was made from them and hides them all,
-    unless there are too few rows for a wrong one.
+    A strong feature contradicts wrong labels. A column that never does was derived from the labels and hides all
+    errors, unless there are too few rows for a wrong label.
     """
     import pandas as pd
 
-    classes = len(np.unique(labels[labels >= 0]))
-    for rows in (slice(10_000), slice(None)):  # most columns show at once that they are no code
-        values, given = pd.factorize(cells[rows])[0].astype(np.int64), labels[rows]
+    num_classes = len(np.unique(labels[labels >= 0]))
+    for part in (slice(10_000), slice(None)):  # most columns are ruled out by their first rows
+        values, given = pd.factorize(cells[part])[0].astype(np.int64), labels[part]
         known = (values >= 0) & (given >= 0)
         values, given = values[known], given[known]
         pairs = np.unique(values * (labels.max() + 1) + given)
         if not len(np.unique(values)) == len(np.unique(given)) == len(pairs):
             return None
-    if len(given) <= max(FEW_ROWS, 2 * classes) or not len(pairs) == classes > 1:
+    if len(given) <= max(FEW_ROWS, 2 * num_classes) or not len(pairs) == num_classes > 1:
         return None
     advice = f"if it was made from the label, leave it out (`--ignore {name}` in an audit, else `features`)"
-    return "goes with the label one to one", advice, len(given) > MANY_ROWS
+    return _Suspicion("corresponds one-to-one to the label", advice, len(given) > MANY_ROWS)
+
+
+def _usable_columns(
+    frame: pd.DataFrame,
+    features: Sequence[str],
+    missing: MissingPolicy,
+    requested: bool,
+    labels: NDArray[np.int64] | None,
+) -> tuple[list[_Column], list[str]]:
+    columns, notes = [], []
+    for name in features:
+        column = _read_column(frame, name, missing)
+        if isinstance(column, str):
+            if requested:
+                raise ValueError(f"Expected numbers or categories in column {name!r}, which {column}. Convert it.")
+            notes.append(f"Column {name!r} {column} and was left out.")
+            continue
+        suspicion = None if column.non_numbers is None else _find_identifier(str(name), column.cells)
+        if suspicion is None and labels is not None:
+            suspicion = _find_label_code(str(name), column.cells, labels)
+        if suspicion is not None and suspicion.is_certain and not requested:
+            notes.append(f"Column {name!r} {suspicion.reason} and was left out; name it in `features` to keep it.")
+            continue
+        if suspicion is not None:
+            notes.append(f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")
+        notes += column.describe()
+        columns.append(column)
+    return columns, notes
 
 
 def fit_columns(
     frame: pd.DataFrame,
     features: Sequence[str],
     missing: MissingPolicy,
-    asked: bool,
+    requested: bool,
     labels: NDArray[np.int64] | None = None,
 ) -> tuple[Columns, list[str]]:
-    """Decide what each column is; one that can't be used is left out with a note, or refused if it was asked for.
+    """Fit an encoder to the columns ``features``; columns that can't be used are left out with a note.
 
-    Identifiers and codes of the ``labels``, (N,), −1 where there is none, are left out unless they were asked for.
+    If the user ``requested`` these features, such columns are refused; otherwise identifiers and copies of the
+    ``labels``, (N,), −1 where unknown, are left out, too.
     """
-    import pandas as pd
-
-    if missing not in ("refuse", "impute"):
+    if missing not in get_args(MissingPolicy):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
-    numbers: dict[str, NDArray[np.float64]] = {}
-    categories: dict[str, tuple[str, ...]] = {}
-    notes = []
-    for column in features:
-        is_number = _is_numeric(frame[column])
-        cells: Any = [] if is_number else _words(frame, column)
-        words = sorted(set(cells) - {""})
-        is_code = isinstance(frame[column].dtype, pd.CategoricalDtype)
-        odd = [] if is_number else None if is_code else _odd_cells(cells, words)
-        why = _useless(frame[column], words if odd is None else None)
-        if why is not None and asked:
-            raise ValueError(f"Expected numbers or categories in column {column!r}, which {why}. Turn it into either.")
-        if why is not None:
-            notes.append(f"Column {column!r} {why} and was left out.")
-            continue
-        if odd and missing == "refuse":
-            raise ValueError(
-                f"Expected numbers in column {column!r}, got {some(sorted(set(odd)))} in {len(odd)} of {len(frame)} "
-                "rows. Drop those rows, leave the column out, or use missing='impute'."
-            )
-        cells = np.where(cells == "", None, cells) if odd is None else _numbers(frame, column, bool(odd))
-        doubt = _identifier(str(column), cells) if odd is not None else None
-        if doubt is None and labels is not None:
-            doubt = _label_code(str(column), cells, labels)
-        if doubt is not None:
-            what, advice, sure = doubt
-            if sure and not asked:
-                notes.append(f"Column {column!r} {what} and was left out; from_table keeps it if `features` names it.")
-                continue
-            notes.append(f"Column {column!r} {what}: {advice}.")
-        if odd is None:
-            categories[column] = tuple(words)
-            others = [word for word in words if not _NUMERAL.fullmatch(word)]
-            if len(others) < len(words) / 2:
-                but = f", but for {some(others)}" if others else ""
-                comma = _decimal_comma(words)
-                notes.append(
-                    f"Column {column!r} holds numbers written as words{but}: each counts as a category{comma}."
-                )
-            continue
-        numbers[column] = cells
-        if not is_number:
-            signs = sorted({sign for word in {*words} - {*odd} for sign in _SIGN.findall(word)})
-            without = f" without {some(signs)}" if signs else ""
-            but = f"; {len(odd)} words in it ({some(sorted(set(odd)))}) count as missing" if odd else ""
-            notes.append(f"Column {column!r} was read as numbers{without}{but}.")
-    if not numbers and not categories:
+    columns, notes = _usable_columns(frame, features, missing, requested, labels)
+    if not columns:
         raise ValueError(f"Expected at least one usable column, got {some(list(features))}. {' '.join(notes)}")
-    medians = {c: float(np.nanmedian(values)) for c, values in numbers.items()}
+    numbers = {column.name: column.cells for column in columns if column.non_numbers is not None}
+    categories = {column.name: tuple(column.words) for column in columns if column.non_numbers is None}
+    medians = {name: float(np.nanmedian(cells)) for name, cells in numbers.items()}
     if missing == "impute":
-        for column, cells in numbers.items():
-            if empty := int(np.isnan(cells).sum()):
-                median = f"{medians[column]:g}"
-                notes.append(f"{empty} missing numbers in column {column!r} were filled with its median {median}.")
-        for column in categories:
-            if empty := int((_words(frame, column) == "").sum()):
-                notes.append(f"{empty} missing words in column {column!r} count as none of its categories.")
-    scales = [moments(np.where(np.isnan(cells), medians[c], cells)) for c, cells in numbers.items()]
+        for name, cells in numbers.items():
+            if count := int(np.isnan(cells).sum()):
+                notes.append(f"{count} missing numbers in column {name!r} {_FILLED} {medians[name]:g}.")
+        for column in columns:
+            if column.name in categories and (count := sum(cell is None for cell in column.cells)):
+                notes.append(f"{count} missing words in column {column.name!r} count as none of its categories.")
+    scales = [moments(np.where(np.isnan(cells), medians[name], cells)) for name, cells in numbers.items()]
     scales += [(0.0, 1.0)] * sum(map(len, categories.values()))
-    mean, std = (torch.tensor(column, dtype=torch.float64) for column in zip(*scales, strict=True))
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in zip(*scales, strict=True))
     fill = torch.tensor(list(medians.values()), dtype=torch.float64)
     return Columns(tuple(numbers), fill, categories, missing, mean, std), notes
 
@@ -441,11 +488,11 @@ def from_table(
     validation: Table | None = None,
     trusted: Table | None = None,
 ) -> Dataset:
-    """A dataset of a table with a label column; numbers stay in their units, words become one-hot columns.
+    """A dataset from a table with a label column; numbers stay in their units, words become one-hot columns.
 
     Missing values are refused by name, or with ``missing="impute"`` filled with medians and reported in ``notes``.
-    Identifiers and codes of the label are left out, unless ``features`` names them. ``dataset.encoder`` holds mean and
-    spread of each column and encodes new rows the same way.
+    Identifiers and copies of the label are left out, unless ``features`` names them. ``dataset.encoder`` has the mean
+    and standard deviation of each column and encodes new rows in the same way.
     """
     if isinstance(table, (str, os.PathLike)):
         label = str(label)  # "label=3" on a command line is the column called 3
@@ -454,17 +501,14 @@ def from_table(
         raise ValueError(f"Expected `features` to be a list of columns without the label {label!r}, got {features!r}.")
     if features is not None and (absent := [c for c in features if c not in frame.columns]):
         raise ValueError(f"Expected the columns {some(absent)} in the table, there are {some(list(frame.columns))}.")
-    chosen = [c for c in (frame.columns if features is None else features) if c != label]
-    positions = classes is not None
-    y, names = encode_labels(frame[label], classes, positions=positions, name=label)
-    columns, notes = fit_columns(frame, chosen, missing, asked=features is not None, labels=y.numpy())
-    notes += describe_labels(y, names, label)
-    splits = {"train": Split(columns.encode(frame), y)}
-    for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
+    names = [c for c in (frame.columns if features is None else features) if c != label]
+    labels = TrainingLabels(frame[label], classes, label)
+    columns, notes = fit_columns(frame, names, missing, requested=features is not None, labels=labels.y.numpy())
+    notes += describe_labels(labels.y, labels.classes, label)
+    splits = {"train": Split(columns.encode(frame), labels.y)}
+    for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
-            rows = read_table(other, label, categories=columns.categories)
-            labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
-            splits[part] = Split(columns.encode(rows), labels)
-            notes += columns.describe(rows, part)
-    name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "table"
-    return Dataset(name, names, **splits, encoder=columns, notes=tuple(notes), spec="")
+            frame = read_table(other, label, categories=columns.categories)
+            splits[part] = Split(columns.encode(frame), labels.encode(frame[label], f"{label} of {part}"))
+            notes += columns.describe(frame, part)
+    return Dataset(table_name(table, "table"), labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")

@@ -1,10 +1,8 @@
-"""A user's own texts: a table with a column of text and a column of labels."""
+"""A user's texts: a table with a column of texts and a column of labels."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,29 +11,29 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.labels import describe_labels, encode_labels
+from noiseproof.data.labels import TrainingLabels, describe_labels
 from noiseproof.data.sources import DATASETS
-from noiseproof.data.tables import Table, read_table
+from noiseproof.data.tables import Table, read_table, table_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Scripts that put no spaces between words: ideographs, kana, Thai, Lao, Myanmar, Khmer.
+# Scripts without spaces between words: ideographs, kana, Thai, Lao, Myanmar, Khmer.
 _SPACELESS = (
     "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
     "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f"
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u109f\u1780-\u17d3"
 )
-# A word of two letters or more, as scikit-learn has it, or one character of those scripts with the marks on it.
+# A word of two letters or more, as in scikit-learn, or one character of those scripts with its marks.
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
-FIT_ROWS = 50_000  # the axes are found on this many texts; a million are only projected onto them
+FIT_ROWS = 50_000  # texts that the axes are fitted to
 BLOCK = 10_000
 
 
 class TextFeatures:
-    """Words and word pairs, hashed, TF-IDF weighted and projected onto their main axes: (N, dim) rows of length one.
+    """Words and word pairs, hashed, weighted by TF-IDF and projected onto their main axes: (N, dim) of unit length.
 
-    In scripts that put no spaces between words, every character counts as a word.
+    In scripts without spaces between words, every character counts as a word.
     """
 
     def __init__(self, texts: Sequence[str], dim: int = 256, seed: int = 0) -> None:
@@ -46,17 +44,17 @@ class TextFeatures:
             ngram_range=(1, 2), n_features=2**17, alternate_sign=False, norm=None, dtype=np.float32, token_pattern=TOKEN
         )
         self.weigh = TfidfTransformer(sublinear_tf=True)
-        rows = np.random.default_rng(seed).permutation(len(texts))[:FIT_ROWS]
-        counts = self.hash.transform([texts[i] for i in np.sort(rows)])
+        sample = np.random.default_rng(seed).permutation(len(texts))[:FIT_ROWS]
+        counts = self.hash.transform([texts[i] for i in np.sort(sample)])
         if counts.nnz == 0:
             raise ValueError("Expected words of two letters or more in the texts, got none.")
-        self.known = np.unique(counts.indices)  # the axes of few texts are found in the columns that they fill, at once
+        self.known = np.unique(counts.indices)  # other hashes are zero: leaving them out makes the fit fast
         weighted = self.weigh.fit_transform(counts[:, self.known])
         axes = min(check_count("dim", dim, 1), *weighted.shape)
         self.project = TruncatedSVD(axes, random_state=seed).fit(weighted)
 
     def encode(self, rows: Iterable[str]) -> Tensor:
-        """(N, dim) float32, in blocks so that only the result needs memory."""
+        """(N, dim) float32, computed in blocks to save memory."""
         texts = list(rows)
         blocks = [
             torch.from_numpy(
@@ -69,10 +67,10 @@ class TextFeatures:
 
 
 def _texts(frame: pd.DataFrame, text: str) -> list[str]:
-    if rows := np.flatnonzero(frame[text].isna()).tolist():
+    if row_numbers := np.flatnonzero(frame[text].isna()).tolist():
         raise ValueError(
-            f"Expected a text in every row of {text!r}, got none in {len(rows)} rows, the first of them {rows[0]}. "
-            "Drop those rows or fill them in."
+            f"Expected a text in every row of {text!r}, got none in {len(row_numbers)} rows, the first of them "
+            f"{row_numbers[0]}. Drop those rows or fill them in."
         )
     return [str(value) for value in frame[text].tolist()]
 
@@ -90,27 +88,26 @@ def from_text(
     validation: Table | None = None,
     trusted: Table | None = None,
 ) -> Dataset:
-    """A dataset of a text column; the texts themselves stay in ``raw``, and ``dataset.encoder`` encodes new ones."""
+    """A dataset from a text column; ``raw`` has the texts, and ``dataset.encoder`` encodes new ones."""
     if text == label:
         raise ValueError(f"Expected a column of texts beside the labels, got {text!r} for both.")
     frame = read_table(table, label, text)
     texts = _texts(frame, text)
-    positions = classes is not None
-    y, names = encode_labels(frame[label], classes, positions=positions, name=label)
-    notes = describe_labels(y, names, label)
+    labels = TrainingLabels(frame[label], classes, label)
+    notes = describe_labels(labels.y, labels.classes, label)
     features = TextFeatures(texts, dim, seed)
     x = features.encode(texts)
-    if empty := int((x == 0).all(1).sum()):
-        notes.append(f"{empty} of {len(texts)} texts hold no words: nothing can be learned from them.")
-    splits = {"train": Split(x, y, raw=texts)}
-    for part, other in (("test", test), ("validation", validation), ("trusted", trusted)):
+    if num_empty := int((x == 0).all(1).sum()):
+        notes.append(f"{num_empty} of {len(texts)} texts contain no words: nothing can be learned from them.")
+    splits = {"train": Split(x, labels.y, raw=texts)}
+    for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
-            rows = read_table(other, label, text)
-            words = _texts(rows, text)
-            labels, _ = encode_labels(rows[label], names, positions=positions, name=f"{label} of {part}")
-            x = features.encode(words)
-            splits[part] = Split(x, labels, raw=words)
-            if empty := int((x == 0).all(1).sum()):
-                notes.append(f"{empty} of {len(words)} texts of the {part} set hold no word of the training texts.")
-    name = Path(table).stem if isinstance(table, (str, os.PathLike)) else "text"
-    return Dataset(name, names, **splits, encoder=features, notes=tuple(notes), spec="")
+            frame = read_table(other, label, text)
+            texts = _texts(frame, text)
+            x = features.encode(texts)
+            splits[part] = Split(x, labels.encode(frame[label], f"{label} of {part}"), raw=texts)
+            if num_empty := int((x == 0).all(1).sum()):
+                notes.append(
+                    f"{num_empty} of {len(texts)} texts of the {part} set contain no word of the training texts."
+                )
+    return Dataset(table_name(table, "text"), labels.classes, **splits, encoder=features, notes=tuple(notes), spec="")
