@@ -578,7 +578,7 @@ BAD = {
     "constant": ("x,y\n1,a\n2,a\n3,a\n", {"label": "y"}, "every label is 'a'"),
     "empty labels": ("x,y\n1,\n2,\n", {"label": "y"}, "got none in any of 2 rows"),
     "one example per class": ("x,y\n1,a\n2,b\n3,c\n", {"label": "y"}, "Is it an identifier rather than a label"),
-    "real numbers": ("x,y\n1,0.5\n2,0.25\n3,0.5\n4,0.25\n", {"label": "y"}, "Cut them into classes first"),
+    "real numbers": ("x,y\n1,0.5\n2,0.25\n3,0.5\n4,0.25\n", {"label": "y"}, "Bin them into classes"),
     "no features": ("y\na\nb\na\nb\n", {"label": "y"}, "Expected columns beside the label"),
     "useless features": ("x,y\n,a\n,b\n,a\n,b\n", {"label": "y"}, "Expected at least one usable column"),
     "infinite": ("x,y\n1,a\ninf,b\n1,a\n2,b\n", {"label": "y"}, "Expected finite numbers in column 'x'"),

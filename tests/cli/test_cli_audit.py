@@ -362,7 +362,7 @@ REFUSED = {
     "no label": (("ok.csv",), "Expected `label`"),
     "constant label": (("ok.csv", "--label", "c"), "every label is 'same'"),
     "identifier": (("ok.csv", "--label", "id"), "Is it an identifier rather than a label"),
-    "real label": (("ok.csv", "--label", "x"), "Cut them into classes first"),
+    "real label": (("ok.csv", "--label", "x"), "Bin them into classes"),
     "nothing": ((), "Expected data to audit"),
     "unknown export": (("ok.csv", "--label", "y", "--export", "paint"), "Expected --export of"),
     "fiftyone of a table": (("ok.csv", "--label", "y", "--export", "fiftyone"), "Expected pictures to export"),
