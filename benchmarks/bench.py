@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from timing import write_rows
 
+from noiseproof.accelerate import Job, Outcome
 from noiseproof.bench import load_experiments, run_all
 from noiseproof.data import get_dataset
 from noiseproof.train import Settings, prepare, train
-from noiseproof.train.fleet import Job, Outcome
 
 SPEC = """
 [[experiment]]

@@ -40,12 +40,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from noiseproof import get_loss
+from noiseproof.accelerate import Job, fit_many
 from noiseproof.core.output import Output
 from noiseproof.data import Dataset, Split
 from noiseproof.losses import LOSSES, Loss, MarginLoss, gaussian
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Settings, Task, prepare
-from noiseproof.train.fleet import Job, fit_many
 
 
 def images(name: str, n: int, shape: tuple[int, int, int], classes: int) -> Dataset:

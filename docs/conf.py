@@ -12,11 +12,11 @@ from typing import Any
 from sphinx.application import Sphinx
 
 import noiseproof
+from noiseproof.accelerate.graphs import IN_STEP
 from noiseproof.core.grammar import format_value
 from noiseproof.losses import LOSSES, describe
 from noiseproof.noise import NOISES
 from noiseproof.strategies import STRATEGIES
-from noiseproof.train.graphs import IN_STEP
 
 project = "noiseproof"
 author = "The noiseproof authors"

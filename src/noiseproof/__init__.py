@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from noiseproof.core.lazy import lazily
+from noiseproof.core.lazy import lazily, provide
 
 if TYPE_CHECKING:  # at run time each is imported when it is asked for: the command line must not wait for torch
     from noiseproof.estimator import NoisyLabelClassifier
@@ -27,3 +27,10 @@ __all__ = [
 
 _HOMES = dict.fromkeys(__all__, "noiseproof.losses") | {"NoisyLabelClassifier": "noiseproof.estimator"}
 __getattr__, __dir__ = lazily(__name__, _HOMES)
+
+# Lower layers use what accelerate has for GPUs without importing it.
+provide(
+    executors="noiseproof.accelerate.graphs",
+    layer_kernels="noiseproof.accelerate.layer_kernels",
+    loss_kernels="noiseproof.accelerate.loss_kernels",
+)

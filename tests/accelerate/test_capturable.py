@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from noiseproof.accelerate.graphs import IN_STEP
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Compose
 from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
 from noiseproof.strategies.selection import SmallLoss
 from noiseproof.train import Settings, Task, get_method, prepare, train
-from noiseproof.train.graphs import IN_STEP
 from noiseproof.train.methods import Method
 
 METHODS = [

@@ -17,9 +17,9 @@ from killed_run import make_task
 from lightning_fabric import Fabric
 from test_resume import left_behind, same
 
+from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.data import get_dataset
 from noiseproof.train import Diverged, Interrupted, Result, Settings, Task, prepare, train
-from noiseproof.train.fleet import Job, Outcome, fit_many
 
 EPOCHS, STEPS = 2, 5
 PLAIN = Settings(model="mlp:hidden=[12]", epochs=EPOCHS, batch_size=24, optimizer="adam:lr=0.01")

@@ -74,7 +74,7 @@ def convolve(
     name: str, dtype: torch.dtype, *, members: slice = slice(None), last: bool = True
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Output and gradients of x, weight, bias, from the kernels and from float64."""
-    from noiseproof.models.kernels import stacked_conv
+    from noiseproof.accelerate.layer_kernels import stacked_conv
 
     s, b, i, o, h, w, k, stride, padding, has_bias = CONVOLUTIONS[name]
     x = normal(s, b, i, h, w, seed=0, dtype=dtype)[members].flatten(0, 1).clone()
@@ -130,7 +130,7 @@ def test_a_convolution_does_not_depend_on_the_other_networks(name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 6, 7, 5), (2, 16, 8, 8), (5, 1, 1, 9)], ids=str)
 def test_pooling_is_pytorchs(shape: tuple[int, ...], dtype: torch.dtype, ceil: bool) -> None:
-    from noiseproof.models.kernels import pool
+    from noiseproof.accelerate.layer_kernels import pool
 
     x = normal(*shape, seed=0, dtype=dtype).mul(2).round()  # with ties
     if not ceil and min(shape[2:]) < 2:
@@ -147,7 +147,7 @@ def test_pooling_is_pytorchs(shape: tuple[int, ...], dtype: torch.dtype, ceil: b
 
 @here
 def test_pooling_hides_no_nan() -> None:
-    from noiseproof.models.kernels import pool
+    from noiseproof.accelerate.layer_kernels import pool
 
     x = torch.zeros(1, 1, 4, 4, device=DEVICE)
     x[0, 0, 1, 2] = torch.nan
@@ -158,7 +158,7 @@ def normalise(
     name: str, dtype: torch.dtype, relu: bool, *, members: slice = slice(None), mean: float = 0.5, beside: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Output, gradients of x, weight, bias (and of what is beside), running statistics, by kernels and in float64."""
-    from noiseproof.models.kernels import stacked_norm
+    from noiseproof.accelerate.layer_kernels import stacked_norm
 
     s, shape = NORMS[name]
     c, momentum, eps = shape[1], 0.1, 1e-5
@@ -218,7 +218,7 @@ def test_a_normalisation_does_not_depend_on_the_other_networks(name: str) -> Non
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(5, 20, 9, 7), (3, 160, 4, 4)], ids=str)
 def test_a_normalisation_that_predicts_is_pytorchs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from noiseproof.models.kernels import affine
+    from noiseproof.accelerate.layer_kernels import affine
 
     x = normal(*shape, seed=0, dtype=dtype).contiguous(memory_format=torch.channels_last)
     weight, bias, mean, var = (normal(shape[1], seed=seed) for seed in range(1, 5))
@@ -233,7 +233,7 @@ def test_a_normalisation_that_predicts_is_pytorchs(shape: tuple[int, ...], dtype
 @here
 @pytest.mark.parametrize("relu", [False, True])
 def test_normalisations_hide_no_nan(relu: bool) -> None:
-    from noiseproof.models.kernels import affine, stacked_norm
+    from noiseproof.accelerate.layer_kernels import affine, stacked_norm
 
     x = normal(6, 8, 3, 3, seed=0).contiguous(memory_format=torch.channels_last)
     x[1, 2, 0, 0] = float("nan")  # of the first of two networks
@@ -252,7 +252,8 @@ def test_normalisations_hide_no_nan(relu: bool) -> None:
 def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from noiseproof.models import get_model, kernels, layers
+    from noiseproof.accelerate import layer_kernels as kernels
+    from noiseproof.models import get_model, layers
 
     network = get_model(model, generator=torch.Generator().manual_seed(0)).cuda().to(memory_format=torch.channels_last)
     x = normal(40, *((1, 28, 28) if model == "lenet5" else (3, 32, 32)), seed=0)
@@ -277,7 +278,8 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 @pytest.mark.parametrize("model", ["resnet32", "resnet34", "resnet50:stem=cifar,layers=[1,1,1,1]"])
 def test_what_a_network_learns_does_not_depend_on_who_computes_it(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from noiseproof.models import get_model, kernels, layers
+    from noiseproof.accelerate import layer_kernels as kernels
+    from noiseproof.models import get_model, layers
 
     network = get_model(model, generator=torch.Generator().manual_seed(0)).cuda().to(memory_format=torch.channels_last)
     x = normal(40, 3, 32, 32, seed=0).contiguous(memory_format=torch.channels_last)
@@ -321,7 +323,7 @@ def test_an_ensemble_by_vmap_predicts_without_them() -> None:
 
 @here
 def test_what_the_kernels_cannot_do_is_refused() -> None:
-    from noiseproof.models.kernels import stacked_conv, stacked_norm
+    from noiseproof.accelerate.layer_kernels import stacked_conv, stacked_norm
 
     weight, per = torch.zeros(2, 4, 3, 3, 3, device=DEVICE), torch.ones(2, 3, device=DEVICE)
     with pytest.raises(TypeError, match="Expected float32, bfloat16 or float16"):
@@ -341,7 +343,7 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
 
 @here
 def test_what_the_operators_declare_is_what_they_do() -> None:
-    from noiseproof.models import kernels
+    from noiseproof.accelerate import layer_kernels as kernels
 
     x = normal(4, 6, 5, 7, seed=0).contiguous(memory_format=torch.channels_last).requires_grad_()
     weight, bias = normal(2, 8, 3, 3, 6, seed=1).requires_grad_(), normal(2, 8, seed=2).requires_grad_()
@@ -363,7 +365,7 @@ def test_what_the_operators_declare_is_what_they_do() -> None:
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_a_graph_replays_the_same_bits() -> None:
-    from noiseproof.models.kernels import stacked_conv, stacked_norm
+    from noiseproof.accelerate.layer_kernels import stacked_conv, stacked_norm
 
     x = normal(6, 16, 9, 9, seed=0, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     weight, bias = normal(3, 16, 3, 3, 16, seed=1).requires_grad_(), normal(3, 16, seed=2).requires_grad_()

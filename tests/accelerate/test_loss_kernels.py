@@ -52,7 +52,7 @@ def toll(like: Tensor) -> Tensor:
 @pytest.mark.parametrize("tau", [0.5, 10.0])
 @pytest.mark.parametrize("name", CASES)
 def test_averages_and_gradients(name: str, tau: float, spread: float) -> None:
-    from noiseproof.losses.kernels import log_sum_softmax, mean_softmax_gradients
+    from noiseproof.accelerate.loss_kernels import log_sum_softmax, mean_softmax_gradients
 
     weights, noise = inputs(name, spread)
     padded = weights if len(weights) == 3 else [*weights, None]
@@ -72,7 +72,7 @@ def test_averages_and_gradients(name: str, tau: float, spread: float) -> None:
 
 @here
 def test_a_row_does_not_depend_on_the_others() -> None:
-    from noiseproof.losses.kernels import log_sum_softmax
+    from noiseproof.accelerate.loss_kernels import log_sum_softmax
 
     weights, noise = inputs("factors")
     alone = log_sum_softmax(*(w[3:] for w in weights), 1.0, *(None if n is None else n[:, 3:] for n in noise))
@@ -81,7 +81,7 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 
 @here
 def test_nothing_is_hidden() -> None:
-    from noiseproof.losses.kernels import log_sum_softmax
+    from noiseproof.accelerate.loss_kernels import log_sum_softmax
 
     weights, noise = inputs("ten classes")
     weights[0][2, 3], weights[0][4, 5] = float("nan"), float("-inf")
@@ -95,8 +95,9 @@ def test_nothing_is_hidden() -> None:
 @pytest.mark.parametrize("spec", ["het:samples=90", "het:samples=90,covariance=full,tau=0.7,shared=true"])
 def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the interpreter, too: the kernels in the loss, by several chunks, against its operators."""
+    from noiseproof.accelerate import loss_kernels as kernels
     from noiseproof.core.output import Output
-    from noiseproof.losses import gaussian, get_loss, kernels
+    from noiseproof.losses import gaussian, get_loss
 
     weights, _ = inputs("factors")
     monkeypatch.setattr(gaussian, "CHUNK", 20 * 50 // (8 if DEVICE == "cuda" else 1))
@@ -117,7 +118,8 @@ def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_the_loss_chooses_them() -> None:
-    from noiseproof.losses import gaussian, kernels
+    from noiseproof.accelerate import loss_kernels as kernels
+    from noiseproof.losses import gaussian
 
     mean, factors = zeros(8, 10), zeros(8, 10, 4)
     assert gaussian._kernels_for(mean, None) is kernels and gaussian._kernels_for(mean, factors) is kernels

@@ -12,9 +12,9 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
+from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, prepare, train
-from noiseproof.train.fleet import Job, Outcome, fit_many
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -60,7 +60,7 @@ def test_data_moves_to_the_gpu_as_bytes(task: Task) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_captured_step_is_the_eager_step(task: Task, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     captured = train(task, method, SETTINGS, fabric=gpu())
-    monkeypatch.setattr("noiseproof.train.graphs.WARM", 10**9)
+    monkeypatch.setattr("noiseproof.accelerate.graphs.WARM_UP", 10**9)
     assert_same(captured, train(task, method, SETTINGS, fabric=gpu()))
 
 
@@ -69,7 +69,7 @@ def test_captured_steps_note_every_sample(
     task: Task, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(task, method, SETTINGS, fabric=gpu(), samples=True, out=tmp_path / "captured")
-    monkeypatch.setattr("noiseproof.train.graphs.WARM", 10**9)
+    monkeypatch.setattr("noiseproof.accelerate.graphs.WARM_UP", 10**9)
     train(task, method, SETTINGS, fabric=gpu(), samples=True, out=tmp_path / "eager")
     files = sorted(path.name for path in (tmp_path / "eager" / "samples").iterdir())
     assert len(files) == SETTINGS.epochs

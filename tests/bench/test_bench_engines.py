@@ -24,6 +24,7 @@ import torch
 from lightning_fabric import Fabric
 from typer.testing import CliRunner
 
+from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
 from noiseproof.bench.engines import MOST_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.forecast import forecast
@@ -33,7 +34,6 @@ from noiseproof.core.plugins import import_module
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Settings, train
 from noiseproof.train.checkpoint import BadCheckpoint
-from noiseproof.train.fleet import fit_many
 
 # A checkpoint after every step makes runs of a second or so, and lets one that is killed go on from where it was.
 SPEC = """

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, read_results, run_all
 from noiseproof.bench.search import (
     Pruned,
@@ -37,7 +38,6 @@ from noiseproof.core.grammar import parse_call
 from noiseproof.data import get_dataset
 from noiseproof.papers import PAPERS, get_paper, loss_presets, method_presets
 from noiseproof.train import Settings, get_method, prepare, train
-from noiseproof.train.fleet import fit_many
 from noiseproof.train.protocols import protocol
 
 SHORT = Settings(model="mlp:hidden=[8]", epochs=2)

@@ -15,6 +15,7 @@ FLOORS = (
     {"losses", "heads", "noise", "models"},
     {"data", "strategies"},
     {"train"},
+    {"accelerate"},
     {"analysis"},
     {"audit", "estimator"},
     {"review"},

@@ -27,8 +27,9 @@ from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
 from noiseproof.train import METHODS, Interrupted, Method, Result, Settings, Task, get_method, prepare
 from noiseproof.train import train as train_anywhere
-from noiseproof.train.checkpoint import BadCheckpoint, checkpoints, latest, load, save
-from noiseproof.train.loop import Job, training
+from noiseproof.train.checkpoint import BadCheckpoint, checkpoints, latest, load
+from noiseproof.train.job import Job
+from noiseproof.train.loop import training
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 LC = "sln-mo-lc:alpha=0.9,start=1"  # labels are corrected from step 6 on, the second time from what the first made
@@ -376,19 +377,6 @@ class Nameless(Transform):
 
     def transform(self, x: Tensor, u: Tensor) -> Tensor:
         return x
-
-
-def test_checkpoints_from_before_inputs_were_described_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped(task(), tmp_path)
-    newest = latest(tmp_path / "checkpoints")
-    assert newest is not None
-    state = load(newest)
-    assert {"augment", "normalise", "input_shape"} <= state["config"].keys()
-    for key in ("augment", "normalise", "input_shape"):
-        del state["config"][key]
-    del state["seconds"]
-    save(tmp_path / "checkpoints", state["step"], state)
-    assert train(task(), "ce", SETTINGS, out=tmp_path, resume=True).new_steps
 
 
 def test_an_epochs_seconds_are_those_of_all_its_sittings(tmp_path: Path) -> None:

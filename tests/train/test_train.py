@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from noiseproof.accelerate import Job, fit_many
 from noiseproof.core.output import Output
 from noiseproof.data import Dataset, NoisyData, Split, get_dataset
 from noiseproof.losses import get_loss
@@ -29,8 +30,7 @@ from noiseproof.strategies.perturb import StochasticLabelNoise
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, Task, prepare
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import checkpoints, load
-from noiseproof.train.fleet import Job, fit_many
-from noiseproof.train.loop import _parts
+from noiseproof.train.loop import _split
 from noiseproof.train.schedule import SCHEDULES
 from noiseproof.train.task import find_nonfinite
 
@@ -527,9 +527,9 @@ def test_a_last_row_by_itself_joins_the_first_batch_where_batches_are_normalised
 def test_every_process_gets_two_rows_to_normalise() -> None:
     run = train(toy(13), "ce", Settings(model="test-norm", epochs=1, batch_size=4), fabric=double()).run
     run.processes.world_size = 2
-    assert [len(part) for part in _parts(torch.arange(10), 4, False, run)] == [6, 4]
-    assert [len(part) for part in _parts(torch.arange(11), 4, False, run)] == [4, 4, 3]
-    assert [len(part) for part in _parts(torch.arange(10), 4, True, run)] == [4, 4]
+    assert [len(part) for part in _split(torch.arange(10), run, False)] == [6, 4]
+    assert [len(part) for part in _split(torch.arange(11), run, False)] == [4, 4, 3]
+    assert [len(part) for part in _split(torch.arange(10), run, True)] == [4, 4]
 
 
 def test_a_larger_first_batch_resumes_and_convoys_alike(tmp_path: Path) -> None:

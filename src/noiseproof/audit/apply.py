@@ -32,7 +32,7 @@ from noiseproof.train import Interrupted, Settings, Task, train
 
 if TYPE_CHECKING:
     from noiseproof.audit.inputs import AuditData
-    from noiseproof.train.loop import Progress
+    from noiseproof.train.job import Progress
 
 EPOCHS = 50  # where the audit trained nothing
 LIKELY = 0.5  # a label of this quality is as likely right as wrong

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
 from noiseproof.bench.results import (
     Json,
@@ -46,9 +47,8 @@ from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Task
 from noiseproof.train.checkpoint import BadCheckpoint
-from noiseproof.train.fleet import Job, Outcome, fit_many
-from noiseproof.train.loop import asked_to_stop
 from noiseproof.train.settings import make_fabric
+from noiseproof.train.stopping import stop_on_signals
 
 ENGINES = ("local", "processes", "ray")
 POLL = 0.2  # seconds between looks at what others do
@@ -381,10 +381,10 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
     made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
     every, deaths = frozenset(waiting), Counter[str]()
     team: list[_Worker] = []
-    with asked_to_stop() as asked:
+    with stop_on_signals() as stop:
         try:
             team += [_Worker(text, plan.threads, number) for number in range(workers)]
-            while waiting and not asked:
+            while waiting and not stop.requested:
                 for place, worker in enumerate(team):
                     code = worker.process.poll()
                     key = worker.last_claim(every)
@@ -527,8 +527,8 @@ def _run_on_ray(
         waiting = {experiment.key: experiment for experiment in todo}
         running = {task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment for experiment in todo}
         troubles: list[Exception] = []
-        with asked_to_stop() as asked:
-            while running and not asked:
+        with stop_on_signals() as stop:
+            while running and not stop.requested:
                 ready, _ = ray.wait(list(running), timeout=POLL)
                 for ref in ready:
                     experiment = running.pop(ref)

@@ -33,7 +33,8 @@ from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
 from noiseproof.papers import PAPERS, get_paper
 from noiseproof.train import Diverged, Interrupted, Method, Settings, Task, get_method, prepare
-from noiseproof.train.loop import Job, training
+from noiseproof.train.job import Job
+from noiseproof.train.loop import training
 from noiseproof.train.methods import plain_method
 from noiseproof.train.protocols import protocol, protocols
 from noiseproof.train.settings import PRECISIONS

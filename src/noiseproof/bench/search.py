@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import Json, holder, read_result
@@ -25,7 +26,6 @@ from noiseproof.data import get_dataset
 from noiseproof.data.base import derive_seed
 from noiseproof.papers import get_paper
 from noiseproof.train import Interrupted
-from noiseproof.train.fleet import Job, Outcome, fit_many
 from noiseproof.train.record import Metrics
 
 _RANGE = rf"(?:log\s*)?{NUMBER}\.\.{NUMBER}"

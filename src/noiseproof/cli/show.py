@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
     from noiseproof.core.registry import Registry
-    from noiseproof.train.loop import Progress
+    from noiseproof.train.job import Progress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 DataDir = Annotated[

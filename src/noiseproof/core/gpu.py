@@ -1,8 +1,8 @@
-"""Where kernels of our own can run."""
+"""Streams, and where Triton kernels can run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.util import find_spec
@@ -11,14 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# For a while, the device of a tensor is the current one, on which kernels start wherever their numbers lie.
+# Makes the device of a tensor the current one, on which kernels start wherever their tensors are.
 device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 
 
-def has_kernels(x: Tensor) -> bool:
-    """Whether Triton compiles for where ``x`` lies: NVIDIA's GPUs since 2017, with the PyTorch of Linux.
+def new_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream for all the work of a run, independent of other runs; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)  # the run may read what was made on another stream
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    Inside ``torch.func.vmap`` and the like it is false: tensors are several there, of which no kernel knows.
+
+def until_done(device: torch.device) -> Iterator[None]:
+    """Yield until a GPU has done all work of the current stream so far; nothing on a CPU."""
+    if device.type == "cuda":
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        while not event.query():  # type: ignore[no-untyped-call]
+            yield
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether Triton compiles for the device of ``x``: NVIDIA's GPUs since 2017, with PyTorch for Linux.
+
+    False inside ``torch.func.vmap`` and the like, whose tensors stand for several that no kernel can see.
     """
     return x.is_cuda and torch._C._functorch.peek_interpreter_stack() is None and _compiles(x.get_device())
 

@@ -1,23 +1,40 @@
-"""Packages whose public names are imported when they are asked for, so that nobody waits for what he does not use."""
+"""What is imported when it is used, not before: public names of packages, and modules of higher layers."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+_PROVIDERS: dict[str, str] = {}  # by role: the dotted name of a module
+_LOADED: dict[str, ModuleType] = {}
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of ``package``, whose names lie in the modules that ``homes`` names."""
+    """``__getattr__`` and ``__dir__`` of ``package``, whose names are defined in the modules of ``homes``."""
 
     def find(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: object = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, found)  # found directly from now on
-        return found
+        value: object = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)  # so that the next access is direct
+        return value
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
     return find, names
+
+
+def provide(**modules: str) -> None:
+    """Name the modules that fill roles of lower layers, which may not import them."""
+    _PROVIDERS.update(modules)
+
+
+def provided(role: str) -> Any:
+    """The module that fills ``role``, imported on first use; None where none does."""
+    if role not in _LOADED and role in _PROVIDERS:
+        _LOADED[role] = import_module(_PROVIDERS[role])
+    return _LOADED.get(role)

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_flag, check_number, check_word
 from noiseproof.core.gpu import has_kernels
+from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Kind, Loss, NotFinite, countable, field_of, register
 from noiseproof.losses.engine import eager, readable, seed_of, wide
@@ -269,9 +270,7 @@ def _kernels_for(mean: Tensor, factors: Tensor | None) -> Any:
     small = mean.shape[1] <= MOST_CLASSES and (factors is None or factors.shape[2] <= MOST_FACTORS)
     if not (small and mean.dtype is torch.float32 and has_kernels(mean)):
         return None
-    from noiseproof.losses import kernels
-
-    return kernels
+    return provided("loss_kernels")
 
 
 class _MeanSoftmax(torch.autograd.Function):

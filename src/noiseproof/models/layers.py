@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.gpu import has_kernels
+from noiseproof.core.lazy import provided
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
 WIDEST = 128  # channels: of wider convolutions cuDNN runs one network's faster than ours run several
@@ -21,11 +22,9 @@ def is_plain(layer: nn.Conv2d) -> bool:
 
 def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """S convolutions by our kernels, in autocast's precision where it is on; weight (S, O, KH, KW, I)."""
-    from noiseproof.models.kernels import stacked_conv
-
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
-    out: Tensor = stacked_conv(x, weight, bias, stride, padding)
+    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding)
     return out
 
 
@@ -63,16 +62,16 @@ class NormReLU(nn.BatchNorm2d):
         if mean is None or var is None or momentum is None or not self._has_kernels(x):
             out = super().forward(x)
             return F.relu(out if beside is None else out + beside)
-        from noiseproof.models.kernels import affine, stacked_norm
-
+        kernels = provided("layer_kernels")
+        fused: Tensor
         if not self.training:
-            out = affine(x, self.weight, self.bias, mean, var, self.eps, True, beside)
+            fused = kernels.affine(x, self.weight, self.bias, mean, var, self.eps, True, beside)
         else:
             assert self.num_batches_tracked is not None
             self.num_batches_tracked += 1
-            own = self.weight[None], self.bias[None], mean[None], var[None]
-            out = stacked_norm(x, *own, momentum, self.eps, True, beside)
-        return out
+            stacked = self.weight[None], self.bias[None], mean[None], var[None]
+            fused = kernels.stacked_norm(x, *stacked, momentum, self.eps, True, beside)
+        return fused
 
     def _has_kernels(self, x: Tensor) -> bool:
         if not self.affine or (self.training and (not self.is_captured or torch.compiler.is_compiling())):

@@ -1,18 +1,30 @@
-"""Checkpoints: one safetensors file each, with everything that is no tensor as JSON in its header; never a pickle."""
+"""Checkpoints: when a run is saved, how it is restored, and the files.
+
+A file is one safetensors file with everything that is no tensor as JSON in its header; never a pickle.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+
+from noiseproof.strategies import Run
+from noiseproof.train.settings import Settings
+
+if TYPE_CHECKING:  # both use the functions below
+    from noiseproof.train.guard import DivergenceGuard
+    from noiseproof.train.record import Record
 
 from noiseproof.core.files import replacing
 
@@ -23,6 +35,162 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 class BadCheckpoint(ValueError):
     """A checkpoint that cannot be used: truncated, foreign, or of another run."""
+
+
+class Checkpointer:
+    """Saves the state of a run in its folder whenever that is due, and restores it."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        config: dict[str, Any],
+        run: Run,
+        record: Record,
+        guard: DivergenceGuard,
+        settings: Settings,
+    ) -> None:
+        if folder is not None and run.is_sharded and run.processes.world_size > 1:
+            raise ValueError(
+                "Expected no folder for weights that several processes share: shards cannot be saved yet. Use DDP."
+            )
+        self.folder, self.config = folder, config
+        self.run, self.record, self.guard, self.settings = run, record, guard, settings
+        self.best = -math.inf  # accuracy on the noisy validation labels
+        self.saved_at = time.monotonic()
+        self.is_first_step = True
+
+    def restore(self, resume: bool, name: str) -> int:
+        """Load the last checkpoint, or describe a new run of that ``name``; returns the steps of the epoch done."""
+        path = None if self.folder is None else latest(self.folder / "checkpoints")
+        if path is None:
+            if self.folder is not None and self.run.processes.rank == 0:
+                self._begin(self.folder, name)
+            return 0
+        if not resume:
+            raise FileExistsError(
+                f"Expected a new folder, got {self.folder} with the checkpoint {path.name}. "
+                "Resume it, or choose another folder."
+            )
+        state = load(path, self.run.device)
+        saved = state["config"]
+        for key in self.config | saved:
+            if self.config.get(key) != saved.get(key):
+                raise BadCheckpoint(
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
+                    "Resume with the same settings and code, or choose another folder."
+                )
+        load_optimizers(state, self.run)
+        load_state(state, self.run, self.record)
+        self.best = state["best"]
+        self.record.start_epoch(state["seconds"])
+        self.guard.restore()
+        position: int = state["position"]
+        return position
+
+    def _begin(self, folder: Path, name: str) -> None:
+        """Describe a new run, without what another run left that had no checkpoint yet."""
+        if (folder / "run.json").exists():
+            for pattern in ("best.safetensors", "record.csv", "samples/epoch-*.safetensors"):
+                for file in folder.glob(pattern):
+                    file.unlink()
+        self.record.describe({"name": name, **self.config})
+
+    def end_step(self, position: int) -> None:
+        """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
+        if self.folder is None:
+            return
+        if self.is_first_step:
+            strategy_states(self.run)  # a state that no file can hold is refused now, not after hours of training
+            self.is_first_step = False
+        every = self.settings.checkpoint_steps
+        if every is not None and self.run.step % every == 0:
+            self.save(position)
+
+    def end_epoch(self) -> None:
+        """Save the best models by noisy validation, and a checkpoint where the last one is old."""
+        run = self.run
+        if self.folder is None:
+            return
+        metric = self.record.metrics[-1].get("validation_accuracy", -math.inf)
+        if metric > self.best:
+            self.best = metric
+            if run.processes.rank == 0:
+                models = {f"models.{m}.{k}": v for m, model in enumerate(run.evaluated) for k, v in _cpu_state(model)}
+                write_tensors(self.folder / "best.safetensors", models)
+        is_last = run.epoch == run.epochs or run.stopped is not None
+        is_due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
+        if run.processes.world_size > 1:
+            is_due = run.fabric.broadcast(is_due)
+        if is_last or is_due:
+            self.save(0)
+
+    def save(self, position: int) -> None:
+        """Write a checkpoint, ``position`` steps into the epoch; a run that has diverged raises instead."""
+        run = self.run
+        self.guard.observe_weights()
+        self.guard.check()
+        if self.folder is None:
+            return
+        state = {
+            "config": self.config,
+            "epoch": run.epoch,
+            "position": position,
+            "seconds": self.record.seconds,  # of that epoch
+            "step": run.step,
+            "stopped": run.stopped,
+            "best": self.best,
+            "models": [model.plain.state_dict() for model in run.models],
+            "optimizers": [model.optimizer.state_dict()["state"] for model in run.models],
+            "loss": run.loss.state_dict(),
+            "strategies": strategy_states(run),
+            "record": self.record.state_dict(),
+        }
+        self.saved_at = time.monotonic()
+        if run.processes.rank == 0:
+            save(self.folder / "checkpoints", run.step, state)
+        run.fabric.barrier()
+
+
+def strategy_states(run: Run) -> list[dict[str, Any]]:
+    """The ``state_dict`` of each strategy; refuses values that a checkpoint cannot hold."""
+    states = [strategy.state_dict() for strategy in run.strategies]
+    for strategy, state in zip(run.strategies, states, strict=True):
+        try:
+            json.dumps(state, default=lambda v: None if isinstance(v, Tensor) else json.JSONEncoder().default(v))
+        except TypeError as error:
+            raise TypeError(
+                f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`, got: {error}."
+            ) from None
+    return states
+
+
+def load_state(state: dict[str, Any], run: Run, record: Record) -> None:
+    """Load the models, loss, strategies and record of a checkpoint."""
+    for model, saved in zip(run.models, state["models"], strict=True):
+        model.plain.load_state_dict(saved)
+    run.loss.load_state_dict(state["loss"])
+    for strategy, saved in zip(run.strategies, state["strategies"], strict=True):
+        strategy.load_state_dict(saved)
+    record.load_state_dict(state["record"])
+    run.epoch, run.step, run.stopped = state["epoch"], state["step"], state["stopped"]
+
+
+def load_optimizers(state: dict[str, Any], run: Run) -> None:
+    """Load the state of the optimisers, in the memory layout of the weights, which on a GPU is not that of a file."""
+    for model, saved in zip(run.models, state["optimizers"], strict=True):
+        optimizer = model.optimizer
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
+        for weight, values in optimizer.state.items():
+            values |= {
+                name: torch.empty_like(weight, dtype=value.dtype, device=value.device).copy_(value)
+                for name, value in values.items()
+                if isinstance(value, Tensor) and value.shape == weight.shape
+            }
+
+
+def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    copies = ((name, value.detach().cpu()) for name, value in model.state_dict().items())
+    return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)  # some may be tied
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:

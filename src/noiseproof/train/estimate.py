@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from noiseproof.strategies import Run, Strategy
-from noiseproof.train.loop import Job, train, training
+from noiseproof.train.job import Job
+from noiseproof.train.loop import train, training
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task

@@ -12,7 +12,8 @@ from noiseproof.data import Dataset
 from noiseproof.losses import get_loss
 from noiseproof.noise import PredictionAverage
 from noiseproof.strategies import Run, Strategy, log_probs, per_row
-from noiseproof.train.loop import Progress, train
+from noiseproof.train.job import Progress
+from noiseproof.train.loop import train
 from noiseproof.train.methods import Method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import prepare

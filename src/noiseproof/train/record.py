@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,16 @@ class Record:
     A step only notes its rows' losses and predictions; metrics are made of them once an epoch.
     """
 
-    def __init__(self, task: Task, run: Run, *, samples: bool = False, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        run: Run,
+        *,
+        samples: bool = False,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.clock, self.started = clock, clock()  # the epoch, by that clock
         self.metrics: list[Metrics] = []
         self.task = task
         self.folder = folder
@@ -54,6 +64,15 @@ class Record:
             name: torch.full((len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device)
             for name, dtype in dtypes.items()
         }
+
+    def start_epoch(self, elapsed: float = 0.0) -> None:
+        """Count the seconds of an epoch, of which ``elapsed`` have passed before."""
+        self.started = self.clock() - elapsed
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the epoch so far."""
+        return self.clock() - self.started
 
     @torch.no_grad()
     def observe(self, batch: Batch, step: Step, run: Run) -> None:
@@ -116,12 +135,12 @@ class Record:
         masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
 
-    def end_epoch(self, run: Run, measured: list[Tensor], seconds: float) -> Metrics:
+    def end_epoch(self, run: Run, measured: list[Tensor]) -> Metrics:
         """Close the epoch: what was measured as one row."""
         row: Metrics = {
             "epoch": run.epoch + 1,
             "lr": float(run.models[0].optimizer.param_groups[0]["lr"]),
-            "seconds": seconds,
+            "seconds": self.seconds,
         }
         sums = [tensor.tolist() for tensor in measured]
         every, right, wrong, known, corrected = sums.pop(0)

@@ -1,8 +1,8 @@
-"""One training step, in parts: between them the models speak, alone or as a stack of several runs' models."""
+"""One training step, in parts that an executor can run for one model or for a stack of models of several runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,28 +15,31 @@ from noiseproof.strategies.base import call_hook
 
 @dataclass(frozen=True, eq=False)
 class Stepper:
-    """Takes a run one step further."""
+    """Makes the steps of a run."""
 
     run: Run
-    strategies: Sequence[Strategy]
     clip: float | None  # the largest norm of a gradient
-    watch: Callable[[Batch, Step], None]  # told of every step
+    observers: Sequence[Callable[[Batch, Step], None]]  # called after every step
+    architecture: Hashable = None  # what the models were built from: equal for models of one shape
+
+    @property
+    def strategies(self) -> Sequence[Strategy]:
+        return self.run.strategies
 
     @property
     def is_plain(self) -> bool:
-        """Whether every step asks one model once, of as many rows as all other steps do."""
+        """Whether a step is one pass of one model, over as many rows as in every other epoch."""
         return len(self.run.models) == 1 and not any(s.overrides("step", "rows") for s in self.strategies)
 
     def __call__(self, batch: Batch) -> None:
-        """The whole step."""
+        """Make a whole step."""
         self.begin(batch)
-        step = next(
-            (done for s in self.strategies if (done := call_hook(s, "step", batch, self.run)) is not None), None
-        )
+        steps = (call_hook(strategy, "step", batch, self.run) for strategy in self.strategies)
+        step = next((step for step in steps if step is not None), None)
         self.finish(batch, forward_backward(batch, self.run, self.strategies) if step is None else step)
 
     def begin(self, batch: Batch) -> None:
-        """Forget the last step's gradients."""
+        """Clear the gradients of the last step."""
         run = self.run
         for model in run.models:
             model.optimizer.zero_grad()
@@ -45,7 +48,7 @@ class Stepper:
             run.loss.set_step(run.random.seed_for("loss", run.step, run.processes.rank), run.random.step_generator)
 
     def finish(self, batch: Batch, step: Step) -> None:
-        """What follows when the gradients are there."""
+        """Update the weights from the gradients."""
         run = self.run
         for strategy in self.strategies:
             strategy.gradients(run)
@@ -55,34 +58,35 @@ class Stepper:
             model.optimizer.step()
         for strategy in self.strategies:
             strategy.after_step(run)
-        self.watch(batch, step)
+        for observe in self.observers:
+            observe(batch, step)
         if run.loss_draws and run.random.step_generator is not None:
-            run.loss.set_step(0)  # which lets go of what it has drawn
+            run.loss.set_step(0)  # frees what the loss has drawn
 
 
 def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
     """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all processes."""
-    batch = aim(batch, run, strategies)
-    step, loss = judge([run.forward(model.wrapped, batch.x) for model in run.models], batch, run, strategies)
+    batch = make_targets(batch, run, strategies)
+    step, loss = compute_loss([run.forward(model.wrapped, batch.x) for model in run.models], batch, run, strategies)
     run.fabric.backward(loss)
     return step
 
 
-def aim(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Batch:
-    """What the batch is trained towards."""
+def make_targets(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Batch:
+    """The batch with the targets that the strategies make."""
     for strategy in strategies:
         batch = call_hook(strategy, "targets", batch, run)
     return batch
 
 
-def judge(outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strategy]) -> tuple[Step, Tensor]:
-    """What the models' outputs are worth, and the scalar whose gradient the step follows."""
+def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strategy]) -> tuple[Step, Tensor]:
+    """Losses and weights of the rows, and the scalar to differentiate."""
     for strategy in strategies:
         outs = call_hook(strategy, "outputs", outs, batch, run)
     for strategy in strategies:
         batch = call_hook(strategy, "revise", batch, outs, run)
-    own = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
-    each = [run.loss(out, target) for out, target in zip(outs, own, strict=True)]
+    targets = [batch.target[m] if batch.target.dim() == 3 else batch.target for m in range(len(outs))]
+    each = [run.loss(out, target) for out, target in zip(outs, targets, strict=True)]
     losses = torch.stack(each) if len(each) > 1 else each[0][None]  # (M, b)
     weights: Tensor | None = None
     for strategy in strategies:

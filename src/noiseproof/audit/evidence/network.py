@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.accelerate import Job, fit_many
 from noiseproof.audit.evidence.folds import in_one_fold
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
@@ -20,8 +21,7 @@ from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
 from noiseproof.strategies import Strategy
 from noiseproof.strategies.averages import FixedTargets, HeldOutAverages, TrainingAverages
-from noiseproof.train.fleet import fit_many
-from noiseproof.train.loop import Job, Result
+from noiseproof.train.loop import Result
 from noiseproof.train.methods import get_method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
+from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
 from noiseproof.heads import HEADS
 from noiseproof.models.classifier import Classifier, build_classifier
-from noiseproof.models.stacked import Stack, Unstackable, draws, release
 
 SEATS, ROWS = 3, 4
 SHAPES = {"lenet5": (1, 28, 28), "cnn4": (1, 28, 28), "mlp": (6,), "mlp1024": (6,), "mlp-2x2000": (6,)}

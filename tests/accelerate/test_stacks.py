@@ -16,15 +16,16 @@ from killed_run import make_task
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from noiseproof.accelerate import Job, Outcome, fit_many
+from noiseproof.accelerate.networks import StackedLinear
+from noiseproof.accelerate.stacks import StackPool
 from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.base import Backbone
-from noiseproof.models.stacked import StackedLinear
 from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, train
-from noiseproof.train.fleet import Job, Outcome, fit_many
-from noiseproof.train.graphs import Seating
+from noiseproof.train.stopping import StopRequest
 
 CNN = Settings(model="wrn-28-2:depth=10,width=1", epochs=2, batch_size=24, optimizer="sgd:lr=0.02,momentum=0.9", clip=9)
 METHODS = [
@@ -179,7 +180,7 @@ def test_a_stack_that_cannot_be_made_lets_its_members_go_alone(monkeypatch: pyte
     def fail(*args: Any) -> None:
         raise MemoryError("No memory left.")
 
-    monkeypatch.setattr("noiseproof.train.graphs.Stack", fail)
+    monkeypatch.setattr("noiseproof.accelerate.stacks.Stack", fail)
     for job, outcome in zip(jobs(["ce", "sln"]), fly(jobs(["ce", "sln"])), strict=True):
         assert_as_alone(job, outcome)
 
@@ -226,17 +227,17 @@ def test_finished_runs_own_their_weights() -> None:
 
 
 def test_stacks_are_let_go_when_their_members_have_ended() -> None:
-    seating: list[Seating] = []
-    made = Seating.__init__
+    pools: list[StackPool] = []
+    made = StackPool.__init__
 
-    def remember(self: Seating) -> None:
-        made(self)
-        seating.append(self)
+    def remember(self: StackPool, stop: StopRequest) -> None:
+        made(self, stop)
+        pools.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Seating, "__init__", remember)
+        patch.setattr(StackPool, "__init__", remember)
         fly(jobs(["ce", "gce"], replace(CNN, epochs=1)))
-    assert [convoy.stack for convoy in seating[0].waiting.values()] == [None]
+    assert [stack.network for stack in pools[0].open.values()] == [None]
 
 
 class Leaky(Backbone):

@@ -146,7 +146,7 @@ class StackedBatchNorm(_Stacked):
         self.num_batches_tracked += 1
         values = self.weight, self.bias, self.running_mean, self.running_var
         if x.is_cuda:
-            from noiseproof.models.kernels import stacked_norm
+            from noiseproof.accelerate.layer_kernels import stacked_norm  # needs Triton
 
             out: Tensor = stacked_norm(x, *values, self.momentum, self.eps, self.relu, beside)
             return out
@@ -162,7 +162,7 @@ class StackedMaxPool(nn.MaxPool2d):
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
             return F.max_pool2d(x, 2, ceil_mode=self.ceil_mode)
-        from noiseproof.models.kernels import pool
+        from noiseproof.accelerate.layer_kernels import pool
 
         out: Tensor = pool(x, self.ceil_mode)
         return out

@@ -1,0 +1,222 @@
+"""Many runs side by side on one device: those of one shape as one stacked network, the others each on its own stream.
+
+The result of a run does not depend on the other runs of the fleet: it has its own weights, data order and generators,
+and shares only the time of the device. A stack computes the same by other kernels, which round differently.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from noiseproof.accelerate.stacks import STACK_SIZE, StackPool
+from noiseproof.core.checks import check_count
+from noiseproof.core.gpu import new_stream
+from noiseproof.data import Inputs
+from noiseproof.train.executor import make_executor
+from noiseproof.train.job import Job
+from noiseproof.train.loop import Result, training
+from noiseproof.train.stopping import Interrupted, StopRequest, stop_on_signals
+
+MEMORY_SHARE = 0.8  # of the free memory, for training: passes over test sets take some, and fragmentation
+MAX_RUNS = 32  # four stacks of eight: more gain little, and all would end late
+SETTLED = 12  # steps after which a run has its graphs and its memory
+
+log = logging.getLogger("noiseproof")
+
+Outcome = Result | Exception
+Finished = Callable[[int, Outcome], None]
+
+
+def fit_many(
+    jobs: Iterable[Job],
+    *,
+    fabric: Fabric | None = None,
+    at_once: int | None = None,
+    stack: bool | None = None,
+    resume: bool = True,
+    finished: Finished | None = None,
+) -> list[Outcome]:
+    """Train all ``jobs``; each ends in a ``Result``, or in its error while the others go on.
+
+    Args:
+        jobs: taken one by one, as there is room, so that a generator of many need not hold all their data.
+        fabric: the device and precision of all; by default a GPU where there is one.
+        at_once: how many train side by side; by default as many as the GPU's memory holds, measured on the first
+            steps of the first, 32 at most, and one on a CPU.
+        stack: whether runs of one shape (backbone, head, rows, batch size) train as one network, which is faster on a
+            GPU and equal up to rounding; by default on a GPU in bfloat16, where that was measured, unless deterministic
+            algorithms are required. Methods that train two models or define their own step are not stacked.
+        resume: continue from the last checkpoint of each job that has a folder.
+        finished: called with the number of a job and its outcome as soon as it ends.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM; every run with a folder has saved a checkpoint.
+
+    >>> from noiseproof.data import get_dataset
+    >>> from noiseproof.train import Settings, prepare
+    >>> task, short = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=1, model="mlp:hidden=[8]")
+    >>> outcomes = fit_many([Job(task, method, short, seed=seed) for method in ("ce", "gce") for seed in (0, 1)])
+    >>> [outcome.last["epoch"] for outcome in outcomes]
+    [1, 1, 1, 1]
+    """
+    if at_once is not None:
+        check_count("at_once", at_once, 1)
+    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    fabric.launch()
+    on_gpu = fabric.device.type == "cuda"
+    if stack is None:
+        exact = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+        stack = on_gpu and fabric._precision.precision == "bf16-mixed" and not exact
+    current = torch.cuda.current_stream(fabric.device) if on_gpu else None  # restored at the end: runs set theirs
+    with stop_on_signals() as stop, torch.cuda.stream(current):
+        fleet = _Fleet(fabric, stop, StackPool(stop) if stack else None, resume, finished or (lambda *outcome: None))
+        source: Iterator[tuple[int, Job]] = enumerate(jobs)
+        limit = at_once or 1
+        if on_gpu and at_once is None and (first := next(source, None)) is not None:
+            limit = _count_fitting(fleet.on_device(first[1]), fabric)
+            source = chain([first], source)
+        fleet.train(source, limit)
+    if stop.requested:
+        ended = sum(not isinstance(outcome, Interrupted) for outcome in fleet.outcomes)
+        of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
+        raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to go on.")
+    return fleet.outcomes
+
+
+@dataclass
+class _Running:
+    """A run under way."""
+
+    number: int
+    steps: Generator[None, None, Result]
+    stream: torch.cuda.Stream | None
+
+
+class _Fleet:
+    """Runs under way, resumed in turn."""
+
+    def __init__(
+        self, fabric: Fabric, stop: StopRequest, pool: StackPool | None, resume: bool, finished: Finished
+    ) -> None:
+        self.fabric, self.stop, self.pool, self.resume, self.finished = fabric, stop, pool, resume, finished
+        self.clock = _SharedClock()
+        self.outcomes: list[Outcome] = []
+        self.running = deque[_Running]()
+        self.folders: set[Path] = set()
+        self.inputs: dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]] = {}  # by id: here, on the device
+
+    def train(self, source: Iterator[tuple[int, Job]], limit: int) -> None:
+        """Start the jobs of ``source``, ``limit`` at a time, and resume all in turn until the last has ended."""
+        has_more = True
+        while self.running or (has_more and not self.stop.requested):
+            # Runs that are stacked start as a whole stack, once the last one has ended.
+            fewest = min(STACK_SIZE, limit) if self.pool is not None and self.pool.has_stacked else 1
+            room = limit - len(self.running)
+            for _ in range(room if room >= fewest and has_more and not self.stop.requested else 0):
+                numbered = next(source, None)
+                if numbered is None:
+                    has_more = False
+                    break
+                self._start(*numbered)
+            self.clock.share(len(self.running))
+            for _ in range(len(self.running)):
+                self._resume(self.running.popleft())
+
+    def _start(self, number: int, job: Job) -> None:
+        folder = None if job.folder is None else job.folder.resolve()
+        if folder is not None and folder in self.folders:
+            error = ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
+            self.outcomes.append(error)
+            self.finished(number, error)
+            return
+        if folder is not None:
+            self.folders.add(folder)
+        self.outcomes.append(Interrupted("This run was not finished."))
+        steps = training(
+            self.on_device(job),
+            self.fabric,
+            resume=self.resume,
+            stop=self.stop,
+            make_executor=make_executor if self.pool is None else self.pool.make_executor,
+            clock=self.clock,
+        )
+        self.running.append(_Running(number, steps, new_stream(self.fabric.device)))
+
+    def _resume(self, run: _Running) -> None:
+        """Make a step of a run, or wait for the others of its stack."""
+        if run.stream is not None:
+            torch.cuda.set_stream(run.stream)
+        try:
+            next(run.steps)
+        except StopIteration as ended:
+            self.outcomes[run.number] = ended.value
+        except Exception as error:  # of this run alone
+            self.outcomes[run.number] = error
+        else:
+            self.running.append(run)
+            return
+        self.finished(run.number, self.outcomes[run.number])
+
+    def on_device(self, job: Job) -> Job:
+        """The job with its inputs on the device, copied once for all runs that share them."""
+        task = job.task
+        parts = {"train": task.train, "validation": task.validation, "test": task.test}
+        moved: Any = {name: replace(part, x=self._move(part.x)) for name, part in parts.items() if part is not None}
+        return replace(job, task=replace(task, **moved))
+
+    def _move(self, x: Inputs) -> Inputs:
+        if not isinstance(x, Tensor):
+            return x
+        if id(x) in self.inputs:
+            source, copy = (reference() for reference in self.inputs[id(x)])
+            if source is x and copy is not None:  # else another tensor had that id
+                return copy
+        copy = x.to(self.fabric.device)
+        self.inputs[id(x)] = ref(x), ref(copy)
+        return copy
+
+
+class _SharedClock:
+    """Seconds of a run on a machine that n runs share: they pass n times as slowly as on the wall."""
+
+    def __init__(self) -> None:
+        self.runs, self.at, self.passed = 1, time.perf_counter(), 0.0
+
+    def __call__(self) -> float:
+        now = time.perf_counter()
+        self.passed, self.at = self.passed + (now - self.at) / self.runs, now
+        return self.passed
+
+    def share(self, runs: int) -> None:
+        """Divide the time from here on among ``runs``."""
+        self()
+        self.runs = max(1, runs)
+
+
+def _count_fitting(job: Job, fabric: Fabric) -> int:
+    """How many runs of this size the GPU's memory holds, measured on a few steps that leave nothing behind."""
+    before = torch.cuda.memory_reserved(fabric.device)
+    settings = replace(job.settings, compile=False)
+    steps = training(replace(job, settings=settings, out=None, samples=False, progress=None), fabric)
+    with torch.cuda.stream(new_stream(fabric.device)), suppress(Exception):  # the run itself will raise it
+        for _ in range(SETTLED):
+            next(steps)
+    used = max(1, torch.cuda.memory_reserved(fabric.device) - before)
+    steps.close()
+    free = torch.cuda.mem_get_info(fabric.device)[0] + used
+    fitting = max(1, min(MAX_RUNS, int(MEMORY_SHARE * free / used)))
+    log.info("up to %d runs of this size train side by side", fitting)
+    return fitting

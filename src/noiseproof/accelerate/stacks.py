@@ -1,0 +1,291 @@
+"""Runs of one shape that make their steps together, their networks stacked into one.
+
+Each kernel is started once for all runs of a stack, where the kernels of one small network would leave a GPU idle
+between two starts. What a run does by itself (targets, loss, optimiser) goes on a stream for each run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
+from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
+from noiseproof.core.output import Output
+from noiseproof.strategies import Batch, Run, Step
+from noiseproof.train.executor import Executor, make_executor
+from noiseproof.train.step import Stepper, compute_loss, make_targets
+from noiseproof.train.stopping import StopRequest
+
+T = TypeVar("T")
+log = logging.getLogger("noiseproof")
+
+STACK_SIZE = 8  # runs at most: more fill a GPU no better, and what each does by itself overlaps with other stacks
+
+
+class StackPool:
+    """Puts runs of one shape into one stack, until the stack makes its first step."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self.stop = stop
+        self.open: dict[Hashable, RunStack] = {}
+        self.has_stacked = False
+
+    def make_executor(self, stepper: Stepper) -> Executor:
+        """An executor that stacks the run with others of its shape, or one for the run alone where that cannot be."""
+        if stepper.is_plain and obstacle(stepper) in (None, ON_CPU):
+            return Stacked(stepper, self)
+        return make_executor(stepper)
+
+    def stack_for(self, shape: Hashable) -> RunStack:
+        stack = self.open.get(shape)
+        if stack is None or stack.is_closed or len(stack.members) == STACK_SIZE:
+            stack = self.open[shape] = RunStack(self)
+        return stack
+
+
+class Stacked(Graphed):
+    """Executes the steps of one run together with the other runs of its stack; alone once it has left the stack."""
+
+    def __init__(self, stepper: Stepper, pool: StackPool) -> None:
+        super().__init__(stepper)
+        self.pool = pool
+        self.stack: RunStack | None = None  # None before the first step, and once the run goes on alone
+        self.has_joined = False
+        self.position = 0  # steps of the epoch that are done
+        self.pending: int | None = None  # rows of the step that the run waits for; None once it is made
+        self.error: Exception | None = None  # of this run alone, in a step of the stack
+        self.was_stacked = False
+        self.stream: torch.cuda.Stream  # on a GPU, of what this run does between its steps
+        self.stream_is_ahead = False  # whether it has work that the stack's stream must wait for
+
+    def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
+        if self.load_epoch(parts, start) and self.stack is not None:
+            self.stack.graphs.clear()
+        self.stream_is_ahead = True
+        if self.run.device.type == "cuda":
+            self.stream = torch.cuda.current_stream(self.run.device)
+        sizes = list(map(len, parts))
+        self.position, self.pending = start, sizes[start] if start < len(sizes) else None
+        if not self.has_joined:
+            self.has_joined = True
+            self.stack = self.pool.stack_for(
+                (self.stepper.architecture, self.run.num_rows, *sizes, self.run.step, start)
+            )
+            self.stack.members.append(self)
+        if self.stack is not None and not self.stack.is_closed:
+            yield start  # others join before this run is resumed
+        for position in range(start + 1, len(sizes) + 1):
+            while self.pending is not None:
+                if self.stack is not None:
+                    self.stack.advance()
+                else:
+                    self.make_step(self.pending)
+                    self.pending = None
+                if self.pending is not None:
+                    yield self.position
+            if self.error is not None:
+                raise self.error
+            self.count_step(sizes[position - 1])
+            # The next step is pending before the run is resumed, so that one round of all runs makes one step.
+            self.position, self.pending = position, sizes[position] if position < len(sizes) else None
+            yield position
+
+    def close(self) -> None:
+        if self.stack is not None:
+            self.stack.leave(self)
+        super().close()
+
+
+class RunStack:
+    """Runs that make their steps together, until one leaves; the others then form a smaller stack."""
+
+    def __init__(self, pool: StackPool) -> None:
+        self.pool = pool
+        self.members: list[Stacked] = []
+        self.is_closed = False  # from the first step on: no other run can join
+        self.has_changed = True  # since the networks were stacked
+        self.network: Stack | None = None  # None for a single member
+        self.graphs = StepGraphs()
+        self.stream: torch.cuda.Stream | None = None  # of the stacked network
+        self.branches: list[torch.cuda.Stream] = []  # from that stream, one for each member
+
+    def advance(self) -> None:
+        """Make the step that the members wait for, as soon as all of them do."""
+        if any(member.pending is None for member in self.members):
+            return
+        if self.pool.stop.requested and self.members[0].position:
+            return  # all members stop after the same step, so that they can be stacked again
+        self.is_closed = True
+        if self.has_changed:
+            self._form()
+        if not self.members:  # dissolved: each makes this step alone when it is resumed
+            return
+        try:
+            if self.network is not None and self.members[0].run.device.type == "cuda":
+                self._step_on_stream()
+            else:
+                self._make_step()
+        except Exception as error:
+            if self.network is None:
+                raise
+            self._dissolve(error)  # the stack itself failed (no kernel, no memory): each makes this step alone
+            return
+        for member in self.members:
+            member.pending = None
+
+    def leave(self, member: Stacked) -> None:
+        """Go on without ``member``."""
+        if self.network is not None:
+            _synchronize(member.run)  # its tensors are still in use
+        if member.was_stacked:
+            release(member.run.models[0].plain)
+        self.members.remove(member)
+        self.has_changed = True
+        if not self.members:
+            self._unstack()
+
+    def _unstack(self) -> None:
+        self.network = None
+        self.graphs.clear()
+
+    def _form(self) -> None:
+        """Stack the networks of the members."""
+        self._unstack()
+        self.has_changed = False
+        runs = [member.run for member in self.members]
+        if len(runs) == 1:
+            return
+        try:
+            if not self.members[0].was_stacked:
+                two_rows = runs[0].fetch(runs[0].data.x, torch.arange(2), runs[0].normalise)
+                if draws(runs[0].models[0].plain, partial(runs[0].forward, x=two_rows)):
+                    raise Unstackable("its layers draw random numbers")
+            self.network = Stack([run.models[0].plain for run in runs])
+        except Exception as error:
+            self._dissolve(error)
+            return
+        for member in self.members:
+            member.was_stacked = member.stream_is_ahead = True  # the copies made here come before the step
+        self.pool.has_stacked = True
+        log.info("%d runs are stacked into one network", len(runs))
+
+    def _dissolve(self, error: Exception) -> None:
+        """Let every member go on alone, on the stream of its run."""
+        reason = str(error) if isinstance(error, Unstackable) else f"{type(error).__name__}: {error}"
+        log.info("%d runs of one shape are not stacked: %s", len(self.members), " ".join(reason.split())[:200])
+        _synchronize(self.members[0].run)
+        self._unstack()
+        for member in self.members:
+            release(member.run.models[0].plain)
+            member.seek()
+            member.stack = None
+            if member.error is not None:
+                member.pending = None
+        _synchronize(self.members[0].run)
+        self.members = []
+
+    def _step_on_stream(self) -> None:
+        """Make the step after what members did between two epochs, and before what they do next."""
+        self.stream = self.stream or torch.cuda.Stream(self.members[0].run.device)  # type: ignore[no-untyped-call]
+        for member in self.members:
+            if member.stream_is_ahead:
+                self.stream.wait_stream(member.stream)
+                member.stream_is_ahead = False
+        with torch.cuda.stream(self.stream):
+            self._make_step()
+            done = self.stream.record_event()
+        for member in self.members:
+            member.stream.wait_event(done)
+
+    def _make_step(self) -> None:
+        size = self.members[0].pending
+        assert size is not None and all(member.pending == size for member in self.members)
+        network = self.network
+        if network is None:
+            (member,) = self.members
+            member.make_step(size)
+            return
+        kind = size, *(member.phase for member in self.members)
+        runs = [member.run for member in self.members]
+        self.graphs.run(kind, runs, lambda: self._stacked_step(network, size), layers_draw=False)
+
+    def _stacked_step(self, network: Stack, size: int) -> None:
+        """Each member makes its targets, its loss and its update; one network computes the outputs of all."""
+
+        def begin(member: Stacked) -> tuple[Batch, Batch]:
+            batch = member.next_batch(size)
+            member.stepper.begin(batch)
+            return batch, make_targets(batch, member.run, member.stepper.strategies)
+
+        def loss_of(member: Stacked, out: Output) -> tuple[Step, Tensor]:
+            return compute_loss([out], batches[member][1], member.run, member.stepper.strategies)
+
+        def finish(member: Stacked) -> None:
+            member.stepper.finish(batches[member][0], losses[member][0])
+
+        is_eager = not self.graphs.is_capturing
+        backups = [(value, value.clone()) for value in self._written(network)] if is_eager else []
+        batches = self._for_each(begin)
+        network.zero_grad()
+        first, count = self.members[0].run, len(self.members)
+        filler = next(iter(batches.values()))[1].x  # in place of the inputs of a member that has failed
+        x = torch.cat([batches[member][1].x if member in batches else filler for member in self.members])
+        try:
+            columns = ([None] * count if v is None else v.chunk(count) for v in first.forward(network, x))
+            outs = [Output(*fields) for fields in zip(*columns, strict=True)]
+            losses = self._for_each(loss_of, outs)
+            first.fabric.backward(torch.stack([loss for _, loss in losses.values()]).sum())
+        except Exception:
+            for value, backup in backups:
+                value.copy_(backup)
+            raise
+        network.share_gradients()
+        self._for_each(finish)
+        if is_eager:
+            for member in self.members:
+                member.run.random.note_draws()
+
+    def _written(self, network: Stack) -> Iterator[Tensor]:
+        """What a step writes before its gradients are known: a member may have to make the step again, alone."""
+        yield from network.buffers()
+        for strategy in (strategy for member in self.members for strategy in member.stepper.strategies):
+            if strategy.overrides("targets", "outputs", "revise"):
+                yield from (value for value in strategy.state_dict().values() if isinstance(value, Tensor))
+
+    def _for_each(self, work: Callable[..., T], *values: Sequence[Any]) -> dict[Stacked, T]:
+        """``work`` of every member with its ``values``; on a GPU side by side, since these are many small kernels.
+
+        A member that fails fails alone: the step of the others goes on, and the error is raised when it is resumed.
+        """
+        results: dict[Stacked, T] = {}
+        while self.stream is not None and len(self.branches) < len(self.members):  # another pool than that of the runs
+            self.branches.append(torch.cuda.Stream(self.stream.device, priority=-1))  # type: ignore[no-untyped-call]
+        for i, member in enumerate(self.members):
+            if member.error is not None:
+                continue
+            if self.stream is not None:
+                self.branches[i].wait_stream(self.stream)
+            try:
+                with torch.cuda.stream(None if self.stream is None else self.branches[i]):
+                    results[member] = work(member, *(value[i] for value in values))
+            except Exception as error:
+                if self.graphs.is_capturing:
+                    raise
+                member.error = error
+        if not results:
+            raise RuntimeError("All members of a stack have failed.")
+        if self.stream is not None:
+            for branch in self.branches[: len(self.members)]:
+                self.stream.wait_stream(branch)
+        return results
+
+
+def _synchronize(run: Run) -> None:
+    if run.device.type == "cuda":
+        torch.cuda.synchronize(run.device)

@@ -1,0 +1,79 @@
+"""Divergence: a run whose loss or weights are not finite ends with the step, the likely cause and a way back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from noiseproof.losses.base import NotFinite
+from noiseproof.strategies import Batch, Run, Step
+from noiseproof.train.checkpoint import latest
+from noiseproof.train.task import find_nonfinite
+
+CHECK_EVERY = 50  # steps after which several processes compare whether their losses are finite
+
+
+class Diverged(RuntimeError):
+    """Loss or weights are not finite."""
+
+
+class DivergenceGuard:
+    """Counts the steps up to the first loss that is not finite, on the device, and raises ``Diverged``."""
+
+    def __init__(self, run: Run, folder: Path | None) -> None:
+        self.run, self.folder = run, folder
+        self.total = torch.zeros((), dtype=torch.float64, device=run.device)  # of all losses: once NaN, it stays NaN
+        self.good_steps = torch.zeros((), dtype=torch.int64, device=run.device)
+
+    def restore(self) -> None:
+        """Count from the step of the run, which a checkpoint has set."""
+        self.good_steps.fill_(self.run.step)
+
+    def observe(self, batch: Batch, step: Step) -> None:
+        """Count a step, without waiting for the device."""
+        self.total += step.losses.sum()
+        self.good_steps += self.total * 0 == 0
+
+    def observe_weights(self) -> None:
+        """Discount the last step where it left weights that are not finite, which only the next loss would show."""
+        values = [v for model in self.run.models for v in model.plain.state_dict().values() if v.is_floating_point()]
+        bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
+        self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
+
+    def check_step(self) -> None:
+        """Check after every step on a CPU, where it is free; several processes now and then; a GPU not at all."""
+        one_process = self.run.processes.world_size == 1
+        if self.run.device.type == "cpu" if one_process else self.run.step % CHECK_EVERY == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Raise ``Diverged`` where a loss was not finite, with the likely cause."""
+        good_steps = -int(self.run.processes.max(-self.good_steps))
+        if good_steps == self.run.step:
+            return
+        if where := find_nonfinite(self.run.data.x):
+            raise self.error(good_steps, f"Nor are the inputs, in {where}. Drop the row, or fill it in.")
+        lr = float(self.run.models[0].optimizer.param_groups[0]["lr"])
+        noisy = [str(strategy) for strategy in self.run.strategies if "sigma" in strategy.parameters]
+        causes = [f"a learning rate too large ({lr:g})", *(f"too much noise ({strategy})" for strategy in noisy)]
+        raise self.error(good_steps, f"Likely: {' or '.join(causes)}. Lower it, or clip gradients.")
+
+    def error(self, good_steps: int, cause: str) -> Diverged:
+        """The error of a run that diverged after ``good_steps``."""
+        last = None if self.folder is None else latest(self.folder / "checkpoints")
+        return Diverged(
+            f"Loss or weights are not finite at step {good_steps + 1} (epoch {self.run.epoch + 1}). {cause} "
+            + (f"The last good checkpoint is {last}." if last else "No checkpoint was saved.")
+        )
+
+    @contextmanager
+    def losses_checked(self) -> Iterator[None]:
+        """Raise ``Diverged`` where a loss itself finds that it is not finite."""
+        try:
+            yield
+        except NotFinite as error:
+            raise self.error(self.run.step, str(error)) from error
