@@ -176,8 +176,9 @@ def test_what_an_optimiser_remembers_lies_as_its_weights_do(
     optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fused optimisers refuse all else; on a GPU, where they run, convolutions have their channels last."""
-    last = lambda self, model: model.to(memory_format=torch.channels_last)  # noqa: E731
-    monkeypatch.setattr(Run, "_laid_out", last)
+    add = Run.add
+    last = lambda run, model, build: add(run, model.to(memory_format=torch.channels_last), build)  # noqa: E731
+    monkeypatch.setattr(Run, "add", last)
     settings = replace(SETTINGS, model="lenet5", optimizer=optimizer)
     with pytest.raises(Interrupted):
         train(task(), "ce", settings, out=tmp_path, max_steps=4)
