@@ -177,7 +177,7 @@ def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
     [
         ([0, 1], [[0.5, 0.5]], "of the same rows"),
         ([2], [[0.5, 0.5]], "labels in 0 … 1"),
-        ([0], [[2.0, -1.0]], "sum to one. Apply a softmax"),
+        ([0], [[2.0, -1.0]], "sum to one.* Apply softmax"),
         ([0.5], [[0.5, 0.5]], "labels in 0 … 1"),
         ([], np.zeros((0, 2)), "at least one"),
     ],

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from noiseproof.analysis.figure import Figure, Layer, Missing
 from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import parse_call
+from noiseproof.core.probs import check_probabilities
 from noiseproof.data.base import derive_generator, shuffled, take
 from noiseproof.noise.human import CIFAR10N
 from noiseproof.strategies import predict_log_probs
@@ -62,8 +63,7 @@ def _check(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
             f"Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got {y.shape} and {p.shape}."
         )
     _check_classes("labels", y, p.shape[1])
-    if not (np.all(p >= 0) and np.allclose(p.sum(1), 1, atol=1e-3)):
-        raise ValueError("Expected rows of pred_probs to be probabilities that sum to one. Apply a softmax to logits.")
+    check_probabilities("pred_probs", p)
     return y, p
 
 

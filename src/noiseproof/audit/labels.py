@@ -18,6 +18,7 @@ from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, rate_interval
 from noiseproof.audit.judge.posterior import SMALL, ClassNoise, NoisyRows, fit_class_noise, reduce_posterior
 from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
 from noiseproof.core.checks import check_count
+from noiseproof.core.probs import check_probabilities
 
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
 MIN_TRUSTED = 20  # rows that suffice to fit β
@@ -204,12 +205,7 @@ def _checked(labels: Any, pred_probs: Any) -> tuple[Tensor, Tensor]:
     """Labels (N,) int64 and probabilities (N, K) float32 whose rows sum to one."""
     if pred_probs is None:
         raise ValueError("Expected `pred_probs` (N, K) or `evidence`, got neither. cross_validate makes evidence.")
-    probs = torch.as_tensor(np.asarray(pred_probs)).to(torch.float32)
-    if probs.dim() != 2 or len(probs) == 0 or probs.shape[1] < 2:
-        raise ValueError(
-            f"Expected `pred_probs` of shape (N, K) with at least two classes, got {tuple(probs.shape)}. "
-            "Of one probability p a row, make the columns 1 − p and p."
-        )
+    probs = check_probabilities("pred_probs", np.asarray(pred_probs), tolerance=0.02, dtype=torch.float32)
     given = np.asarray(labels)
     if given.ndim != 1 or len(given) != len(probs):
         raise ValueError(f"Expected `labels` of shape ({len(probs)},), one for each row, got {given.shape}.")
@@ -221,15 +217,7 @@ def _checked(labels: Any, pred_probs: Any) -> tuple[Tensor, Tensor]:
             f"Expected labels in 0 … {probs.shape[1] - 1}, the columns of `pred_probs`, "
             f"got {int(y.min())} … {int(y.max())}."
         )
-    total = probs.sum(1)
-    sound = torch.isfinite(total) & (probs.amin(1) >= 0) & ((total - 1).abs() < 0.02)
-    if not bool(sound.all()):
-        row = int((~sound).nonzero()[0])
-        raise ValueError(
-            f"Expected rows of `pred_probs` to be probabilities that sum to one, row {row} is not "
-            f"({int((~sound).sum())} of {len(probs)} rows). Apply softmax to scores."
-        )
-    return y, probs / total[:, None]
+    return y, probs / probs.sum(1, keepdim=True)
 
 
 def _mask(name: str, rows: Any, num_rows: int) -> Tensor:

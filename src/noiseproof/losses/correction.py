@@ -13,6 +13,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_number, check_transition
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
+from noiseproof.core.probs import check_probabilities
 from noiseproof.losses.base import Kind, Loss, countable, register
 
 WRITTEN_OUT = 20  # classes up to which a spec holds all of T
@@ -135,11 +136,7 @@ def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> 
     tensor([[0.9000, 0.1000],
             [0.2000, 0.8000]], dtype=torch.float64)
     """
-    probs = torch.as_tensor(pred_probs, dtype=torch.float64).detach().cpu()
-    if probs.dim() != 2 or probs.shape[0] < 1 or probs.shape[1] < 2:
-        raise ValueError(f"Expected `pred_probs` of shape (N, K) with K ≥ 2, got {tuple(probs.shape)}.")
-    if not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()) or bool((probs.sum(1) - 1).abs().max() > 1e-3):
-        raise ValueError("Expected rows of `pred_probs` to be probabilities that sum to one. Apply softmax to logits.")
+    probs = check_probabilities("pred_probs", pred_probs)
     trusted = probs
     if percentile is not None:
         quantile = check_number("percentile", percentile, "(0, 100]", 0, 100) / 100

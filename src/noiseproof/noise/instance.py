@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.probs import check_probabilities
 from noiseproof.noise.base import NoiseModel, NoisyLabels, check_rate, register, uniform, whole
 
 ROWS_AT_ONCE = 2048  # of features held in float64
@@ -38,7 +39,7 @@ class Chen(NoiseModel):
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
     ) -> NoisyLabels:
-        probs = _check_predictions("features", features, num_classes)
+        probs = check_probabilities("features", features, num_classes)
         doubt, rival = probs.scatter(1, clean[:, None], -1).max(1)  # (N,)
         flipped = doubt.argsort(descending=True, stable=True)[: whole(self.rate * len(clean))]
         given = clean.clone()
@@ -66,7 +67,7 @@ class PredictionAverage:
 
     def update(self, probs: Tensor, index: Any = None) -> None:
         """Add the softmax outputs of all samples in order, or of those at ``index``."""
-        probs = _check_predictions("probs", probs, self._sum.shape[1])
+        probs = check_probabilities("probs", probs, self._sum.shape[1])
         rows = torch.arange(len(self._sum)) if index is None else torch.as_tensor(index, dtype=torch.int64).cpu()
         if rows.shape != probs.shape[:1]:
             raise ValueError(f"Expected `probs` with {len(rows)} rows, one for each sample, got {len(probs)}.")
@@ -157,16 +158,3 @@ class Xia(NoiseModel):
                     )
                 scores[rows] = part
         return scores
-
-
-def _check_predictions(name: str, predictions: Any, num_classes: int) -> Tensor:
-    probs: Tensor = torch.as_tensor(predictions, dtype=torch.float64).detach().cpu()
-    if probs.dim() != 2 or probs.shape[1] != num_classes:
-        raise ValueError(f"Expected `{name}` of shape (N, {num_classes}), got {tuple(probs.shape)}.")
-    sound = torch.isfinite(probs).all(1) & (probs >= 0).all(1) & ((probs.sum(1) - 1).abs() < 1e-3)
-    if not bool(sound.all()):
-        row = int((~sound).nonzero()[0])
-        raise ValueError(
-            f"Expected rows of `{name}` to be probabilities that sum to one, row {row} is not. Apply softmax to logits."
-        )
-    return probs

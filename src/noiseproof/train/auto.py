@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noiseproof.core.probs import confident_counts, mean_label_probability
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.images import read_batches
 from noiseproof.train.task import BLOCK, Task, blocks
@@ -57,13 +58,10 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     rows = shuffled(len(data), derive_generator(seed, 2))[:LOOKED_AT]
     y = data.given[rows]
     p = leave_one_out(squared_distances(_inputs(task, rows)), y, num_classes).clamp_min(0)
-    onehot = F.one_hot(y, num_classes).double()
-    count = onehot.sum(0)
-    typical = (p * onehot).sum(0) / count.clamp_min(1)  # (K,): p of the given label, on average over its rows
-    candidate = (p >= typical * (1 - 1e-9)) & (count > 0)  # where all rows are alike, rounding must not decide
-    sure = candidate.any(1)
-    joint = onehot[sure].T @ F.one_hot(torch.where(candidate, p, -1.0).argmax(1)[sure], num_classes).double()
-    given = joint.sum(1)
+    threshold = mean_label_probability(y, p) * (1 - 1e-9)  # where all rows are alike, rounding must not decide
+    joint = confident_counts(y, p, threshold)
+    count = torch.bincount(y, minlength=num_classes).double()
+    given = joint.sum(0)
     right = joint.diagonal() / given.clamp_min(1)
     return float(1 - (right * count)[given > 0].sum() / count[given > 0].sum())
 

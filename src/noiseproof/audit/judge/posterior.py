@@ -23,6 +23,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from noiseproof.core.probs import confident_counts, mean_label_probability
+
 BETAS = (0.7, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 EM_ROUNDS = 3  # T ranks best after three
 SAMPLE = 10_000  # rows that β and the rates are estimated on
@@ -144,23 +146,9 @@ def confident_joint(labels: Tensor, probs: Tensor, *, confident: bool = True) ->
     Confidently: p_i is at least the mean p_i of the rows with label i; of several such classes, the most likely one.
     Without ``confident`` every row counts, for the class whose p_i is largest relative to that mean.
     """
-    K = probs.shape[1]
-    count = torch.bincount(labels, minlength=K).double()
-    self_confidence = probs.gather(1, labels[:, None])[:, 0].double()
-    threshold = torch.full((K,), torch.inf, dtype=torch.float64)
-    present = count > 0
-    threshold[present] = (torch.zeros_like(count).index_add_(0, labels, self_confidence) / count)[present] - 1e-6
-    pairs = torch.zeros(K * K, dtype=torch.float64)
-    for rows in blocks(probs):
-        p = probs[rows].double()
-        if confident:
-            p[p < threshold] = -1
-        else:
-            p /= threshold
-        value, likeliest = p.max(1)
-        counted = value >= 0
-        pairs += torch.bincount(likeliest[counted] * K + labels[rows][counted], minlength=K * K)
-    joint = pairs.view(K, K)
+    threshold = mean_label_probability(labels, probs) - 1e-6
+    joint = confident_counts(labels, probs, threshold, relative=not confident)
+    count = torch.bincount(labels, minlength=len(joint)).double()
     joint.diagonal().clamp_(min=1)
     return joint.mul_(count / joint.sum(0) / len(labels))
 
