@@ -1,4 +1,4 @@
-"""What every source of data returns: inputs, labels, the names of the classes, and what there is to say about them."""
+"""What every source of data returns: inputs, labels, names of the classes and notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from noiseproof.noise.base import as_generator, uniform
 
 
 class LazyInputs(Protocol):
-    """Inputs that are read when they are asked for, so that a set larger than memory can be used like a tensor."""
+    """Inputs that are read on access, so that a dataset larger than memory can be used like a tensor."""
 
     def __len__(self) -> int: ...
 
@@ -26,7 +26,7 @@ class LazyInputs(Protocol):
 
 
 class Encoder(Protocol):
-    """Turns new rows of a user's own data into inputs, exactly as the training rows were."""
+    """Encodes new rows of a user's data in the same way as the training rows."""
 
     def encode(self, rows: Any) -> Tensor: ...
 
@@ -46,23 +46,23 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
 
 
 def derive_seeds(n: int, *numbers: int) -> list[int]:
-    """``n`` seeds that depend on all ``numbers`` and are none of them."""
+    """``n`` seeds that depend on all ``numbers`` and differ from them."""
     state = np.random.SeedSequence(numbers).generate_state(n, np.uint64) >> np.uint64(1)
     return [int(seed) for seed in state]
 
 
 def derive_seed(*numbers: int) -> int:
-    """A seed that depends on all ``numbers`` and is none of them."""
+    """A seed that depends on all ``numbers`` and differs from them."""
     return derive_seeds(1, *numbers)[0]
 
 
 def derive_generator(*numbers: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator that depends on ``numbers`` and shares nothing with one that was seeded with any of them."""
+    """A generator seeded by ``derive_seed``: independent of generators seeded with any of the ``numbers``."""
     return torch.Generator(device).manual_seed(derive_seed(*numbers))
 
 
 def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> Tensor:
-    """0 … n−1 in an order that is the same on every machine, which ``torch.randperm`` does not promise."""
+    """A random permutation of 0 … n−1, the same on every machine, which ``torch.randperm`` does not guarantee."""
     return uniform(generator, n).to(device).argsort(stable=True)
 
 
@@ -70,10 +70,10 @@ def shuffled(n: int, generator: torch.Generator, device: torch.device | str = "c
 class Split:
     """One part of a dataset: inputs and the labels that came with them."""
 
-    x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)), or rows read when asked for
+    x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)) or lazy inputs
     y: Tensor  # (N,) int64
     clean: Tensor | None = None  # (N,) int64: the true labels where they are known
-    raw: Sequence[str] | None = None  # what a person should see of each row: its text, its file name
+    raw: Sequence[str] | None = None  # how to show each row to a person: its text, its file name
 
     def __post_init__(self) -> None:
         _check_lengths(self.x, {"label": self.y, "clean label": self.clean, "raw": self.raw})
@@ -89,7 +89,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A named dataset. ``train`` may be noisy; the labels of the other parts are as good as its makers got them."""
+    """A named dataset; the labels of ``train`` may be noisy."""
 
     name: str
     classes: tuple[str, ...]
@@ -98,8 +98,8 @@ class Dataset:
     validation: Split | None = None
     trusted: Split | None = None  # a small clean set that a method may train on
     encoder: Encoder | None = None
-    notes: tuple[str, ...] = ()  # what a user should know about their data, one sentence each
-    spec: str = ""  # by which ``get_dataset`` loads it again
+    notes: tuple[str, ...] = ()  # what a user should know about the data, one sentence each
+    spec: str = ""  # from which ``get_dataset`` loads it again
 
     def __post_init__(self) -> None:
         for split in (self.train, self.test, self.validation, self.trusted):
@@ -113,13 +113,13 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class NoisyData:
-    """A training set whose labels are given, once and for all; reading a row never shows its clean label."""
+    """A training set with fixed given labels; indexing never returns a clean label."""
 
     x: Inputs  # (N, …)
     given: Tensor  # (N,) int64: the labels to train on
     classes: tuple[str, ...]
-    index: Tensor  # (N,) int64: the row of the source each row came from
-    clean: Tensor | None = None  # (N,) int64: the true labels where known, −1 for an input of no class
+    index: Tensor  # (N,) int64: the row number of each row in the source
+    clean: Tensor | None = None  # (N,) int64: the true labels if known, −1 for inputs of no class
     raw: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -139,16 +139,16 @@ class NoisyData:
 
     @property
     def is_flipped(self) -> Tensor | None:
-        """Where the given label is not the clean one, (N,) bool; None where the truth is not known."""
+        """Whether the given label differs from the clean one, (N,) bool; None if the truth is unknown."""
         return None if self.clean is None else self.given != self.clean
 
     @property
     def rate(self) -> float | None:
-        """The realised noise rate; None where the truth is not known."""
+        """The realised noise rate; None if the truth is unknown."""
         return None if self.is_flipped is None else float(self.is_flipped.double().mean())
 
     def subset(self, index: Tensor) -> NoisyData:
-        """The rows ``index``, which keep their number in the source."""
+        """The rows ``index``, with their row numbers in the source."""
         return replace(
             self,
             x=take(self.x, index),
@@ -159,7 +159,7 @@ class NoisyData:
         )
 
     def to(self, device: torch.device | str) -> NoisyData:
-        """The same data on ``device``: images stay bytes there; rows that are read when asked for stay on disk."""
+        """The same data on ``device``; images stay uint8, lazy inputs stay on disk."""
         return replace(
             self,
             x=self.x.to(device) if isinstance(self.x, Tensor) else self.x,
@@ -169,20 +169,20 @@ class NoisyData:
         )
 
     def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
-        """Training part and noisy validation part, at random (the LN paper validates on 10 % of the noisy labels).
+        """A random split into training and noisy validation part (the LN paper validates on 10 % of the noisy labels).
 
-        Rows of one ``index``, the labels that several annotators gave to a sample, go to the same part.
+        Rows with the same ``index``, the labels of several annotators for one sample, go to the same part.
         """
         _, first, inverse = np.unique(self.index.cpu().numpy(), return_index=True, return_inverse=True)
-        samples, row = np.unique(first[inverse], return_inverse=True)  # in their order here: row i is often sample i
-        held = round(len(samples) * check_number("validation", validation, "(0, 1)", 0, 1))
-        if not 0 < held < len(samples):
-            raise ValueError(f"Expected rows in both parts, got {held} of {len(samples)} samples to validate on.")
-        # The numbers that flipped the labels must not choose the rows: one seed for both would hold out flips only.
+        samples, sample_of_row = np.unique(first[inverse], return_inverse=True)  # in order of first occurrence
+        num_held = round(len(samples) * check_number("validation", validation, "(0, 1)", 0, 1))
+        if not 0 < num_held < len(samples):
+            raise ValueError(f"Expected rows in both parts, got {num_held} of {len(samples)} samples to validate on.")
+        # Not from the random numbers that flipped the labels: with one seed for both, only flips would be held out.
         key = int(torch.randint(2**62, (), generator=as_generator(generator)))
         is_held = torch.zeros(len(samples), dtype=torch.bool)
-        is_held[shuffled(len(samples), derive_generator(key))[:held]] = True
-        is_held = is_held[torch.from_numpy(row)]
+        is_held[shuffled(len(samples), derive_generator(key))[:num_held]] = True
+        is_held = is_held[torch.from_numpy(sample_of_row)]
         return self.subset((~is_held).nonzero().flatten()), self.subset(is_held.nonzero().flatten())
 
 
@@ -194,10 +194,11 @@ def corrupt(
     features: Tensor | None = None,
     foreign: Tensor | None = None,
 ) -> NoisyData:
-    """Give the training set its labels, once: those it came with, or those a noise model makes of them.
+    """The training set with its own labels, or with the labels of a noise model, which is applied once.
 
-    The truth is the source's clean labels where it has any, else the labels that noise was added to. ``features``
-    are what instance-dependent noise looks at (by default x), ``foreign`` the images that open-set noise puts in.
+    The clean labels are those of the source if it has any, else the labels that noise was added to. ``features``
+    are the input of instance-dependent noise (by default x), ``foreign`` the images of another dataset that open-set
+    noise inserts.
     """
     split = data.train
     if noise is None or str(noise) == "none":
@@ -206,22 +207,22 @@ def corrupt(
     if features is None and isinstance(split.x, Tensor) and model.needs == "inputs":
         features = split.x
     noisy = model.corrupt(split.y, generator=generator, features=features, num_classes=data.num_classes)
-    rows = torch.arange(len(split)) if noisy.index is None else noisy.index  # several annotators repeat a row
+    index = torch.arange(len(split)) if noisy.index is None else noisy.index  # several annotators repeat a row
     clean = noisy.clean
-    if split.clean is not None:  # labels that were noisy before (human ones, say) keep their own truth
-        clean = torch.where(clean == split.y[rows], split.clean[rows], clean)
+    if split.clean is not None:  # the labels were noisy before, such as human ones
+        clean = torch.where(clean == split.y[index], split.clean[index], clean)
     x = split.x
     if isinstance(noisy, OpenSetLabels):
         if foreign is None:
             raise ValueError(
-                f"Expected `foreign` images, by which {model} replaces some of those of {data.name}, got none. "
-                "Give those of another dataset: --foreign DATASET on the command line, `foreign` in an experiment."
+                f"Expected `foreign` images, with which {model} replaces images of {data.name}, got none. "
+                "Pass those of another dataset: --foreign DATASET on the command line, `foreign` in an experiment."
             )
         if not isinstance(x, Tensor):
             raise ValueError(
-                f"Expected images in memory, of which {model} replaces some by `foreign` ones, got files in "
+                f"Expected images in memory, some of which {model} replaces with `foreign` ones, got files in "
                 f"{data.name}. Use a dataset such as cifar10."
             )
         x = noisy.apply(x, foreign)
     given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
-    return replace(given if noisy.index is None else given.subset(rows), given=noisy.given, clean=clean)
+    return replace(given if noisy.index is None else given.subset(index), given=noisy.given, clean=clean)

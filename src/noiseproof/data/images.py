@@ -1,4 +1,4 @@
-"""Image files that are decoded when they are asked for, so that a million of them need no memory."""
+"""Image files that are decoded on access, so that a million of them need no memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count, check_word
-from noiseproof.data.base import Dataset, Inputs, LazyInputs, NoisyData, Split
+from noiseproof.data.base import Dataset, Inputs, NoisyData, Split
 from noiseproof.data.labels import NUMBER, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
 
 Fit = Literal["crop", "squash"]
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format whose reader starts another program
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format whose decoder starts another program
 PARTS = {"train": "train", "test": "test", "trusted": "trusted"} | dict.fromkeys(
     ("val", "valid", "validation"), "validation"
 )
@@ -32,26 +32,26 @@ TURNS = {  # by EXIF's orientation
 
 
 def to_rgb(image: Any) -> Any:
-    """A PIL image in RGB as it is meant to be seen: upright, 16 bits as 8, what is transparent on white."""
+    """A PIL image in RGB as viewers show it: upright, 16 bits reduced to 8, transparency on white."""
     from PIL import ExifTags, Image
 
-    image.load()  # which turns a TIFF
+    image.load()  # rotates a TIFF
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
-    except Exception:  # PIL raises many kinds of error on damaged EXIF, and the picture is as good without
+    except Exception:  # PIL raises many kinds of error on damaged EXIF data, which is not needed
         turn = None
-    if image.mode.startswith("I"):  # 16 bits: PIL would make 255 of everything above it
-        deep = np.asarray(image)
-        image = Image.fromarray((deep >> 8 if deep.max() > 255 else deep).clip(0, 255).astype(np.uint8))
+    if image.mode.startswith("I"):  # 16 bits, which PIL would clip at 255
+        values = np.asarray(image)
+        image = Image.fromarray((values >> 8 if values.max() > 255 else values).clip(0, 255).astype(np.uint8))
     elif image.mode == "F":
-        raise ValueError("pixels that are real numbers, whose range nobody knows")
-    if "A" in image.getbands() or "transparency" in image.info:  # PIL alone would show what lies below, often black
+        raise ValueError("real-valued pixels of unknown range")
+    if "A" in image.getbands() or "transparency" in image.info:  # PIL alone would show the pixels below, often black
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     image = image.convert("RGB")
-    image.info = {}  # it is upright now, and a file of it tells nothing but its pixels
+    image.info = {}  # the orientation is applied below, and saved files must not leak metadata
     return image if turn is None else image.transpose(Image.Transpose[turn])
 
 
@@ -71,28 +71,27 @@ def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
 
 
 def decode(source: Path | bytes, size: int | None, fit: Fit = "crop", name: object = None) -> Tensor:
-    """Decode an image file, or its bytes, to uint8 (3, H, W)."""
+    """An image file, or its bytes, decoded to uint8 (3, H, W)."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
             return to_pixels(image, size, fit)
-    # PIL raises many kinds of error on damaged files.
-    except Exception as error:
+    except Exception as error:  # PIL raises many kinds of error on damaged files
         raise ValueError(
             f"Expected an image in {name or source}, got {type(error).__name__}: {error}. "
-            "Replace the file, or take it out of the list."
+            "Replace the file, or remove it from the list."
         ) from error
 
 
 class ImageFiles:
-    """Images on disk as rows: ``files[i]`` is uint8 (3, size, size), decoded now."""
+    """Images on disk as lazy inputs: ``files[i]`` decodes one to uint8 (3, size, size)."""
 
     def __init__(self, root: PathLike, names: Iterable[str], *, size: int = 256, fit: Fit = "crop") -> None:
         self.root = Path(root)
         self.size = check_count("size", size, 1)
         self.fit: Fit = check_word("fit", fit, get_args(Fit))
-        # One buffer instead of a million strings, whose reference counts would copy memory into every worker.
+        # One buffer: the reference counts of a million strings would copy memory into every worker.
         self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
 
     def __len__(self) -> int:
@@ -122,36 +121,26 @@ def stream(
 ) -> DataLoader[tuple[Tensor, Tensor, Tensor]]:
     """Batches of inputs, given labels and row numbers, read by ``workers`` processes; in order without a sampler."""
     return DataLoader(
-        data,  # type: ignore[arg-type]  # anything with a length and rows will do
+        data,  # type: ignore[arg-type]  # has a length and items, which is all that is needed
         batch_size=batch_size,
         sampler=sampler,
         num_workers=workers,
         drop_last=drop_last,
         persistent_workers=workers > 0,
-        generator=torch.Generator(),  # without its own it would draw from the global one
+        generator=torch.Generator(),  # otherwise it draws from the global one
     )
 
 
-class _Raw:
-    """Lazy inputs as a ``DataLoader`` takes them."""
-
-    def __init__(self, x: LazyInputs) -> None:
-        self.x = x
-
-    def __getitem__(self, i: int) -> Tensor:
-        return self.x[i]
-
-
 def read_batches(x: Inputs, parts: Sequence[Tensor], workers: int = 0) -> Iterator[Tensor]:
-    """The raw inputs of each part's rows, in order; what lies on disk is read by ``workers`` processes."""
+    """The raw inputs of the rows of each part, in order; lazy inputs are read by ``workers`` processes."""
     if isinstance(x, Tensor):
-        yield from (x[rows.to(x.device)] for rows in parts)
+        yield from (x[index.to(x.device)] for index in parts)
     else:
         yield from DataLoader(
-            _Raw(x),  # type: ignore[arg-type]  # rows are all it needs
-            batch_sampler=[rows.tolist() for rows in parts],
+            x,  # type: ignore[arg-type]  # has a length and items, which is all that is needed
+            batch_sampler=[index.tolist() for index in parts],
             num_workers=workers,
-            generator=torch.Generator(),  # without its own it would draw from the global one
+            generator=torch.Generator(),  # otherwise it draws from the global one
         )
 
 
@@ -169,7 +158,7 @@ def _list_folder(root: Path, classes: tuple[str, ...]) -> tuple[list[str], list[
 
 
 def _walk(root: Path, folder: str) -> Iterator[str]:
-    """The files below ``folder``; links to files are followed, links to folders are not: they may go in circles."""
+    """The files below ``folder``; links to folders are not followed, as they may be circular."""
     for entry in os.scandir(root / folder):
         if entry.is_file():
             yield f"{folder}/{entry.name}"
@@ -181,11 +170,6 @@ def _subfolders(root: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _in_order(names: list[str]) -> tuple[str, ...]:
-    """Names as they are, since folders are found by them; in the order of numbers where all are numbers."""
-    return tuple(sorted(names, key=float) if all(map(NUMBER.fullmatch, names)) else names)
-
-
 @DATASETS.register("folder")
 def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> Dataset:
     """Images in (or below) one folder per class, which may lie in ``train/``, ``val/``, ``test/`` and ``trusted/``."""
@@ -194,15 +178,17 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
         raise FileNotFoundError(f"Expected a folder of images at {root}, found none.")
     parts = {"train": root}
     notes: list[str] = []
-    if (root / "train").is_dir() and _subfolders(root / "train"):  # else it is a class of railway pictures
-        found = [name for name in _subfolders(root) if name in PARTS]
-        if len(same := [name for name in found if PARTS[name] == "validation"]) > 1:
+    if (root / "train").is_dir() and _subfolders(root / "train"):  # otherwise a class is called train
+        part_folders = [name for name in _subfolders(root) if name in PARTS]
+        if len(same := [name for name in part_folders if PARTS[name] == "validation"]) > 1:
             raise ValueError(
                 f"Expected one folder to validate on in {root}, got {' and '.join(same)}. Move all but one elsewhere."
             )
-        parts = {PARTS[name]: root / name for name in found}
+        parts = {PARTS[name]: root / name for name in part_folders}
         notes += [f"The folder {name} beside train was left out." for name in _subfolders(root) if name not in PARTS]
-    classes = _in_order(_subfolders(parts["train"]))
+    classes = tuple(_subfolders(parts["train"]))
+    if all(map(NUMBER.fullmatch, classes)):
+        classes = tuple(sorted(classes, key=float))
     splits: dict[str, Split] = {}
     for part, folder in parts.items():
         names, labels, skipped = _list_folder(folder, classes)

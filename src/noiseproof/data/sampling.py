@@ -1,4 +1,4 @@
-"""Which rows an epoch sees, where that is not every row once."""
+"""Sampling of the rows of an epoch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from noiseproof.data.base import derive_generator, shuffled
 
 
 class ClassBalanced(Sampler[int]):
-    """As many rows of each given class in every epoch, in random order.
+    """The same number of rows of each given class in every epoch, in random order.
 
     SLN paper, section 4.4, on Clothing1M: ``per_class=18976`` (its smallest class; the LN paper does the same).
-    NAL paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to classes drawn at random.
-    No row comes twice unless its class is too small; then all its rows come equally often, but for the last round.
-    An epoch's rows depend on the seed and its number only.
+    NAL paper, B.3: 2000 batches of 64 an epoch, ``total=2000 * 64``; a remainder goes to random classes.
+    Rows repeat only in classes that are too small, there equally often up to one. The rows of an epoch depend only on
+    the seed and the epoch.
     """
 
     def __init__(
@@ -29,14 +29,15 @@ class ClassBalanced(Sampler[int]):
         if len(labels) == 0:
             raise ValueError("Expected at least one label to draw rows by, got none.")
         by_class = torch.split(labels.argsort(stable=True), torch.bincount(labels).tolist())
-        self.members = [rows for rows in by_class if len(rows)]  # classes without rows have no share
-        each = len(self.members)
-        self.total = each * check_count("per_class", per_class, 1) if total is None else check_count("total", total, 1)
+        self.members = [indices for indices in by_class if len(indices)]  # of the classes that have rows
+        if total is None:
+            total = len(self.members) * check_count("per_class", per_class, 1)
+        self.total = check_count("total", total, 1)
         self.seed = seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration draws."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -46,16 +47,14 @@ class ClassBalanced(Sampler[int]):
         return iter(self.draw(self.epoch).tolist())
 
     def draw(self, epoch: int) -> Tensor:
-        """The rows of ``epoch``, (total,) int64."""
+        """The row numbers of ``epoch``, (total,) int64."""
         generator = derive_generator(self.seed, epoch)
-        share, rest = divmod(self.total, len(self.members))
-        favoured = set(shuffled(len(self.members), generator)[:rest].tolist())
+        share, remainder = divmod(self.total, len(self.members))
+        gets_one_more = set(shuffled(len(self.members), generator)[:remainder].tolist())
         parts = []
-        for k, rows in enumerate(self.members):
-            wanted = share + (k in favoured)
-            rounds = -(-wanted // len(rows))
-            parts.append(
-                torch.cat([rows[shuffled(len(rows), generator)] for _ in range(rounds)] or [rows[:0]])[:wanted]
-            )
+        for k, members in enumerate(self.members):
+            count = share + (k in gets_one_more)
+            rounds = [members[shuffled(len(members), generator)] for _ in range(-(-count // len(members)))]
+            parts.append(torch.cat([members[:0], *rounds])[:count])
         drawn = torch.cat(parts)
         return drawn[shuffled(len(drawn), generator)]

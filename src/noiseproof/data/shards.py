@@ -1,4 +1,4 @@
-"""WebDataset shards: tar files of ``KEY.jpg`` beside ``KEY.cls``, read from front to back and split over a cluster."""
+"""WebDataset shards: tar files of ``KEY.jpg`` and ``KEY.cls``, read sequentially and split over a cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from noiseproof.data.images import SUFFIXES, Fit, ImageFiles, decode
 from noiseproof.data.sources import PathLike
 
 LARGEST_MEMBER = 256 * 2**20  # bytes; no photograph is larger
-AGAIN = "Copy the shard again, or take it out of the list."
+AGAIN = "Copy the shard again, or remove it from the list."
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Key and suffix of every plain file: ``train/0012.jpg`` has the key ``train/0012``."""
+    """Key and suffix of every regular file: ``train/0012.jpg`` has the key ``train/0012``."""
     for member in tar:
         folder, slash, file = member.name.rpartition("/")
         stem, _, suffix = file.partition(".")
@@ -36,7 +36,7 @@ def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def read_shard_labels(path: Path) -> list[int]:
-    """The labels of a shard, in order; skips over the images."""
+    """The labels of a shard in order, without reading its images."""
     images, labels = [], {}
     try:
         with tarfile.open(path, "r:") as tar:
@@ -56,11 +56,10 @@ def read_shard_labels(path: Path) -> list[int]:
 
 
 class Shards(IterableDataset[tuple[Tensor, int, int]]):
-    """Images, given labels and row numbers, each shard read by one worker process of one machine only.
+    """Images, given labels and row numbers; each shard is read by one worker process of one machine.
 
-    Row numbers count through the shards in the order of ``paths``, so that per-sample tables work as elsewhere;
-    ``labels`` replaces the labels of the files (by noisy ones, say). With a ``seed``, shards and, in a buffer,
-    samples come in a random order that depends on the seed and the epoch.
+    Rows are numbered across the shards in the order of ``paths``. ``labels`` replaces the labels of the files, by
+    noisy ones for example. With a ``seed``, shards and (within a buffer) samples are shuffled by seed and epoch.
     """
 
     def __init__(
@@ -81,23 +80,23 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
                 f"Expected a rank below the number of machines, and a shard for each, "
                 f"got rank {rank} of {world} and {len(self.paths)} shards. Write smaller shards."
             )
-        found = [read_shard_labels(path) for path in self.paths]
-        self.first = np.cumsum([0, *map(len, found)])  # row number of each shard's first sample
-        self.labels = torch.tensor([label for part in found for label in part]) if labels is None else labels
+        shard_labels = [read_shard_labels(path) for path in self.paths]
+        self.first = np.cumsum([0, *map(len, shard_labels)])  # row number of the first sample of each shard
+        self.labels = torch.tensor([label for part in shard_labels for label in part]) if labels is None else labels
         if len(self.labels) != self.first[-1]:
             raise ValueError(f"Expected {self.first[-1]} labels, one for each image, got {len(self.labels)}.")
         self.size, self.fit, self.seed, self.buffer = size, fit, seed, check_count("buffer", buffer, 1)
         self.rank, self.world, self.epoch = rank, world, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iteration has."""
+        """Set the epoch, which the order of the next iteration depends on."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, int, int]]:
         worker = get_worker_info()
         workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
         order = np.arange(len(self.paths))
-        if self.seed is not None:  # the same order everywhere, so that no shard is read twice or never
+        if self.seed is not None:  # the same order everywhere, so that each shard is read once
             np.random.default_rng([self.seed, self.epoch]).shuffle(order)
         samples = self._read(order[self.rank :: self.world][number::workers].tolist())
         for blob, row, path in samples if self.seed is None else self._shuffle(samples, self.rank * workers + number):
@@ -113,21 +112,21 @@ class Shards(IterableDataset[tuple[Tensor, int, int]]):
                         row += 1
 
     def _shuffle(self, samples: Iterator[tuple[bytes, int, Path]], reader: int) -> Iterator[tuple[bytes, int, Path]]:
-        """Keep ``buffer`` encoded samples and give away a random one of them."""
+        """Samples in random order, drawn from a buffer of encoded ones."""
         random = np.random.default_rng([self.seed or 0, self.epoch, reader])
-        kept: list[tuple[bytes, int, Path]] = []
+        pool: list[tuple[bytes, int, Path]] = []
         for sample in samples:
-            kept.append(sample)
-            if len(kept) >= self.buffer:
-                i = int(random.integers(len(kept)))
-                kept[i], kept[-1] = kept[-1], kept[i]
-                yield kept.pop()
-        random.shuffle(kept)
-        yield from kept
+            pool.append(sample)
+            if len(pool) >= self.buffer:
+                i = int(random.integers(len(pool)))
+                pool[i], pool[-1] = pool[-1], pool[i]
+                yield pool.pop()
+        random.shuffle(pool)
+        yield from pool
 
 
 def write_shards(data: Split, folder: PathLike, *, per_shard: int = 10_000) -> list[Path]:
-    """Pack image files and their labels into shards, as they are, without decoding."""
+    """Pack image files and their labels into shards without decoding them; returns the paths."""
     if not isinstance(data.x, ImageFiles):
         raise TypeError(f"Expected image files to pack, got {type(data.x).__name__}.")
     check_count("per_shard", per_shard, 1)

@@ -1,8 +1,9 @@
-"""The sets that need no files: the LN paper's two synthetic ones, and scikit-learn's bundled digits."""
+"""Datasets without files: the two synthetic ones of the LN paper, and the digits of scikit-learn."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS
 
-TEST = 2**31  # what the seed of the test points differs by: they repeat no training set's
+TEST = 2**31  # offset of the seed of the test points, so that they repeat no training set
 
 
 def _seed(seed: int, below: int) -> int:
@@ -24,16 +25,23 @@ def _split(x: Any, y: Any, dtype: torch.dtype = torch.float32) -> Split:
     return Split(torch.from_numpy(np.ascontiguousarray(x)).to(dtype), labels, clean=labels)
 
 
+def _plane(
+    make: Callable[..., Any], n: int, n_test: int, spread: float, seed: int, **options: Any
+) -> tuple[Split, Split]:
+    """Training and test points in the plane, from a function of ``sklearn.datasets``."""
+    options["noise"] = check_number("spread", spread, "[0, inf)", 0)
+    seed = _seed(seed, TEST)
+    train = make(check_count("n", n, 2), random_state=seed, **options)
+    test = make(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
+    return _split(*train), _split(*test)
+
+
 @DATASETS.register("two-moons")
 def two_moons(n: int = 1000, n_test: int = 1000, spread: float = 0.1, seed: int = 0) -> Dataset:
     """Two interleaved half circles in the plane (LN paper, section 5.3); ``spread`` is the noise on the points."""
     from sklearn.datasets import make_moons
 
-    check_number("spread", spread, "[0, inf)", 0)
-    seed = _seed(seed, TEST)
-    train = make_moons(check_count("n", n, 2), noise=spread, random_state=seed)
-    test = make_moons(check_count("n_test", n_test, 2), noise=spread, random_state=seed + TEST)
-    return Dataset("two-moons", ("upper", "lower"), _split(*train), _split(*test))
+    return Dataset("two-moons", ("upper", "lower"), *_plane(make_moons, n, n_test, spread, seed))
 
 
 @DATASETS.register("circles")
@@ -41,26 +49,22 @@ def circles(n: int = 1000, n_test: int = 1000, spread: float = 0.1, factor: floa
     """Two circles of different radii (LN paper, section 5.3); ``factor`` is the inner radius."""
     from sklearn.datasets import make_circles
 
-    options = {
-        "noise": check_number("spread", spread, "[0, inf)", 0),
-        "factor": check_number("factor", factor, "[0, 1)", 0, 1),
-    }
-    seed = _seed(seed, TEST)
-    train = make_circles(check_count("n", n, 2), random_state=seed, **options)
-    test = make_circles(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
-    return Dataset("circles", ("outer", "inner"), _split(*train), _split(*test))
+    check_number("factor", factor, "[0, 1)", 0, 1)
+    return Dataset("circles", ("outer", "inner"), *_plane(make_circles, n, n_test, spread, seed, factor=factor))
 
 
 @DATASETS.register("digits")
 def digits(test: float = 0.2, seed: int = 0) -> Dataset:
-    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn; each class is split alike."""
+    """1797 handwritten digits of 8 × 8 pixels, bundled with scikit-learn; the split is stratified."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     check_number("test", test, "(0, 1)", 0, 1)
     x, y = load_digits(return_X_y=True)
-    if not 10 <= (held := math.ceil(test * len(y))) <= len(y) - 10:
-        raise ValueError(f"Expected `test` to leave 10 digits or more in both parts, got {test!r}: {held} of {len(y)}.")
+    if not 10 <= (num_test := math.ceil(test * len(y))) <= len(y) - 10:
+        raise ValueError(
+            f"Expected `test` to leave 10 digits or more in both parts, got {test!r}: {num_test} of {len(y)}."
+        )
     images = np.rint(x * (255 / 16)).reshape(-1, 1, 8, 8)  # 17 grey levels onto 0 … 255
     x, x_test, y, y_test = train_test_split(images, y, test_size=test, random_state=_seed(seed, 2**32), stratify=y)
     names = tuple(str(digit) for digit in range(10))
