@@ -263,7 +263,7 @@ def test_what_cannot_be_fitted(x: Tensor, y: Tensor, options: dict[str, Any], me
 
 
 def test_the_refusal_says_the_memory() -> None:
-    with pytest.raises(ValueError, match="26.8 GiB, of which a fit needs 6 times"):
+    with pytest.raises(ValueError, match="26.8 GiB, and a fit needs 6 times"):
         GaussianProcessClassifier().fit(torch.zeros(60_000, 1), torch.zeros(60_000).long())
 
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from noiseproof.cli import app
 from noiseproof.noise import NoisyLabels, get_noise
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
-from noiseproof.noise.human import majority_vote, read_table, worst_label
+from noiseproof.noise.human import majority_vote, read_columns, worst_label
 from noiseproof.noise.pickled import IntegerUnpickler
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def real(name: str) -> Path:
 
 
 def column(path: Path, name: str) -> torch.Tensor:
-    return torch.as_tensor(np.asarray(read_table(path)[name]).astype(np.int64))
+    return torch.as_tensor(np.asarray(read_columns(path)[name]).astype(np.int64))
 
 
 # --- CIFAR-N --------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_several_annotators(annotated: dict[str, Path], suffix: str) -> None:
     assert every.clean.tolist() == [TRUTH[i] for i in every.index]
     assert every.rate == 0.4
     with pytest.raises(
-        ValueError, match=rf"labels.{suffix} has 3 labels a row. Set `annotators` to vote, all or worst"
+        ValueError, match=rf"labels.{suffix} has 3 labels per row. Set `annotators` to vote, all or worst"
     ):
         get_noise("file", **options).corrupt(TRUTH)
 
@@ -277,7 +277,7 @@ def test_named_tensors_of_a_pt_file(tmp_path: Path) -> None:
         ("a\n1\n-2\n", "Expected labels in 0 … 1 in .*labels.csv, got -2 in row 1"),
         ("a\n1\ncat\n", "Expected an integer in 'a' of .*labels.csv, row 1, got 'cat'. Encode the classes"),
         ("a\n1\n0.5\n", "Expected an integer in 'a' of .*labels.csv, row 1, got '0.5'"),
-        ("a,b\n1,1\n0", "Expected 2 cells in line 3 of .*labels.csv, got 1. If the file is cut short, get it again"),
+        ("a,b\n1,1\n0", "Expected 2 cells in line 3 of .*labels.csv, got 1. If the file is truncated, download"),
         ('a\n1\n"0', "Expected .*labels.csv to be CSV in UTF-8"),
         ("b,c\n1,1\n0,0\n", "Expected `given` to name the labels of .*labels.csv. It has b, c"),
         ("label_noisy,b\n1,1\n ,0\n", "Expected labels in 0 … 1 in .*labels.csv, got -1 in row 1"),
@@ -315,9 +315,9 @@ def test_other_bad_files_are_refused_by_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             get_noise("file", path=tmp_path / name).corrupt([0, 1])
-    with pytest.raises(FileNotFoundError, match="nowhere.csv, there is none"):
+    with pytest.raises(FileNotFoundError, match="nowhere.csv, got none"):
         get_noise("file", path=tmp_path / "nowhere.csv").corrupt([0, 1])
-    with pytest.raises(ValueError, match="vote, all or worst, got 'mean'"):
+    with pytest.raises(ValueError, match="vote, all, worst, got 'mean'"):
         get_noise("file:path=x.csv,annotators=mean")
     (tmp_path / "labels.csv").write_text("a\n0\n1\n")
     with pytest.raises(ValueError, match="Expected a column 'c' in .*labels.csv, got 'a'"):
@@ -468,7 +468,7 @@ def test_official_files_hold_what_pytorch_reads(name: str) -> None:
     numpy = [(reconstruct, "numpy.core.multiarray._reconstruct"), np.ndarray, np.dtype, type(np.dtype(np.int64))]
     with torch.serialization.safe_globals(numpy):
         expected = torch.load(path, weights_only=True)
-    ours = read_table(path)
+    ours = read_columns(path)
     assert list(ours) == list(expected)
     for key, values in expected.items():
         assert np.array_equal(ours[key], values)
@@ -479,7 +479,7 @@ def test_tensors_and_arrays_of_every_integer_type(tmp_path: Path, dtype: torch.d
     table = torch.arange(24).to(dtype).view(6, 4)
     columns = {"slice": table[1:5:2, 3], "array": table[:2, 0].numpy(), "list": [5, 6], "fortran": table.numpy().T}
     torch.save(OrderedDict(columns), tmp_path / "labels.pt")
-    found = read_table(tmp_path / "labels.pt")
+    found = read_columns(tmp_path / "labels.pt")
     assert list(found) == list(columns)
     for name, values in columns.items():
         assert np.array_equal(found[name], np.asarray(values))

@@ -15,6 +15,7 @@ from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Standardise
 from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.heads.attention import Attention
 from noiseproof.heads.base import HEADS, Head
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier
@@ -109,6 +110,22 @@ def test_a_head_of_the_users_own_predicts_as_it_was_trained(tmp_path: Path, monk
     fitted = NoisyLabelClassifier("test-own", epochs=1, model="mlp:hidden=[8]").fit(rows, y)
     again = NoisyLabelClassifier.load(fitted.save(tmp_path / "saved"))
     np.testing.assert_array_equal(again.predict_proba(rows), fitted.predict_proba(rows))
+
+
+class Doubled(Attention):
+    """A built-in head with other logits."""
+
+    def forward(self, features: torch.Tensor) -> Output:
+        out = super().forward(features)
+        return out._replace(logits=2 * out.logits)
+
+
+def test_a_subclass_of_a_built_in_head_predicts_by_its_own_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Attention.has_linear_logits and not Doubled.has_linear_logits
+    monkeypatch.setitem(HEADS._factories, "test-doubled", Doubled)
+    monkeypatch.setitem(METHODS._factories, "test-own", lambda setting, /: Method(get_loss("ce"), head="test-doubled"))
+    result, x = trained("digits", "test-own", "mlp:hidden=[16]")
+    torch.testing.assert_close(Predictor.of(result)(x), said(result, x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

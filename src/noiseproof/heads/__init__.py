@@ -1,4 +1,4 @@
-"""What comes on top of a backbone: scores, and whatever else a likelihood needs."""
+"""Heads on top of a backbone: logits, and whatever else a loss needs."""
 
 from noiseproof.heads import attention, gaussian, linear
 from noiseproof.heads.base import HEADS, Head, get_head

@@ -1,4 +1,4 @@
-"""The head of noise attention learning: scores and how much to trust the label."""
+"""The head of noise attention learning: logits, and the trust in the label."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
-from noiseproof.heads.base import HEADS, Head
+from noiseproof.heads.base import HEADS
+from noiseproof.heads.linear import Linear
 
 
 @HEADS.register("attention")
-class Attention(Head):
+class Attention(Linear):
     """z = W h + b beside a = wᵀh + c, the logit of the attention τ = σ(a) of the NAL paper.
 
     >>> import torch
@@ -20,10 +21,10 @@ class Attention(Head):
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "attention"})
+    has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:
-        super().__init__()
-        self.logits = nn.Linear(num_features, num_outputs)
+        super().__init__(num_features, num_outputs)
         self.attention = nn.Linear(num_features, 1)
 
     def forward(self, features: Tensor) -> Output:

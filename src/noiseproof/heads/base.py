@@ -1,4 +1,4 @@
-"""What every head shares: features in, ``Output`` out, and how its layers are filled."""
+"""The base class of heads: features in, ``Output`` out, and the initialisation of layers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ class Head(nn.Module):
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits"})
+    has_linear_logits: ClassVar[bool] = False  # the logits are those of the layer ``self.logits``, and nothing else
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # Not inherited: a subclass may compute its logits in another way.
+        cls.has_linear_logits = vars(cls).get("has_linear_logits", False)
 
     def forward(self, features: Tensor) -> Output:
         raise NotImplementedError
@@ -26,7 +32,7 @@ class Head(nn.Module):
     def reset_parameters(
         self, fill: Callable[[nn.Linear, Generator | None], None], generator: Generator | None
     ) -> None:
-        """Draw all layers anew: ``fill`` is how the backbone's paper fills a last layer."""
+        """Initialise all layers with ``fill``, the backbone's initialisation of a last layer."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 fill(module, generator)
@@ -36,13 +42,13 @@ HEADS: Registry[Head] = Registry("head", returns=Head)
 
 
 def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> Head:
-    """Build the head that ``spec`` names; its layers are filled by ``reset_parameters``.
+    """Build the head that ``spec`` names; ``reset_parameters`` initialises its layers.
 
     >>> get_head("linear", 8, 3)(torch.zeros(2, 8)).logits.shape
     torch.Size([2, 3])
     """
     name, values = HEADS.parse(spec, params)
-    # A layer fills itself from the global generator as it is made: without a trace.
+    # New layers draw from the global generator, which must stay as it was.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         head = HEADS.create(name, num_features=num_features, num_outputs=num_outputs, **values)
         with torch.no_grad():

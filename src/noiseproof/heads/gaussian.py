@@ -1,4 +1,4 @@
-"""Heads of the Gaussian likelihoods: scores, and how the noise on them spreads."""
+"""Heads of the Gaussian likelihoods: logits, and the covariance of the noise on them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.heads.base import HEADS, Head
+from noiseproof.heads.base import HEADS
+from noiseproof.heads.linear import Linear
 
 
 @HEADS.register("gaussian-root")
-class GaussianRoot(Head):
+class GaussianRoot(Linear):
     """μ = W h + b beside c = W′h + b′, linear too, of Σ^½ = ccᵀ + λI: the head of ``ln`` (LN paper, Eq. 9).
 
     >>> import torch
@@ -22,10 +23,10 @@ class GaussianRoot(Head):
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "root"})
+    has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:
-        super().__init__()
-        self.logits = nn.Linear(num_features, num_outputs)
+        super().__init__(num_features, num_outputs)
         self.root = nn.Linear(num_features, num_outputs)
 
     def forward(self, features: Tensor) -> Output:
@@ -33,7 +34,7 @@ class GaussianRoot(Head):
 
 
 @HEADS.register("gaussian-scale")
-class GaussianScale(Head):
+class GaussianScale(Linear):
     """μ beside standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln`` without ``root``.
 
     One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of Het's released code.
@@ -44,10 +45,10 @@ class GaussianScale(Head):
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale"})
+    has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int, isotropic: bool = False, floor: float = 1e-3) -> None:
-        super().__init__()
-        self.logits = nn.Linear(num_features, num_outputs)
+        super().__init__(num_features, num_outputs)
         self.scale = nn.Linear(num_features, 1 if check_flag("isotropic", isotropic) else num_outputs)
         self.floor = check_number("floor", floor, "[0, inf)", 0)
 
@@ -65,6 +66,7 @@ class GaussianFactors(GaussianScale):
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"logits", "scale", "factors"})
+    has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int, rank: int = 4, floor: float = 1e-3) -> None:
         super().__init__(num_features, num_outputs, floor=floor)

@@ -1,4 +1,4 @@
-"""A Gaussian-process classifier in closed form: labels through the softmax-centred bijection (LN paper, section 6)."""
+"""A Gaussian-process classifier in closed form, by regression of log-odds (LN paper, section 6)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_labels, check_number, check_tensor
 from noiseproof.losses.logistic_normal import inverse_softmax_centred
 
-JITTER = 1e-8  # share of the signal on the kernel's diagonal: its factor exists even where the noise vanishes
-MATRICES = 6  # of the kernel's size that a fit holds at once
+JITTER = 1e-8  # added to the kernel's diagonal, times the signal: its factor exists even without noise
+MATRICES = 6  # of the size of the kernel that a fit holds at once
 STEP = 0.5  # between the points of the quadrature
 BLOCK = 2**21  # numbers of the quadrature in memory at once
 
@@ -21,26 +21,26 @@ class GaussianProcessClassifier:
     """Regression of the labels' log-odds by a Gaussian process, whose posterior over logits is exact.
 
     Labels become real numbers Y = S_C⁻¹((1 − t)·δ_y + t·u) ∈ ℝ^D (LN paper, section 2.2; with the dummy class of
-    section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then Y_d = f_d + ε with f_d ~ GP(0, k), ε
-    ~ N(0, σ²)
-    and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²) for all d, so that one Cholesky factor gives the marginal likelihood,
-    which chooses ℓ, s² and σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are E softmax(f(x)). They
-    leave out ε, which is the labels' noise (section 3.3). A temperature would only scale Y, s and σ alike.
+    section 3.2 D = K, and Y is one constant at the label and zero elsewhere). Then Y_d = f_d + ε with f_d ~ GP(0, k),
+    ε ~ N(0, σ²) and the same k(x, x′) = s²·exp(−‖x − x′‖²/2ℓ²) for all d, so that one Cholesky factor gives the
+    marginal likelihood, which selects ℓ, s² and σ², and the posterior f(x) ~ N(m(x), v(x)·I). Class probabilities are
+    E softmax(f(x)), without ε, which is the noise of the labels (section 3.3). A temperature would only scale Y, s and
+    σ alike.
 
-    The kernel is isotropic: bring features to a common scale. Everything is computed in float64 where the inputs are.
+    The kernel is isotropic: scale features to a common range. Computed in float64, on the device of the inputs.
 
     Args:
-        length_scale: ℓ, chosen where None, as are the next two.
+        length_scale: ℓ; selected by the marginal likelihood if None, as are the next two.
         signal: s².
         noise: σ².
         t: smoothing of the labels, without which their log-odds would be infinite.
-        dummy: add a class that no sample has, so that the last class is like the others.
-        steps: of L-BFGS at most.
-        max_samples: refuse more; memory grows with their square, time with their cube.
+        dummy: add a class without samples, so that the last class is treated like the others.
+        steps: maximum number of L-BFGS steps.
+        max_samples: maximum number of samples; memory grows with their square, time with their cube.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> process = GaussianProcessClassifier().fit(x, torch.tensor([0, 0, 1, 1]))
-    >>> process.predict_proba(torch.tensor([[-1.5], [1.5], [100.0]])).round(decimals=2)  # far away it knows nothing
+    >>> process.predict_proba(torch.tensor([[-1.5], [1.5], [100.0]])).round(decimals=2)  # far away: no information
     tensor([[1.0000, 0.0000],
             [0.0000, 1.0000],
             [0.5000, 0.5000]], dtype=torch.float64)
@@ -67,7 +67,7 @@ class GaussianProcessClassifier:
     def fit(self, x: Tensor, y: Tensor, num_classes: int | None = None) -> GaussianProcessClassifier:
         """Condition on inputs (N, …) and labels: classes (N,), or distributions (N, K) from another model."""
         x, y = check_tensor("x", x), check_tensor("y", y)
-        self._refuse(x, y)
+        self._check(x, y)
         self.x = x.flatten(1).double()  # (N, F)
         targets = log_odds(y, num_classes, self.t, self.dummy)  # (N, D)
         squared = _squared_distance(self.x, self.x)
@@ -78,42 +78,42 @@ class GaussianProcessClassifier:
         return self
 
     def log_marginal_likelihood(self) -> float:
-        """log p(Y | X): the density of the real numbers that the labels became."""
+        """log p(Y | X): the log density of the log-odds of the labels."""
         return _log_density(self.factor, self.white)
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (M, D) of the logits, and their variance (M,), the same for all of a row."""
+        """Mean (M, D) of the logits, and their variance (M,), which is the same for all logits of a row."""
         x = check_tensor("x", x).flatten(1).double()
         across = _kernel(_squared_distance(self.x, x), self.length_scale, self.signal)  # (N, M)
         explained = torch.linalg.solve_triangular(self.factor, across, upper=False).square().sum(0)
         return across.T @ self.solved, (self.signal - explained).clamp_min(0)
 
     def predict_proba(self, x: Tensor) -> Tensor:
-        """E softmax(f(x)) over the posterior, (M, K); the dummy class is taken out of every f."""
+        """E softmax(f(x)) over the posterior, (M, K), without the dummy class."""
         mean, variance = self.posterior(x)
         std = variance.sqrt()[:, None].expand_as(mean)
-        if not self.dummy:  # the last class is what the others' log-odds are against
+        if not self.dummy:  # the log-odds are relative to the last class
             mean, std = F.pad(mean, (0, 1)), F.pad(std, (0, 1))
         return mean_softmax(mean, std)
 
-    def _refuse(self, x: Tensor, y: Tensor) -> None:
+    def _check(self, x: Tensor, y: Tensor) -> None:
         if x.dim() < 2 or len(x) != len(y) or not len(x):
             raise ValueError(f"Expected inputs (N, …) and N labels, got shapes {tuple(x.shape)} and {tuple(y.shape)}.")
         if len(x) > self.max_samples:
             size = 8 * len(x) ** 2 / 2**30
             raise ValueError(
                 f"Expected at most {self.max_samples} samples, got {len(x)}: the kernel between them takes {size:.1f} "
-                f"GiB, of which a fit needs {MATRICES} times as much. Fit a part of them, or raise max_samples if "
-                f"{MATRICES * size:.0f} GiB are there."
+                f"GiB, and a fit needs {MATRICES} times as much. Fit fewer samples, or raise max_samples if "
+                f"{MATRICES * size:.0f} GiB are available."
             )
         if not bool(torch.isfinite(x).all()):
-            raise ValueError("Expected finite inputs, got some that are not. Fill in what is missing.")
+            raise ValueError("Expected finite inputs, got NaN or infinity. Impute missing values.")
 
     def _maximise(self, squared: Tensor, targets: Tensor) -> tuple[float, float, float]:
-        """ℓ, s² and σ² as given, the others by L-BFGS on the marginal likelihood as a function of their logarithms."""
+        """ℓ, s² and σ²; those that are not given maximise the marginal likelihood, by L-BFGS in their logarithms."""
         typical = float(squared.median()) or float(squared.mean())
         if typical == 0 and "length_scale" not in self.given:
-            raise ValueError(f"Expected inputs that differ, got {len(squared)} equal ones. Or say length_scale.")
+            raise ValueError(f"Expected inputs that differ, got {len(squared)} equal ones. Or set length_scale.")
         size = float(targets.square().mean())
         start = {"length_scale": math.sqrt(typical), "signal": size / 2, "noise": size / 2} | self.given
         free = torch.tensor([name not in self.given for name in start], dtype=torch.float64)
@@ -129,12 +129,12 @@ class GaussianProcessClassifier:
                 return -value / targets.numel()
 
             optimizer.step(cost)  # type: ignore[no-untyped-call]
-        found = dict(zip(start, logs.exp().tolist(), strict=True)) | self.given
-        return found["length_scale"], found["signal"], found["noise"]
+        best = dict(zip(start, logs.exp().tolist(), strict=True)) | self.given
+        return best["length_scale"], best["signal"], best["noise"]
 
 
 def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tensor:
-    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds against the last class or the dummy.
+    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to the last class or the dummy.
 
     >>> log_odds(torch.tensor([0, 1]), 2, t=0.01, dummy=True)  # log(((1 − t)·(K + 1) + t)/t) at the label
     tensor([[5.6971, 0.0000],
@@ -187,7 +187,7 @@ def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
     # Both sums err by about exp(−π²/STEP), because F is analytic in a strip of width π; the normal's tails end at ±7.
     z = torch.linspace(-7, 7, 2 * math.ceil(7 * max(widest, 1) / STEP) + 1, dtype=torch.float64, device=mean.device)
     weight = torch.softmax(-z.square() / 2, 0)
-    # From where no class may have come yet to where all have: a Gumbel's tails are doubly and simply exponential.
+    # Covers the maximum of all classes: a Gumbel's lower tail is doubly exponential, its upper tail exponential.
     low, high = -7 * widest - 4, 7 * widest + 20 + math.log(K)
     x = torch.arange(low, high, STEP, dtype=torch.float64, device=mean.device)[:, None]
     rows, means = max(1, BLOCK // (K * len(x) * len(z))), []
@@ -202,7 +202,7 @@ def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def _squared_distance(x: Tensor, other: Tensor) -> Tensor:
-    """‖x_i − x′_j‖² from differences: products would cancel for close inputs far from zero."""
+    """‖x_i − x′_j‖² from differences: a form by products cancels for close inputs far from zero."""
     return torch.cdist(x, other, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
 

@@ -1,4 +1,4 @@
-"""Label noise: every model of the five papers, each corrupting a whole vector of labels once and saying where."""
+"""Label noise: models that corrupt a full vector of labels once and report which labels are wrong."""
 
 from noiseproof.noise import classwise, human, instance, openset
 from noiseproof.noise.base import NOISES, NoiseModel, NoisyLabels, get_noise, register

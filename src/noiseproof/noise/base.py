@@ -1,9 +1,9 @@
-"""What every noise model shares: the labels it returns, where its randomness comes from, and its name.
+"""The base class of noise models, the labels they return, and their source of randomness.
 
-Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in an order that the
-model fixes; permutations, integers and normals are made from those. So a seed gives the same labels on any machine
-and in any process (seeds that are equal modulo 2³² are the same seed), and the global generators of Python, NumPy and
-PyTorch are never touched.
+Every random number is a float64 uniform from a ``torch.Generator`` on the CPU (mt19937), drawn in a fixed order;
+permutations, integers and normals are computed from those. So a seed gives the same labels on any machine and in any
+process (seeds that are equal modulo 2³² are the same seed), and the global generators of Python, NumPy and PyTorch are
+never used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def register(name: str) -> Callable[[type[C]], type[C]]:
 def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> NoiseModel:
     """Build a noise model from its spec; keyword arguments are the same parameters.
 
-    ``data_dir`` is where models that read an official file look for it, unless the spec says where it is.
+    ``data_dir`` is the folder of official files, unless the spec names another.
 
     >>> get_noise("symmetric:rate=0.4") == get_noise("symmetric", rate=0.4)
     True
@@ -60,18 +60,18 @@ def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> N
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class NoisyLabels:
-    """The labels a noise model gives, beside the truth."""
+    """The labels that a noise model returns, and the clean labels."""
 
     given: Tensor  # (N,) int64
     clean: Tensor  # (N,) int64; −1 where the image shows none of the classes
     num_classes: int
     noise: str  # the spec of the model
-    nominal: float | None = None  # the rate asked for, under the model's own convention
-    index: Tensor | None = None  # (N,) int64: the row of the data a label belongs to; None: label i to row i
+    nominal: float | None = None  # the requested rate, in the convention of the model
+    index: Tensor | None = None  # (N,) int64: the row of the data for each label; None: label i is that of row i
 
     @property
     def is_flipped(self) -> Tensor:
-        """Where the given label is not the true one, (N,) bool."""
+        """Whether the given label differs from the clean one, (N,) bool."""
         return self.given != self.clean
 
     @property
@@ -80,7 +80,7 @@ class NoisyLabels:
         return float(self.is_flipped.double().mean())
 
     def transition(self) -> Tensor:
-        """The matrix these labels realise: T[i, j] = share of class i given label j; an absent class is kept clean."""
+        """The empirical matrix: T[i, j] = share of class i with label j; the identity for absent classes."""
         known = self.clean >= 0
         pairs = self.clean[known] * self.num_classes + self.given[known]
         counts = torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, -1).double()
@@ -96,11 +96,11 @@ class NoisyLabels:
 
 
 class NoiseModel(ABC):
-    """A way to get labels wrong. A subclass is a dataclass of its parameters and writes ``draw``."""
+    """A model of label noise. A subclass is a dataclass of its parameters and implements ``draw``."""
 
     name: ClassVar[str] = ""
-    needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must hold
-    fewest_classes: ClassVar[int] = 1
+    needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must contain
+    min_classes: ClassVar[int] = 1
 
     @property
     def classes(self) -> int | None:
@@ -109,21 +109,21 @@ class NoiseModel(ABC):
 
     @property
     def nominal(self) -> float | None:
-        """The rate asked for, where there is one."""
+        """The requested rate, if there is one."""
         rate: float | None = getattr(self, "rate", None)
         return rate
 
     @abstractmethod
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
-        """The labels for ``clean`` (N,) int64, which lie in 0 … K−1 and are on the CPU."""
+    ) -> Tensor | NoisyLabels:
+        """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU; ``NoisyLabels`` if rows change as well."""
 
     def transition(self, num_classes: int) -> Tensor:
         """T[i, j] = P(given j | true i), (K, K) float64; rows sum to one."""
         raise TypeError(
             f"`{self.name}` has no transition matrix: its labels depend on more than the class. "
-            "Use corrupt(…).transition() for the matrix that a corruption realised."
+            "Use corrupt(…).transition() for the empirical matrix of a corruption."
         )
 
     def corrupt(
@@ -134,13 +134,13 @@ class NoiseModel(ABC):
         features: Any = None,
         num_classes: int | None = None,
     ) -> NoisyLabels:
-        """Corrupt the whole vector of original ``labels`` once.
+        """Corrupt the full vector of clean ``labels`` once.
 
         Args:
-            labels: true classes, (N,) integers from 0. Classes without a sample are fine.
+            labels: true classes, (N,) integers from 0; classes may have no sample.
             generator: a ``torch.Generator`` on the CPU, or a seed; models that draw nothing need none.
-            features: (N, …), for models that look at each sample (see ``needs``); the others ignore it.
-            num_classes: by default what the model or the predictions are made for, else the largest label plus one.
+            features: (N, …), for models that depend on each sample (see ``needs``); others ignore it.
+            num_classes: by default that of the model or of the predictions, else the largest label plus one.
         """
         clean = _as_labels(labels)
         if features is not None:
@@ -150,13 +150,14 @@ class NoiseModel(ABC):
                     f"Expected `features` of shape ({len(clean)}, …), one row a label, got {tuple(features.shape)}."
                 )
         elif self.needs is not None:
-            made = (
-                f"`noiseproof train --noise {self}` makes them first, in Python "
-                "noiseproof.train.instance.averaged_predictions does."
+            remedy = (
+                f"`noiseproof train --noise {self}` computes them first, as does "
+                "noiseproof.train.instance.averaged_predictions in Python."
+                if self.needs == "predictions"
+                else "Pass a tensor of them; inputs that are read from files have none."
             )
             raise ValueError(
-                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none. "
-                + (made if self.needs == "predictions" else "Pass a tensor of them; inputs read from files have none.")
+                f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none. {remedy}"
             )
         if num_classes is None:
             predicted = features.shape[1] if self.needs == "predictions" else None
@@ -164,8 +165,9 @@ class NoiseModel(ABC):
         num_classes = self._check_classes(num_classes)
         check_labels(clean, num_classes)
         source = None if generator is None else as_generator(generator)
-        with torch.device("cpu"):  # whatever torch.set_default_device says
-            return self.draw(clean, num_classes, source, features)
+        with torch.device("cpu"):  # whatever torch.set_default_device is
+            given = self.draw(clean, num_classes, source, features)
+        return given if isinstance(given, NoisyLabels) else self._labels(given, clean, num_classes)
 
     def __str__(self) -> str:
         """The spec of this model: ``get_noise(str(noise))`` builds it again."""
@@ -176,7 +178,7 @@ class NoiseModel(ABC):
 
     def _check_classes(self, num_classes: int) -> int:
         num_classes = check_count(
-            "num_classes", num_classes, self.fewest_classes, "A label of a single class cannot be wrong: use `none`."
+            "num_classes", num_classes, self.min_classes, "A label of a single class cannot be wrong: use `none`."
         )
         if self.classes not in (None, num_classes):
             raise ValueError(f"`{self.name}` is made for {self.classes} classes, got {num_classes}.")
@@ -187,7 +189,7 @@ class NoiseModel(ABC):
 
 
 def as_generator(generator: torch.Generator | int) -> torch.Generator:
-    """``generator`` itself, or one of its own for a seed."""
+    """``generator`` itself, or a new one for a seed."""
     if isinstance(generator, Integral) and not isinstance(generator, bool):
         return torch.Generator("cpu").manual_seed(int(generator))
     if not isinstance(generator, torch.Generator):
@@ -201,7 +203,7 @@ def as_generator(generator: torch.Generator | int) -> torch.Generator:
 
 
 def uniform(generator: torch.Generator | None, *shape: int) -> Tensor:
-    """Float64 in [0, 1), multiples of 2⁻⁵³: the one source of randomness, in the order of the calls."""
+    """Float64 in [0, 1), multiples of 2⁻⁵³: the only source of randomness, in the order of the calls."""
     if generator is None:
         raise TypeError("Expected a torch.Generator or an integer seed, got None. Use corrupt(labels, generator=0).")
     return torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -214,10 +216,10 @@ def check_rate(rate: float, count: str = "draws") -> None:
 
 
 def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: torch.Generator | None) -> Tensor:
-    """The rows to corrupt, (N,) bool, by one uniform number u a row; a higher rate selects the same rows and more.
+    """The rows to corrupt, (N,) bool, from one uniform number u per row; a higher rate selects a superset.
 
-    ``"draws"``: each row with probability r, u < r. The others take the rows of smallest u: ``"total"`` ⌊rN⌋ of all
-    rows, ``"per-class"`` ⌊rN_c⌋ of each class, ``"equal"`` ⌊⌊rN⌋/K⌋ of each class however large it is.
+    ``"draws"``: each row with probability r, u < r. The others select the rows with the smallest u: ``"total"`` ⌊rN⌋ of
+    all rows, ``"per-class"`` ⌊rN_c⌋ of each class, ``"equal"`` ⌊⌊rN⌋/K⌋ of each class, whatever its size.
     """
     u = uniform(generator, len(labels))
     if count == "draws":
@@ -225,26 +227,31 @@ def select(labels: Tensor, num_classes: int, rate: float, count: Count, generato
     group = torch.zeros_like(labels) if count == "total" else labels
     sizes = torch.bincount(group, minlength=1 if count == "total" else num_classes)
     if count == "equal":
-        wanted = torch.full_like(sizes, whole(rate * len(labels)) // num_classes)
-        if bool((wanted > sizes).any()):
-            small = int((wanted > sizes).nonzero()[0])
+        targets = torch.full_like(sizes, rounded_floor(rate * len(labels)) // num_classes)
+        if bool((targets > sizes).any()):
+            small = int((targets > sizes).nonzero()[0])
             raise ValueError(
-                f"Expected {int(wanted[0])} rows or more of each class, class {small} has {int(sizes[small])}. "
+                f"Expected {int(targets[0])} rows or more of each class, class {small} has {int(sizes[small])}. "
                 "Use count='per-class' for classes of different sizes."
             )
     else:
-        wanted = torch.tensor([whole(rate * size) for size in sizes.tolist()])
+        targets = torch.tensor([rounded_floor(rate * size) for size in sizes.tolist()])
     by_u = u.argsort(stable=True)
     order = by_u[group[by_u].argsort(stable=True)]  # group by group, within each by u
     rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[group[order]]
     selected = torch.empty_like(labels, dtype=torch.bool)
-    selected[order] = rank < wanted[group[order]]
+    selected[order] = rank < targets[group[order]]
     return selected
 
 
-def whole(number: float) -> int:
+def rounded_floor(number: float) -> int:
     """⌊number⌋, where 0.29·100 = 28.999999999999996 counts as 29."""
     return int(number + 1e-9)
+
+
+def rows_by_class(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
+    """The row numbers of each class, in ascending order."""
+    return torch.split(labels.argsort(stable=True), torch.bincount(labels, minlength=num_classes).tolist())
 
 
 def _as_labels(labels: Any) -> Tensor:

@@ -1,31 +1,30 @@
-"""Noise that depends on the class alone: symmetric, asymmetric, any matrix.
+"""Noise that depends on the class only: symmetric, asymmetric, any matrix.
 
-Published rates follow different conventions. Which model and which ``count`` each source used:
+Published rates follow different conventions. Model and ``count`` of each source:
 
-    source                   symmetric              asymmetric                  CIFAR-100, asymmetric
-    APL, ALFs, the curriculum paper on CIFAR  symmetric, equal       per-class                   asymmetric-blocks,
-    draws Patrini                  symmetric, draws       draws                       asymmetric-blocks, draws
-    Co-teaching              symmetric, draws       –                           pairflip
-    LN (LN paper) on CIFAR        symmetric-all, draws   draws                       asymmetric-next
-    LN (LN paper) on MNIST        symmetric-all, total   per-class                   –
-    SLN (SLN paper)                symmetric, draws       draws                       asymmetric-next
-    logit bias (bias paper)         symmetric-all, draws   –                           –
-    NAL (NAL paper), DivideMix     symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
-    ELR                      symmetric-all, total   per-class                   asymmetric-blocks, draws
+    source                        symmetric              asymmetric                  CIFAR-100, asymmetric
+    APL, ALFs, curriculum, CIFAR  symmetric, equal       per-class                   asymmetric-blocks, draws
+    Patrini                       symmetric, draws       draws                       asymmetric-blocks, draws
+    Co-teaching                   symmetric, draws       –                           pairflip
+    LN on CIFAR                   symmetric-all, draws   draws                       asymmetric-next
+    LN on MNIST                   symmetric-all, total   per-class                   –
+    SLN                           symmetric, draws       draws                       asymmetric-next
+    bias                          symmetric-all, draws   –                           –
+    NAL, DivideMix                symmetric-all, total   total: unmapped stay clean  asymmetric-blocks, total (NAL)
+    ELR                           symmetric-all, total   per-class                   asymmetric-blocks, draws
 
-Asymmetric on MNIST is ``asymmetric-mnist``, on CIFAR-10 ``asymmetric-cifar10``, for each of them. ALFs on MNIST draws
-from the matrix, as Patrini. The curriculum paper says that it follows APL, ALFs and Patrini. The SLN paper's own labels
-are in files (``file:path=…``) and look like draws; the bias paper does not say whether it draws or counts. The
-transition matrix is that of a
-single label, whatever the ``count``.
+Asymmetric noise is ``asymmetric-mnist`` on MNIST and ``asymmetric-cifar10`` on CIFAR-10, for all of them. ALFs on MNIST
+draws from the matrix, as Patrini. The curriculum paper follows APL, ALFs and Patrini. The labels of the SLN paper are
+in files (``file:path=…``) and look like draws; the bias paper does not say whether it draws or counts. The transition
+matrix is that of a single label, whatever the ``count``.
 
-Order of draws: one number a row to select it, then, if symmetric, one number a row for its new class.
+Order of draws: one number per row to select it, then, if symmetric, one number per row for its new class.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +35,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_transition
-from noiseproof.noise.base import NOISES, Count, NoiseModel, NoisyLabels, check_rate, register, select, uniform
+from noiseproof.noise.base import NOISES, Count, NoiseModel, check_rate, register, rows_by_class, select, uniform
 
 # The coarse class of each of CIFAR-100's fine classes, as in its `train` file.
 CIFAR100_SUPERCLASS = (
@@ -47,10 +46,18 @@ CIFAR100_SUPERCLASS = (
 )  # fmt: skip
 
 
+def _next_within(groups: Sequence[int]) -> dict[int, int]:
+    """The next member of each member's group, cyclically."""
+    members: dict[int, list[int]] = {}
+    for member, group in enumerate(groups):
+        members.setdefault(group, []).append(member)
+    return {a: b for each in members.values() for a, b in zip(each, each[1:] + each[:1], strict=True)}
+
+
 @register("none")
 @dataclass(frozen=True)
 class Clean(NoiseModel):
-    """No noise: every label is given as it is."""
+    """No noise: the given labels are the clean ones."""
 
     nominal = 0.0
 
@@ -59,31 +66,30 @@ class Clean(NoiseModel):
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
-        return self._labels(clean.clone(), clean, num_classes)
+    ) -> Tensor:
+        return clean.clone()
 
 
 @dataclass(frozen=True)
 class ClasswiseNoise(NoiseModel):
-    """Select a ``rate`` of the rows, by draws or by an exact ``count``, and give those another label."""
+    """Replace the labels of a share ``rate`` of the rows, selected by draws or by an exact ``count``."""
 
     rate: float
     count: Count = "draws"
-    fewest_classes: ClassVar[int] = 2
+    min_classes: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate, self.count)
 
     @abstractmethod
     def replace(self, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
-        """The label that each row gets if it is selected, (N,)."""
+        """The new label of each row, if it is selected, (N,)."""
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
+    ) -> Tensor:
         selected = select(clean, num_classes, self.rate, self.count, generator)
-        given = torch.where(selected, self.replace(clean, num_classes, generator), clean)
-        return self._labels(given, clean, num_classes)
+        return torch.where(selected, self.replace(clean, num_classes, generator), clean)
 
 
 @register("symmetric")
@@ -106,7 +112,7 @@ class Symmetric(ClasswiseNoise):
 @register("symmetric-all")
 @dataclass(frozen=True)
 class SymmetricAll(ClasswiseNoise):
-    """Uniform over *all* classes, the true one too: T[i, j] = (1 − r)·[i = j] + r/K; a rate r is really r(K−1)/K."""
+    """Uniform over *all* classes, the true one too: T[i, j] = (1 − r)·[i = j] + r/K; r(K−1)/K of labels are wrong."""
 
     def transition(self, num_classes: int) -> Tensor:
         T = torch.full((self._check_classes(num_classes),) * 2, self.rate / num_classes, dtype=torch.float64)
@@ -119,11 +125,11 @@ class SymmetricAll(ClasswiseNoise):
 
 @dataclass(frozen=True)
 class MappedNoise(ClasswiseNoise):
-    """Each class has one class it is mistaken for: T = (1 − r)·I + r·[j = destination(i)]."""
+    """Each class is mistaken for one other class: T = (1 − r)·I + r·[j = destination(i)]."""
 
     @abstractmethod
     def destination(self, num_classes: int) -> Tensor:
-        """The class that a selected label of each class becomes, (K,); its own where the class stays clean."""
+        """The new class of the selected labels of each class, (K,); the same class if it stays clean."""
 
     def transition(self, num_classes: int) -> Tensor:
         T = torch.eye(self._check_classes(num_classes), dtype=torch.float64) * (1 - self.rate)
@@ -137,7 +143,7 @@ class MappedNoise(ClasswiseNoise):
 @register("asymmetric")
 @dataclass(frozen=True)
 class Asymmetric(MappedNoise):
-    """Any map of classes, ``map={"7": 1, "5": 6, "6": 5}``; classes it does not name stay clean."""
+    """Any map of classes, ``map={"7": 1, "5": 6, "6": 5}``; other classes stay clean."""
 
     map: Mapping[Any, int] = field(kw_only=True)
 
@@ -162,8 +168,8 @@ class Asymmetric(MappedNoise):
 
 
 @dataclass(frozen=True)
-class TenClassNoise(MappedNoise):
-    """A published map between ten classes."""
+class PublishedNoise(MappedNoise):
+    """A published map between the classes of a dataset, ten unless a subclass has more."""
 
     pairs: ClassVar[Mapping[int, int]] = {}
     classes = 10
@@ -174,7 +180,7 @@ class TenClassNoise(MappedNoise):
 
 @register("asymmetric-mnist")
 @dataclass(frozen=True)
-class AsymmetricMNIST(TenClassNoise):
+class AsymmetricMNIST(PublishedNoise):
     """Digits that look alike: 7 → 1, 2 → 7, 5 ↔ 6, 3 → 8 (LN paper; Patrini et al. 2017)."""
 
     pairs: ClassVar[Mapping[int, int]] = {7: 1, 2: 7, 5: 6, 6: 5, 3: 8}
@@ -182,16 +188,16 @@ class AsymmetricMNIST(TenClassNoise):
 
 @register("asymmetric-cifar10")
 @dataclass(frozen=True)
-class AsymmetricCIFAR10(TenClassNoise):
-    """truck → automobile, bird → airplane, deer → horse, cat ↔ dog: half of the classes, so a rate r is really r/2."""
+class AsymmetricCIFAR10(PublishedNoise):
+    """truck → automobile, bird → airplane, deer → horse, cat ↔ dog: half of the classes, so r/2 of labels are wrong."""
 
     pairs: ClassVar[Mapping[int, int]] = {9: 1, 2: 0, 4: 7, 3: 5, 5: 3}
 
 
 @register("asymmetric-cifar10-no-truck")
 @dataclass(frozen=True)
-class AsymmetricCIFAR10NoTruck(TenClassNoise):
-    """bird → airplane, deer → horse, cat ↔ dog: what the LN paper's text says (its code has truck → automobile too)."""
+class AsymmetricCIFAR10NoTruck(PublishedNoise):
+    """bird → airplane, deer → horse, cat ↔ dog: the text of the LN paper (its code has truck → automobile too)."""
 
     pairs: ClassVar[Mapping[int, int]] = {2: 0, 4: 7, 3: 5, 5: 3}
 
@@ -199,7 +205,7 @@ class AsymmetricCIFAR10NoTruck(TenClassNoise):
 @register("asymmetric-next")
 @dataclass(frozen=True)
 class AsymmetricNext(MappedNoise):
-    """Each class becomes the next, i → i + 1 mod K: LN's and SLN's CIFAR-100, Co-teaching's "pairflip"."""
+    """Each class becomes the next, i → i + 1 mod K: CIFAR-100 of LN and SLN, "pairflip" of Co-teaching."""
 
     def destination(self, num_classes: int) -> Tensor:
         return (torch.arange(num_classes) + 1) % num_classes
@@ -211,7 +217,7 @@ NOISES.register("pairflip")(AsymmetricNext)
 @register("asymmetric-blocks")
 @dataclass(frozen=True)
 class AsymmetricBlocks(MappedNoise):
-    """Each class becomes the next of its block of ``size`` labels: what released code runs as "within superclass".
+    """Each class becomes the next of its block of ``size`` labels: what released code calls "within superclass".
 
     CIFAR-100's fine labels are alphabetical, so only 6 of these 100 flips stay inside the real superclass.
     """
@@ -233,17 +239,11 @@ class AsymmetricBlocks(MappedNoise):
 
 @register("asymmetric-superclass")
 @dataclass(frozen=True)
-class AsymmetricSuperclass(MappedNoise):
+class AsymmetricSuperclass(PublishedNoise):
     """CIFAR-100: each class becomes the next fine class of its *true* superclass, the last becomes the first."""
 
+    pairs: ClassVar[Mapping[int, int]] = _next_within(CIFAR100_SUPERCLASS)
     classes = len(CIFAR100_SUPERCLASS)
-
-    def destination(self, num_classes: int) -> Tensor:
-        members: dict[int, list[int]] = {}
-        for fine, coarse in enumerate(CIFAR100_SUPERCLASS):
-            members.setdefault(coarse, []).append(fine)
-        follower = {a: b for group in members.values() for a, b in zip(group, group[1:] + group[:1], strict=True)}
-        return torch.tensor([follower[fine] for fine in range(num_classes)])
 
 
 @register("matrix")
@@ -251,7 +251,7 @@ class AsymmetricSuperclass(MappedNoise):
 class Matrix(NoiseModel):
     """Any matrix T[i, j] = P(given j | true i): a tensor, nested lists, or a .npy or .csv file (no header line).
 
-    Order of draws: one number a row, compared with the running sums of its class's row of T.
+    Order of draws: one number per row, compared with the cumulative sums of its class's row of T.
 
     >>> print(Matrix([[0.5, 0.5], [0, 1]]).corrupt([0, 0, 1, 1], generator=0))
     matrix:T=[[0.5, 0.5], [0, 1]]: 2 of 4 labels flipped, realised rate 50.00 % (no nominal rate)
@@ -260,7 +260,7 @@ class Matrix(NoiseModel):
     T: Any
 
     def __post_init__(self) -> None:
-        self._matrix  # noqa: B018 - refuse a bad matrix here, not at the first use
+        self._matrix  # noqa: B018 - check the matrix now, not at the first use
 
     @cached_property
     def _matrix(self) -> Tensor:
@@ -285,15 +285,15 @@ class Matrix(NoiseModel):
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
+    ) -> Tensor:
         u = uniform(generator, len(clean))
         running = self._matrix.cumsum(1)
         running /= running[:, -1:].clone()  # ends at one exactly, above every u
         given = torch.empty_like(clean)
-        rows = clean.argsort(stable=True)
-        for label, own in enumerate(torch.split(rows, torch.bincount(clean, minlength=num_classes).tolist())):
-            given[own] = torch.searchsorted(running[label], u[own], right=True)  # right: never a class of probability 0
-        return self._labels(given, clean, num_classes)
+        for label, rows in enumerate(rows_by_class(clean, num_classes)):
+            # right: never a class of probability 0
+            given[rows] = torch.searchsorted(running[label], u[rows], right=True)
+        return given
 
 
 def _integers(generator: torch.Generator | None, size: int, below: int) -> Tensor:

@@ -1,6 +1,6 @@
-"""Labels that people gave: CIFAR-10N and CIFAR-100N, and files of labels from one annotator or several.
+"""Labels by people: CIFAR-10N and CIFAR-100N, and files of labels from one or several annotators.
 
-Files are read without running anything in them: :mod:`noiseproof.noise.pickled` (which admits less than
+Files are read without executing anything in them: :mod:`noiseproof.noise.pickled` (which admits less than
 ``torch.load(weights_only=True)``), ``numpy.load(allow_pickle=False)``, and the csv module.
 """
 
@@ -25,7 +25,7 @@ from noiseproof.noise.pickled import Array, load_saved
 Annotators = Literal["vote", "all", "worst"]
 MISSING = -1  # an annotator who did not label a row
 
-_INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # 3.0, which pandas writes for 3 beside an empty cell, is one too
+_INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # or 3.0, which pandas writes for 3 in a column with empty cells
 
 
 @register("file")
@@ -33,18 +33,18 @@ _INTEGER = re.compile(r"\s*(-?\d+)(?:\.0*)?\s*")  # 3.0, which pandas writes for
 class LabelFile(NoiseModel):
     """Labels from a file: CSV with a header line, .npy of shape (N,) or (N, A), .pt with a tensor or named ones.
 
-    Row i of the file belongs to row i of the data; nothing is drawn. Where a row has several annotators, an empty cell
-    or −1 is a label not given.
+    Row i of the file belongs to row i of the data; nothing is drawn. With several annotators, an empty cell or −1 is a
+    missing label.
 
     Args:
-        path: the file; where there is none, the one of that path under ``folder``.
-        given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, which
-            is what the SLN paper's files call it, or the only column there is.
-        clean: column of the true labels, compared with the data's to make sure that the rows are in the same order;
-            by default ``label`` where ``given`` is left to its default and the file has such a column.
-        annotators: what several labels a row become: ``vote``, the most frequent one, of which the earliest column's
-            where several are; ``all``, one row for each label (``index`` says whose); ``worst``, the earliest
-            column's wrong label, the true one where all are right.
+        path: the file, also looked up in ``folder``.
+        given: column (or columns, one for each annotator) of the given labels; by default ``label_noisy``, as in the
+            files of the SLN paper, or the only column.
+        clean: column of the true labels, compared with those of the data to check the order of the rows; by default
+            ``label``, if ``given`` has its default and the file has such a column.
+        annotators: how several labels of a row are combined: ``vote``, the most frequent one, of the earliest column
+            for ties; ``all``, one row for each label (``index`` is its row in the data); ``worst``, the wrong label of
+            the earliest column, the true one if all are right.
         folder: the data folder.
     """
 
@@ -55,26 +55,25 @@ class LabelFile(NoiseModel):
     folder: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if self.annotators is not None and self.annotators not in get_args(Annotators):
-            raise ValueError(f"Expected `annotators` to be vote, all or worst, got {self.annotators!r}.")
+        if self.annotators is not None:
+            check_word("annotators", self.annotators, get_args(Annotators))
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
+    ) -> Tensor | NoisyLabels:
         labels = self._read(clean, num_classes)
         if self.annotators == "all":
             present = labels != MISSING
             index = present.nonzero()[:, 0]
             return self._labels(labels[present], clean[index], num_classes, index)
-        given = worst_label(labels, clean) if self.annotators == "worst" else majority_vote(labels)
-        return self._labels(given, clean, num_classes)
+        return worst_label(labels, clean) if self.annotators == "worst" else majority_vote(labels)
 
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:
         """The labels of each row, (N, A), one column for each annotator."""
         path = Path(self.path)
         if self.folder is not None and not path.exists() and (under := Path(self.folder, path)).exists():
             path = under
-        table = read_table(path)
+        table = read_columns(path)
         names, truth = self._columns(table)
         columns = {name: _column(table, name, path) for name in (*names, *([truth] if truth else []))}
         for name, column in columns.items():
@@ -82,7 +81,7 @@ class LabelFile(NoiseModel):
                 raise ValueError(
                     f"Expected {len(clean)} labels in {name!r} of {path}, one for each row of the data, "
                     f"got {len(column)}. Corrupt the whole training set before you split it; "
-                    "if the file is cut short, get it again."
+                    "if the file is truncated, download it again."
                 )
         if truth and bool((differs := columns[truth][:, 0] != clean).any()):
             row = int(differs.nonzero()[0])
@@ -99,13 +98,13 @@ class LabelFile(NoiseModel):
                 f"Expected labels in 0 … {num_classes - 1} in {path}, got {int(labels[row, annotator])} in row {row}. "
                 "Use the file that belongs to the data; give num_classes if the data lacks its last classes."
             )
-        if bool((silent := (labels == MISSING).all(1)).any()):
-            row = int(silent.nonzero()[0])
+        if bool((unlabelled := (labels == MISSING).all(1)).any()):
+            row = int(unlabelled.nonzero()[0])
             raise ValueError(
                 f"Expected a label from at least one annotator in {path}, row {row} has none. Drop the row."
             )
         if several and self.annotators is None:
-            raise ValueError(f"{path} has {labels.shape[1]} labels a row. Set `annotators` to vote, all or worst.")
+            raise ValueError(f"{path} has {labels.shape[1]} labels per row. Set `annotators` to vote, all or worst.")
         return labels
 
     def _columns(self, table: Mapping[str, Any]) -> tuple[list[str], str | None]:
@@ -127,7 +126,7 @@ class CIFARN(NoiseModel):
 
     Args:
         which: the set of labels.
-        folder: where the official file is, or in whose folder ``cifar-n``; by default ``$NOISEPROOF_DATA``.
+        folder: contains the official file, directly or in a folder ``cifar-n``; by default ``$NOISEPROOF_DATA``.
     """
 
     which: str
@@ -140,19 +139,19 @@ class CIFARN(NoiseModel):
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
+    ) -> Tensor | NoisyLabels:
         labels = LabelFile(self._path(), given=self.keys[self.which], clean="clean_label")
-        return self._labels(labels.draw(clean, num_classes, None, None).given, clean, num_classes)
+        return labels.draw(clean, num_classes, None, None)
 
     def _path(self) -> Path:
         folder = self.folder or os.environ.get("NOISEPROOF_DATA")
         if not folder:
-            raise ValueError(f"Expected to be told where {self.file} is. Set `folder` or the variable NOISEPROOF_DATA.")
+            raise ValueError(f"Expected the folder of {self.file}. Set `folder` or the variable NOISEPROOF_DATA.")
         for path in (Path(folder) / self.file, Path(folder) / "cifar-n" / self.file):
             if path.is_file():
                 return path
         raise FileNotFoundError(
-            f"Expected {self.file} in {folder} or its folder cifar-n. Run `noiseproof data fetch {self.name}`, or take "
+            f"Expected {self.file} in {folder} or its folder cifar-n. Run `noiseproof data fetch {self.name}`, or get "
             "it from the folder `data` of https://github.com/UCSC-REAL/cifar-10-100n."
         )
 
@@ -181,7 +180,7 @@ class CIFAR10N(CIFARN):
 @register("cifar100n")
 @dataclass(frozen=True)
 class CIFAR100N(CIFARN):
-    """CIFAR-100N: ``noisy``, by one person an image (40.20 % wrong), or ``clean``."""
+    """CIFAR-100N: ``noisy``, by one person per image (40.20 % wrong), or ``clean``."""
 
     which: str = "noisy"
     file: ClassVar[str] = "CIFAR-100_human.pt"
@@ -190,7 +189,7 @@ class CIFAR100N(CIFARN):
 
 
 def majority_vote(labels: Tensor) -> Tensor:
-    """The most frequent label of each row of (N, A); of equally frequent ones that of the earliest annotator.
+    """The most frequent label of each row of (N, A); ties go to the earliest annotator.
 
     >>> majority_vote(torch.tensor([[3, 1, 1], [2, 1, 0], [-1, 4, 4]]))
     tensor([1, 2, 4])
@@ -201,7 +200,7 @@ def majority_vote(labels: Tensor) -> Tensor:
 
 
 def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
-    """The earliest wrong label of each row of (N, A), the true one where every annotator is right.
+    """The earliest wrong label of each row of (N, A), or the true one if every annotator is right.
 
     >>> worst_label(torch.tensor([[3, 1, 1], [2, 2, 2]]), clean=torch.tensor([3, 2]))
     tensor([1, 2])
@@ -211,13 +210,13 @@ def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
     return torch.where(wrong.any(1), labels.gather(1, earliest).squeeze(1), clean)
 
 
-def read_table(path: Path) -> Mapping[str, Any]:
-    """The columns of a .csv, .npy or .pt file by name; an array without a name is ``labels``."""
+def read_columns(path: Path) -> Mapping[str, Any]:
+    """The columns of a .csv, .npy or .pt file by name; an unnamed array is ``labels``."""
     readers = {".csv": _read_csv, ".npy": _read_npy, ".pt": _read_pt}
     if path.suffix.lower() not in readers:
         raise ValueError(f"Expected labels in a .csv, .npy or .pt file, got {path}.")
     if not path.is_file():
-        raise FileNotFoundError(f"Expected a file of labels at {path}, there is none.")
+        raise FileNotFoundError(f"Expected a file of labels at {path}, got none.")
     return readers[path.suffix.lower()](path)
 
 
@@ -231,11 +230,11 @@ def _read_csv(path: Path) -> Mapping[str, Any]:
                 if row and len(row) != len(header):
                     raise ValueError(
                         f"Expected {len(header)} cells in line {reader.line_num} of {path}, got {len(row)}. "
-                        "If the file is cut short, get it again."
+                        "If the file is truncated, download it again."
                     )
                 rows += [row] if row else []
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"Expected {path} to be CSV in UTF-8: {error}. Get or save it again.") from None
+        raise ValueError(f"Expected {path} to be CSV in UTF-8: {error}. Download or save it again.") from None
     if not header or len(set(header)) < len(header) or all(map(_INTEGER.fullmatch, header)):
         raise ValueError(f"Expected the first line of {path} to name its columns, each once, got {header}.")
     return {name: [row[i] for row in rows] for i, name in enumerate(header)}
@@ -247,7 +246,7 @@ def _read_npy(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # a broken or hostile header can raise anything
         raise ValueError(
             f"Expected {path} to hold an array of integers and nothing else: {error}. "
-            "If the file is cut short, get it again; save labels of your own as numpy.save(path, integers)."
+            "If the file is truncated, download it again; save your own labels with numpy.save(path, integers)."
         ) from None
 
 
@@ -259,13 +258,13 @@ def _read_pt(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # a broken or hostile file can raise anything
         raise ValueError(
             f"Expected {path} to hold tensors, arrays or lists of integers and nothing else, got "
-            f"{type(error).__name__}: {error}. If the file is cut short, get it again; "
-            "save labels of your own as torch.save(tensor, path)."
+            f"{type(error).__name__}: {error}. If the file is truncated, download it again; "
+            "save your own labels with torch.save(tensor, path)."
         ) from error
 
 
 def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
-    """The labels called ``name``, (N, A)."""
+    """The column ``name`` as labels (N, A)."""
     where = f"in {name!r} of {path}"
     if name not in table:
         raise ValueError(f"Expected a column {name!r} in {path}, got {', '.join(map(repr, table)) or 'none'}.")
@@ -275,8 +274,8 @@ def _column(table: Mapping[str, Any], name: str, path: Path) -> Tensor:
     if isinstance(values, list) and all(type(value) is int and abs(value) < 2**63 for value in values):
         values = np.array(values, dtype=np.int64)
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
-        found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise ValueError(f"Expected integers {where}, got {found}. Encode the classes from 0.")
+        actual = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise ValueError(f"Expected integers {where}, got {actual}. Encode the classes from 0.")
     if values.ndim not in (1, 2) or values.size == 0:
         raise ValueError(f"Expected shape (N,) or (N, A) {where}, got {values.shape}.")
     return torch.from_numpy(values.astype(np.int64)).reshape(len(values), -1)

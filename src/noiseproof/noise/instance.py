@@ -1,4 +1,4 @@
-"""Noise that depends on the sample: Chen et al. 2020 (deterministic) and Xia et al. 2020 (random)."""
+"""Instance-dependent noise: Chen et al. 2020 (deterministic) and Xia et al. 2020 (random)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.probs import check_probabilities
-from noiseproof.noise.base import NoiseModel, NoisyLabels, check_rate, register, uniform, whole
+from noiseproof.noise.base import NoiseModel, check_rate, register, rounded_floor, rows_by_class, uniform
 
 ROWS_AT_ONCE = 2048  # of features held in float64
 
@@ -18,10 +18,10 @@ ROWS_AT_ONCE = 2048  # of features held in float64
 @register("chen")
 @dataclass(frozen=True)
 class Chen(NoiseModel):
-    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; the SLN paper, 4.1).
+    """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; SLN paper, 4.1).
 
     ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see :class:`PredictionAverage`).
-    With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows of largest N(i) get the class that attains it; nothing is drawn.
+    With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows with the largest N(i) get the class that attains it; nothing is drawn.
     Ties: the smaller class, the earlier row.
 
     >>> probs = [[0.9, 0.1, 0.0], [0.4, 0.5, 0.1], [0.1, 0.3, 0.6]]
@@ -31,20 +31,20 @@ class Chen(NoiseModel):
 
     rate: float
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "predictions"
-    fewest_classes: ClassVar[int] = 2
+    min_classes: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
+    ) -> Tensor:
         probs = check_probabilities("features", features, num_classes)
         doubt, rival = probs.scatter(1, clean[:, None], -1).max(1)  # (N,)
-        flipped = doubt.argsort(descending=True, stable=True)[: whole(self.rate * len(clean))]
+        flipped = doubt.argsort(descending=True, stable=True)[: rounded_floor(self.rate * len(clean))]
         given = clean.clone()
         given[flipped] = rival[flipped]
-        return self._labels(given, clean, num_classes)
+        return given
 
 
 class PredictionAverage:
@@ -77,11 +77,11 @@ class PredictionAverage:
         self._times.index_add_(0, rows, torch.ones_like(rows))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a training must save to go on."""
+        """What a checkpoint must hold."""
         return {"sum": self._sum, "times": self._times}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what ``state_dict`` gave."""
+        """Restore what ``state_dict`` returned."""
         self._sum.copy_(state["sum"])
         self._times.copy_(state["times"])
 
@@ -100,13 +100,13 @@ class Xia(NoiseModel):
 
     q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class;
     P_i = q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i.
-    Order of draws: the q of all rows, W_0 … W_{K−1}, one number a row for its label.
+    Order of draws: the q of all rows, W_0 … W_{K−1}, one number per row for its label.
 
-    The mean rate is r only where truncation does not bite: r = 0 with sd = 0.1 is 8 %.
+    Truncation shifts the mean rate near 0 and 1: r = 0 with sd = 0.1 gives 8 %.
 
     Args:
         rate: mean flip rate r, before truncation.
-        scale: factor on the features. The released code feeds raw 0 … 255 pixels, whose scores differ by thousands, so
+        scale: factor on the features. The released code uses raw 0 … 255 pixels, whose scores differ by thousands, so
             that each image has one wrong class (CIFAR, K = 10: probability above 0.99 for 99.9 % of the images; with
             ``scale`` = 1/255 for 73 %, with 1/25500 for none).
         sd: standard deviation of the flip rates.
@@ -116,7 +116,7 @@ class Xia(NoiseModel):
     scale: float = 1.0
     sd: float = 0.1
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "inputs"
-    fewest_classes: ClassVar[int] = 2
+    min_classes: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
@@ -125,15 +125,14 @@ class Xia(NoiseModel):
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> NoisyLabels:
+    ) -> Tensor:
         assert features is not None
         flip = self._flip_rates(uniform(generator, len(clean)))
         scores = self._scores(features.detach().flatten(1), clean, num_classes, generator)
         probs = scores.scatter_(1, clean[:, None], -torch.inf).softmax(1).mul_(flip[:, None])
         running = probs.scatter_(1, clean[:, None], 1 - flip[:, None]).cumsum(1)
         u = uniform(generator, len(clean)) * running[:, -1]
-        given = torch.searchsorted(running, u[:, None], right=True).squeeze(1)
-        return self._labels(given, clean, num_classes)
+        return torch.searchsorted(running, u[:, None], right=True).squeeze(1)
 
     def _flip_rates(self, u: Tensor) -> Tensor:
         """N(r, sd²) truncated to [0, 1], by its inverse distribution function."""
@@ -144,12 +143,12 @@ class Xia(NoiseModel):
         return rates.clamp_(0, 1)
 
     def _scores(self, x: Tensor, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
-        """scale·x_i W_{y_i}, (N, K) float64, one class's W and few rows of x in memory at a time."""
+        """scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in memory at a time."""
         scores = torch.empty(len(x), num_classes, dtype=torch.float64)
-        for own in torch.split(clean.argsort(stable=True), torch.bincount(clean, minlength=num_classes).tolist()):
-            # A class without samples has its W too, so that the other classes' do not depend on it.
+        for of_class in rows_by_class(clean, num_classes):
+            # Drawn for classes without samples, too, so that W of the others does not depend on them.
             W = torch.special.ndtri(uniform(generator, x.shape[1], num_classes).clamp_(min=2.0**-54))
-            for rows in torch.split(own, ROWS_AT_ONCE):
+            for rows in torch.split(of_class, ROWS_AT_ONCE):
                 part = self.scale * (x[rows.to(x.device)].to("cpu", torch.float64) @ W)
                 if not bool((finite := torch.isfinite(part).all(1)).all()):
                     row = int(rows[~finite][0])

@@ -22,30 +22,30 @@ from noiseproof.noise.base import (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OpenSetLabels(NoisyLabels):
-    """The labels, all as they were, and the rows whose images another data set replaces (clean label −1)."""
+    """The unchanged labels, and the rows whose images are replaced by another dataset's (clean label −1)."""
 
     rows: Tensor = field(kw_only=True)  # (M,) int64, ascending
     seed: int = field(kw_only=True)  # of the choice of foreign images
     pool: int | None = field(kw_only=True)
 
     def foreign(self, available: int) -> Tensor:
-        """Which of ``available`` foreign images stand in ``rows``, (M,) int64, none twice."""
+        """The numbers of the foreign images in ``rows``, out of ``available``, (M,) int64, without repetition."""
         pool = available if self.pool is None else self.pool
         if not len(self.rows) <= pool <= available:
-            wanted = len(self.rows) if self.pool is None else max(self.pool, len(self.rows))
+            required = len(self.rows) if self.pool is None else max(self.pool, len(self.rows))
             raise ValueError(
-                f"Expected at least {wanted} foreign images, got {min(pool, available)}. "
+                f"Expected at least {required} foreign images, got {min(pool, available)}. "
                 "Use a larger data set, or lower `pool` or `rate`."
             )
         return uniform(as_generator(self.seed), pool).argsort(stable=True)[: len(self.rows)]
 
     def apply(self, images: Tensor, foreign_images: Tensor) -> Tensor:
-        """``images`` (N, …) with foreign ones in ``rows``; the argument is left as it is."""
+        """A copy of ``images`` (N, …) with foreign ones in ``rows``."""
         if len(images) != len(self.given):
             raise ValueError(f"Expected {len(self.given)} images, one for each label, got {len(images)}.")
         if images.shape[1:] != foreign_images.shape[1:] or images.dtype != foreign_images.dtype:
             raise ValueError(
-                f"Expected foreign images as the others, {images.dtype} {tuple(images.shape[1:])}, "
+                f"Expected foreign images like the others, {images.dtype} {tuple(images.shape[1:])}, "
                 f"got {foreign_images.dtype} {tuple(foreign_images.shape[1:])}. Resize or convert them first."
             )
         mixed = images.clone()
@@ -56,9 +56,9 @@ class OpenSetLabels(NoisyLabels):
 @register("open-set")
 @dataclass(frozen=True)
 class OpenSet(NoiseModel):
-    """Replace a rate of the images by another data set's, keeping their labels (the SLN paper: 40 % of CIFAR-10).
+    """Replace a share of the images by another dataset's, and keep their labels (SLN paper: 40 % of CIFAR-10).
 
-    Order of draws: one number a row to select it, one number that seeds the choice of the foreign images.
+    Order of draws: one number per row to select it, one number that seeds the choice of the foreign images.
 
     >>> noisy = OpenSet(0.5).corrupt([0, 1, 0, 1], generator=0)
     >>> noisy.given, noisy.clean
@@ -68,8 +68,8 @@ class OpenSet(NoiseModel):
 
     Args:
         rate: share of the images to replace.
-        count: how they are selected; the SLN paper replaces a ``total``.
-        pool: take the foreign images from the first ``pool`` of the other data set; by default from all of them.
+        count: how they are selected; ``total`` in the SLN paper.
+        pool: use only the first ``pool`` images of the other dataset; by default all of them.
     """
 
     rate: float

@@ -1,8 +1,7 @@
-"""Reading files that ``pickle`` or ``torch.save`` wrote, without trusting them.
+"""Safe reading of untrusted files that ``pickle`` or ``torch.save`` wrote.
 
-Numbers, strings, lists, dicts and arrays of integers come out of a file and nothing else; no function in it is called.
-NumPy and PyTorch rebuild arrays from flags and strides that the file gives, and crash on forged ones, so stand-ins do
-that here.
+A file can only yield numbers, strings, lists, dicts and arrays of integers; no function in it is called. NumPy and
+PyTorch rebuild arrays from flags and strides in the file and crash on forged ones, so stand-ins replace them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 
 class _Kind:
-    """Stands in for ``numpy.dtype``."""
+    """Stand-in for ``numpy.dtype``."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         self.code = code.decode() if isinstance(code, bytes) else code
@@ -32,7 +31,7 @@ class _Kind:
 
 
 class Array:
-    """Stands in for ``numpy.ndarray``; the array itself is in ``values``."""
+    """Stand-in for ``numpy.ndarray``; the array itself is in ``values``."""
 
     values: NDArray[Any]
 
@@ -49,9 +48,9 @@ class Array:
 
 
 def _tensor(storage: Array, offset: int, size: list[int], stride: list[int], *_: object) -> Array:
-    """Stands in for what rebuilds a tensor; ``as_strided`` refuses what lies outside the storage."""
+    """Stand-in for the function that rebuilds a tensor; ``as_strided`` refuses views beyond the storage."""
     view = torch.from_numpy(storage.values).as_strided(size, stride, offset)
-    if view.numel() > len(storage.values):  # zero strides let a few bytes pass for terabytes
+    if view.numel() > len(storage.values):  # zero strides turn a few bytes into terabytes
         raise pickle.UnpicklingError(f"{view.numel()} labels in a storage of {len(storage.values)}")
     array = Array()
     array.values = view.numpy()
@@ -59,7 +58,7 @@ def _tensor(storage: Array, offset: int, size: list[int], stride: list[int], *_:
 
 
 def _last(count: int) -> Any:
-    """Replaces the opcode that makes a tuple of the last ``count`` objects."""
+    """A replacement of the opcode that builds a tuple of the last ``count`` objects."""
 
     def load(self: IntegerUnpickler) -> None:
         self.stack[-count:] = [self.stack[-count:]]
@@ -68,9 +67,9 @@ def _last(count: int) -> Any:
 
 
 class IntegerUnpickler(pickle._Unpickler):
-    """Reads the pickle ``blob``; ``files`` are those beside it, which hold the numbers of its tensors.
+    """Unpickler of ``blob``; ``files`` are the other members of the archive, which hold the numbers of its tensors.
 
-    Tuples come out as lists: the hash of a tuple, nested deep enough, overflows the stack.
+    Tuples become lists: the hash of a deeply nested tuple overflows the stack.
     """
 
     stack: list[Any]
@@ -106,7 +105,7 @@ class IntegerUnpickler(pickle._Unpickler):
             stand_in = self.admitted[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"a call of {module}.{name}") from None
-        return partial(stand_in) if callable(stand_in) else stand_in  # a file may change the copy it gets
+        return partial(stand_in) if callable(stand_in) else stand_in  # a copy, since a file may modify it
 
     def persistent_load(self, pid: Any) -> Array:
         _, code, key, _, _ = pid

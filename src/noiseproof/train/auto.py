@@ -1,4 +1,4 @@
-"""Which method to take where nobody said: by the number of classes, of rows, and how many labels look wrong."""
+"""The choice of a method from the number of classes, the number of rows and an estimate of the noise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.images import read_batches
 from noiseproof.train.task import BLOCK, Task, blocks
 
-LOOKED_AT = 1000  # rows that the noise is estimated from: the time grows with their cube
-FEWEST = 50  # rows below which nothing can be said of the noise
-CLEAN = 0.03  # an estimated rate that a clean set may have, too
-MEMORY = 2 * 10**8  # numbers (rows × classes) that a memory of predictions may hold
-_LENGTHS = (0.5, 1.0)  # of the kernel, by the median distance
+MAX_ROWS = 1000  # that the noise is estimated from: the time grows with their cube
+MIN_ROWS = 50  # below which the noise cannot be estimated
+CLEAN_RATE = 0.03  # below which an estimate is no evidence of noise
+MAX_MEMORY = 2 * 10**8  # entries (rows × classes) of a table of past predictions
+_LENGTHS = (0.5, 1.0)  # of the kernel, in units of the median distance
 _RIDGES = tuple(10 ** (step / 2) for step in range(-6, 4))
 
 
@@ -24,27 +24,27 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
 
     | where | method | because |
     | --- | --- | --- |
-    | the noise is not known, or below 3 % | ``ce`` | nothing is to be gained, and robustness costs a little |
-    | else, up to 2·10⁸ rows × classes | ``elr`` | the most even under symmetric and asymmetric noise |
-    | more | ``gce`` or, beyond 100 classes, ``gce+`` | they remember nothing of rows |
+    | the noise is unknown, or below 3 % | ``ce`` | there is nothing to gain, and robustness costs a little |
+    | else, up to 2·10⁸ rows × classes | ``elr`` | the most consistent under symmetric and asymmetric noise |
+    | more | ``gce`` or, beyond 100 classes, ``gce+`` | they keep no table of rows |
 
     >>> choose_method(10, 5000, 0.01), choose_method(10, 5000, 0.2), choose_method(1000, 10**6, 0.2)
     ('ce', 'elr', 'gce+')
     """
-    if noise is None or noise < CLEAN:
+    if noise is None or noise < CLEAN_RATE:
         return "ce"
-    if rows * num_classes <= MEMORY:
+    if rows * num_classes <= MAX_MEMORY:
         return "elr"
     return "gce+" if num_classes > 100 else "gce"
 
 
 def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
-    """The share of wrong labels among a task's training rows, without training; None of fewer than 50 rows.
+    """The share of wrong labels among a task's training rows, without training; None for fewer than 50 rows.
 
-    Kernel ridge regression says of each row, from all others, how likely each class is (``leave_one_out``); rows that
-    it finds as typical of another class as that class's own rows are on average count as wrong (the confident joint of
-    Northcutt et al. 2021, scaled to the number of labels of each class). It looks at 1000 rows at most and takes
-    classes that overlap, or that a kernel cannot tell apart (photographs), for noise.
+    Kernel ridge regression predicts the class probabilities of each row from all others (``leave_one_out``); rows that
+    are as probable in another class as the rows of that class are on average count as wrong (the confident joint of
+    Northcutt et al. 2021, scaled to the number of labels of each class). It uses at most 1000 rows, and mistakes
+    overlapping classes, and those that a kernel cannot separate (photographs), for noise.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
@@ -53,12 +53,12 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
     (0.2, 0.2)
     """
     data, num_classes = task.train, task.train.num_classes
-    if len(data) < FEWEST:
+    if len(data) < MIN_ROWS:
         return None
-    rows = shuffled(len(data), derive_generator(seed, 2))[:LOOKED_AT]
+    rows = shuffled(len(data), derive_generator(seed, 2))[:MAX_ROWS]
     y = data.given[rows]
     p = leave_one_out(squared_distances(_inputs(task, rows)), y, num_classes).clamp_min(0)
-    threshold = mean_label_probability(y, p) * (1 - 1e-9)  # where all rows are alike, rounding must not decide
+    threshold = mean_label_probability(y, p) * (1 - 1e-9)  # where all rows are equal, rounding must not decide
     joint = confident_counts(y, p, threshold)
     count = torch.bincount(y, minlength=num_classes).double()
     given = joint.sum(0)
@@ -67,18 +67,18 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
 
 
 def _inputs(task: Task, rows: Tensor) -> Tensor:
-    """What a model sees of ``rows``, (N, D); made a block at a time, so that they are held once."""
+    """The normalised inputs of ``rows``, (N, D), block by block, so that they are in memory only once."""
     x = torch.empty(0)
     parts = blocks(task.train.x, rows)
     for number, raw in enumerate(read_batches(task.train.x, parts)):
-        seen = (raw if task.normalise is None else task.normalise.apply(raw, torch.empty(len(raw), 0))).flatten(1)
-        x = seen.new_empty(len(rows), seen.shape[1]) if number == 0 else x
-        x[number * len(parts[0]) :][: len(seen)] = seen
+        part = (raw if task.normalise is None else task.normalise.apply(raw, torch.empty(len(raw), 0))).flatten(1)
+        x = part.new_empty(len(rows), part.shape[1]) if number == 0 else x
+        x[number * len(parts[0]) :][: len(part)] = part
     return x
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """‖x_i − x_j‖² of all rows, (N, N) float64: a sum over blocks of columns, since images have many."""
+    """‖x_i − x_j‖² of all rows, (N, N) float64, as a sum over blocks of columns, since images have many."""
     columns = torch.split(x, max(1, BLOCK // len(x)), dim=1)
     return torch.as_tensor(sum(torch.cdist(part, part).square() for part in map(Tensor.double, columns)))
 
@@ -86,23 +86,23 @@ def squared_distances(x: Tensor) -> Tensor:
 def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
     """Class probabilities (N, K) of each row by kernel ridge regression on all others, in closed form.
 
-    With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Of two lengths of the Gaussian
-    kernel and ten ridges r the pair of least squared error is taken. Probabilities may lie a little outside [0, 1].
-    ``squared`` are the rows' squared distances, (N, N).
+    With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Two lengths of the Gaussian kernel
+    and ten ridges r are tried, and the pair with the smallest squared error is used. Probabilities may lie slightly
+    outside [0, 1]. ``squared`` (N, N) are the squared distances of the rows.
     """
-    apart = squared[squared > 0]
+    nonzero = squared[squared > 0]
     onehot = F.one_hot(y, num_classes).double()
     prior = onehot.mean(0)
     centred = onehot - prior
     best, least = prior.expand_as(onehot), float(centred.square().mean())
-    for length in _LENGTHS if len(apart) else ():
-        kernel = torch.exp(squared / (-2 * length**2 * apart.median()))
+    for length in _LENGTHS if len(nonzero) else ():
+        kernel = torch.exp(squared / (-2 * length**2 * nonzero.median()))
         values, vectors = torch.linalg.eigh(kernel)
         rotated = vectors.T @ centred
         for ridge in _RIDGES:
             shrink = values.clamp_min(0) / (values.clamp_min(0) + ridge)
-            own = (vectors.square() @ shrink)[:, None]  # H_ii
-            without = (vectors @ (shrink[:, None] * rotated) - own * centred) / (1 - own)
+            diagonal = (vectors.square() @ shrink)[:, None]  # H_ii
+            without = (vectors @ (shrink[:, None] * rotated) - diagonal * centred) / (1 - diagonal)
             error = float((without - centred).square().mean())
             if error < least:
                 best, least = without + prior, error

@@ -1,6 +1,6 @@
-"""A trained classifier without what only its training needed: raw inputs to class probabilities, as a file of its own.
+"""A trained classifier for prediction only, from raw inputs to class probabilities, and its export to a file.
 
-``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` everybody's.
+``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` that of all others.
 """
 
 from __future__ import annotations
@@ -19,20 +19,16 @@ from torch import Tensor, nn
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.heads import get_head
-from noiseproof.heads.attention import Attention
-from noiseproof.heads.gaussian import GaussianFactors, GaussianRoot, GaussianScale
 from noiseproof.losses import Loss
 from noiseproof.models.classifier import Classifier
 from noiseproof.train.loop import Result
-
-BESIDE_LOGITS = Attention, GaussianRoot, GaussianScale, GaussianFactors  # a linear layer, and more that only trains
 
 
 class Predictor(nn.Module):
     """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged over models.
 
-    It shares the weights of ``models`` and is in evaluation mode. A head's covariance or attention is left behind,
-    because the prediction is by the logits alone; only ``het`` averages over its noise in prediction, too.
+    It shares the weights of ``models`` and is in evaluation mode. Predictions use the logits only, so the layers of a
+    head for covariance or attention are dropped; only ``het`` averages over its noise in prediction, too.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
@@ -45,20 +41,20 @@ class Predictor(nn.Module):
     def __init__(self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None) -> None:
         super().__init__()
         if loss is not None and not loss.predictors():
-            loss = None  # logits are scores
+            loss = None  # its scores are the logits
         self.loss = loss
-        self.models = nn.ModuleList(models if self.draws else map(_without_spread, models))
+        self.models = nn.ModuleList(models if self.draws else map(_with_logits_only, models))
         self.normalise = normalise
         self.eval()
 
     @classmethod
     def of(cls, result: Result) -> Predictor:
-        """What a finished run predicts with."""
+        """The predictor of a finished run."""
         return cls(result.models, result.run.loss, result.run.normalise)
 
     @property
     def draws(self) -> bool:
-        """Whether a prediction is an average over noise."""
+        """Whether a prediction is an average over random draws."""
         return self.loss is not None and self.loss.samples is not None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,9 +67,9 @@ class Predictor(nn.Module):
         return out.logits if self.loss is None else self.loss.scores(out)
 
 
-def _without_spread(model: nn.Module) -> nn.Module:
-    """The same backbone under a head that gives logits alone; a head of the user's own stays."""
-    if not isinstance(model, Classifier) or type(model.head) not in BESIDE_LOGITS:  # or a Gaussian process
+def _with_logits_only(model: nn.Module) -> nn.Module:
+    """The same backbone with a linear head, where the head has one among its layers."""
+    if not isinstance(model, Classifier) or not model.head.has_linear_logits:
         return model
     layer: nn.Linear = model.head.logits  # type: ignore[assignment]
     head = get_head("linear", layer.in_features, layer.out_features)
@@ -86,25 +82,25 @@ def export(
 ) -> Path:
     """Write ``trained`` to ``path``, whose ending chooses the format: ``.pt2`` (torch.export) or ``.onnx``.
 
-    The file takes ``input``, raw inputs as they came before any normalisation, of the dtype and shape of ``example``
-    (B, …) and any number of rows, and gives ``probabilities`` (B, K). Names of ``classes`` go with it, as JSON: in
+    The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape of ``example``
+    (B, …) and any number of rows, and returns ``probabilities`` (B, K). The names of ``classes`` are stored as JSON: in
     ONNX's metadata under ``classes``, in a ``.pt2`` as the extra file ``classes.json``.
 
     Raises:
-        ValueError: of another ending, or of a method whose prediction is no plain function of its inputs: ``het``,
-            which draws samples, and ``gp``, which is no network.
+        ValueError: for another ending, or a method whose prediction is not a deterministic network: ``het``, which
+            draws samples, and ``gp``.
     """
     path, predictor = Path(path), Predictor.of(trained) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
     if others or predictor.draws:
-        what = str(predictor.loss) if predictor.loss is not None else others[0]
-        raise ValueError(f"Expected a network with plain logits to export, got `{what}`. Train another method.")
+        actual = str(predictor.loss) if predictor.loss is not None else others[0]
+        raise ValueError(f"Expected a network with plain logits to export, got `{actual}`. Train another method.")
     plain = copy.deepcopy(predictor).cpu()
     for parameter in plain.parameters():
         parameter.requires_grad_(False)
-    rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))  # one row would be taken for a constant
+    rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))  # a batch of one would be exported as a constant
     names = json.dumps(list(classes)) if classes is not None else None
     path.parent.mkdir(parents=True, exist_ok=True)
     program = torch.export.export(plain, (rows,), dynamic_shapes=({0: torch.export.Dim("batch")},))
@@ -132,13 +128,13 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: str | 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's word on torchvision, which nothing here needs, and on its own deprecations."""
-    speaker = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = speaker.level
-    speaker.setLevel(logging.ERROR)
+    """Silence the exporter's warnings about torchvision, which is not needed, and about its own deprecations."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        speaker.setLevel(level)
+        logger.setLevel(level)
