@@ -437,7 +437,7 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     found = collect(folders, progress=lambda *what: told.append(what))
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
-    assert [done for done, _, _ in told] == list(range(len(MAKERS) + 1))
+    assert [done for _, done, _ in told] == list(range(len(MAKERS) + 1))
     known = [name for maker in MAKERS for name in maker.names]
     assert all(name in known or name.startswith("sensitivity-") for name in names)
     order = ["Before training", "During training", "After training"]

@@ -227,7 +227,7 @@ def test_the_model_comes_out_as_it_went_in(training: bool) -> None:
     places = {name: value.data_ptr() for name, value in model.named_parameters()}
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
-    def stop(done: int, total: int) -> None:
+    def stop(stage: str, done: int, total: int | None) -> None:
         if done == 2:
             raise KeyboardInterrupt
 
@@ -243,9 +243,9 @@ def test_the_model_comes_out_as_it_went_in(training: bool) -> None:
 
 
 def test_progress_counts_points() -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[object, ...]] = []
     landscape(network(), *images(), generator=seeded(), points=3, progress=lambda *at: seen.append(at))
-    assert seen == [(n, 9) for n in range(1, 10)]
+    assert seen == [("landscape", n, 9) for n in range(1, 10)]
 
 
 @pytest.mark.parametrize(

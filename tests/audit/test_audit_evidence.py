@@ -136,7 +136,7 @@ def test_planted_errors_are_found_by_folds() -> None:
     x, true, given = planted()
     calls: list[tuple[int, int]] = []
     fold = np.arange(len(x)) % 3
-    found = cross_validate(x, given, 3, fold, epochs=5, progress=lambda done, total: calls.append((done, total)))
+    found = cross_validate(x, given, 3, fold, epochs=5, progress=lambda _, done, total: calls.append((done, total)))
     shapes(found, len(x), 3)
     assert calls == [(i + 1, 45) for i in range(45)]
     issues = find_label_issues(given, evidence=found)

@@ -22,6 +22,7 @@ from noiseproof.analysis.initialization import initial_logits, loss_figures
 from noiseproof.analysis.landscape import Landscape, landscape_figures
 from noiseproof.analysis.predictions import prediction_figures
 from noiseproof.analysis.runs import NotARun, RunFolder, open_runs
+from noiseproof.core.progress import Progress
 from noiseproof.losses.gaussian import LN
 
 Runs = Mapping[str, RunFolder]
@@ -157,13 +158,13 @@ def collect(
     *,
     only: Sequence[str] = (),
     data_dir: str | Path | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Figure | Missing]:
     """All figures of a set of runs, or ``only`` those of these names; what lacks its data says what records it.
 
     Args:
         runs: folders of runs, or what ``open_runs`` made of them.
-        progress: is told how many groups of figures are done, of how many, and what comes next.
+        progress: called with the next group of figures, how many groups are done, and how many there are.
     """
     opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
     if not opened:
@@ -176,10 +177,10 @@ def collect(
     found: list[Figure | Missing] = []
     for number, maker in enumerate(makers):
         if progress is not None:
-            progress(number, len(makers), maker.names[0])
+            progress(maker.names[0], number, len(makers))
         found += [figure for figure in maker.make(opened) if not only or figure.name in only]
     if progress is not None:
-        progress(len(makers), len(makers), "")
+        progress("", len(makers), len(makers))
     made = {figure.name for figure in found}
     return found + [
         Missing(name, name, "", "other runs: these have nothing for it") for name in only if name not in made

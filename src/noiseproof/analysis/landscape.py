@@ -21,6 +21,7 @@ from noiseproof.analysis.figure import Figure, Layer
 from noiseproof.analysis.predictions import stacked
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
+from noiseproof.core.progress import Progress
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses.engine import wide
 from noiseproof.strategies.sweeps import evaluating
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Direction = dict[str, Tensor]  # by parameter
 Criterion = Callable[[Any, Tensor], Tensor]  # a model's answer and labels to losses (B,)
-Progress = Callable[[int, int], None]  # points done, points in all
 
 BATCH = {"cpu": 256}  # rows that fit a CPU's cache; elsewhere as many as keep a GPU busy
 RADIUS = 0.25  # within which it is said how sharp a minimum is
@@ -173,7 +173,7 @@ def landscape(
                 for inputs, labels in batches:
                     losses[i, j] += criterion(functional_call(model, here, (inputs,)), labels).double().sum()
                 if progress is not None:
-                    progress(i * points + j + 1, points**2)
+                    progress("landscape", i * points + j + 1, points**2)
     return Landscape(steps, (losses / len(y)).cpu())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from noiseproof.audit.files import as_words, labels_digest
 from noiseproof.audit.pictures import SMALLEST, PatchFeatures, backbone_features
+from noiseproof.core.progress import Progress
 from noiseproof.data.arrays import check_features
 from noiseproof.data.images import ImageFiles, decode, from_image_folder
 from noiseproof.data.labels import describe_labels, encode_labels, find_words, read_labels, some
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["table", "text", "folder", "arrays", "predictions"]
-Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
 THUMBNAIL, BACKBONE_SIZE = 32, 224
@@ -546,8 +546,7 @@ def _from_folder(
     x = None
     if features and backbone is not None:
         rows = np.flatnonzero(readable)
-        moved = (lambda done: progress("looking at pictures", done, len(rows))) if progress is not None else None
-        seen = backbone_features(backbone, lambda i: files[int(rows[i])], len(rows), moved).numpy()
+        seen = backbone_features(backbone, lambda i: files[int(rows[i])], len(rows), progress).numpy()
         x = np.zeros((len(files), seen.shape[1]), np.float32)
         x[rows] = seen
     elif features:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from noiseproof.core.progress import Progress
 from noiseproof.data.augment import IMAGENET
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.models import get_model
@@ -91,9 +92,7 @@ class PatchFeatures:
         return torch.cat([(self._pool(block) - self.middle) @ self.axes for block in torch.split(images, BLOCK)])
 
 
-def backbone_features(
-    spec: str, read: Callable[[int], Tensor], count: int, progress: Callable[[int], None] | None = None
-) -> Tensor:
+def backbone_features(spec: str, read: Callable[[int], Tensor], count: int, progress: Progress | None = None) -> Tensor:
     """What a frozen pretrained backbone of timm sees in ``count`` pictures, (N, F); ``read(i)`` is uint8 (3, S, S)."""
     if not spec.startswith("timm:"):
         raise ValueError(
@@ -107,5 +106,5 @@ def backbone_features(
             images = torch.stack([read(i) for i in range(start, min(start + 32, count))])
             blocks.append(model(IMAGENET.apply(images, torch.empty(len(images), 0))).float())
             if progress is not None:
-                progress(min(start + 32, count))
+                progress("looking at pictures", min(start + 32, count), count)
     return torch.cat(blocks).clone()

@@ -28,8 +28,9 @@ from noiseproof.audit.evidence.folds import (
 )
 from noiseproof.audit.evidence.neighbours import Neighbours, nearest
 from noiseproof.audit.files import FORMAT, check_folder, write_audit
-from noiseproof.audit.inputs import AuditData, Progress
+from noiseproof.audit.inputs import AuditData
 from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.core.progress import Progress
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def audit(
         with clock("training") as done:
             evidence = train(
                 data.x, data.given, len(data.classes), *fold, **chosen, seed=seed, device=device, neighbours=near,
-                progress=done,
+                progress=lambda _, count, total: done(count, total),
             )  # fmt: skip
     with clock("judging labels", 1) as done:
         found = find_label_issues(

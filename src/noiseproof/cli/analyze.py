@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from noiseproof.analysis.verdict import Probe, Verdict
+    from noiseproof.core.progress import Progress
     from noiseproof.train import Settings, Task
 
 analyze_app = typer.Typer(help="See what a loss does: before training, during it, and after it.", no_args_is_help=True)
@@ -362,7 +363,7 @@ def analyze_landscape(
 
 
 @contextmanager
-def counting(label: str = "") -> Iterator[Callable[..., None]]:
+def counting(label: str = "") -> Iterator[Progress]:
     """Says how much is done: a bar on a terminal, else a line now and then."""
     if sys.stderr.isatty():
         from rich.console import Console
@@ -370,14 +371,14 @@ def counting(label: str = "") -> Iterator[Callable[..., None]]:
 
         with Progress(console=Console(stderr=True)) as bars:
             bar = bars.add_task(label)
-            yield lambda done, total, what="": bars.update(bar, completed=done, total=total, description=what or label)
+            yield lambda stage, done, total: bars.update(bar, completed=done, total=total, description=label or stage)
         return
     said = time.monotonic()
 
-    def line(done: int, total: int, what: str = "") -> None:
+    def line(stage: str, done: int, total: int | None) -> None:
         nonlocal said
         if (now := time.monotonic()) - said > 5:
             said = now
-            typer.echo(f"{what or label} {done}/{total}", err=True)
+            typer.echo(f"{label or stage} {done}/{total}", err=True)
 
     yield line

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from noiseproof.audit import LabelReport
-    from noiseproof.audit.inputs import Progress
+    from noiseproof.core.progress import Progress
 
 SHOWN = 10
 EXPORTS = ("label-studio", "fiftyone")
@@ -233,7 +233,7 @@ def _progress() -> Iterator[Progress]:
         return
     said: dict[str, float] = {}
 
-    def tell(stage: str, done: int, total: int) -> None:
+    def tell(stage: str, done: int, total: int | None) -> None:
         now = clock.monotonic()
         if stage not in said or now - said[stage] > 10:
             said[stage] = now

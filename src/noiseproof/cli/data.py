@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from noiseproof.cli.main import app
 from noiseproof.cli.show import AsJson, DataDir, bars, describe, examples, plain, refusals, say, show, show_json
 
 if TYPE_CHECKING:
+    from noiseproof.core.progress import Progress
     from noiseproof.noise import NoisyLabels
 
 data_app = typer.Typer(help="List, download and look at datasets.", no_args_is_help=True)
@@ -211,7 +212,7 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+def _progress() -> Iterator[Progress]:
     """Says how far a download is: a bar on a terminal, a line for every tenth in a pipe or a log."""
     if sys.stderr.isatty():
         from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
+    from noiseproof.core.progress import Progress as StageProgress
     from noiseproof.core.registry import Registry
     from noiseproof.train.job import Progress
 
@@ -77,7 +78,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def bars(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int | None], None]]:
+def bars(*columns: ProgressColumn) -> Iterator[StageProgress]:
     """On a terminal, a bar for each name that it is told how much is done of, with ``columns`` beside it."""
     from rich.progress import BarColumn, Progress, TextColumn
 

@@ -11,12 +11,10 @@ import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from noiseproof.core.progress import Progress
 from noiseproof.data.sources import DATASETS, FILES, Download, PathLike, data_root
-
-Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all
 
 CHUNK = 2**20
 LARGEST_ARCHIVE = 2**30  # bytes that an archive may unpack to; CIFAR's unpack to 190 MB

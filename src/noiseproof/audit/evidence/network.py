@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from noiseproof.audit.evidence.folds import in_one_fold
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
+from noiseproof.core.progress import Progress
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
 from noiseproof.strategies import Strategy
@@ -31,8 +32,6 @@ LINEAR = "mlp:hidden=[]"
 ONE_UNIT = 100.0  # columns whose deviations differ by a smaller factor share one unit, so their proportions are kept
 CLIP = 10.0  # deviations
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
-
-Progress = Callable[[int, int], None]  # epochs done, epochs in all
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +269,7 @@ class _Trainer:
         if row is not None:
             self.done += 1
             if self.progress is not None:
-                self.progress(self.done, self.total)
+                self.progress("training", self.done, self.total)
 
     def _run(self, jobs: Sequence[Job]) -> list[Result]:
         results = []
