@@ -10,10 +10,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 KINDS = {
     "at random": ("symmetric",),
-    "for the next class": ("asymmetric-next",),
-    "by the features (`xia`)": ("xia",),
-    "where a model doubts (`chen`)": ("chen",),
-    "by people (CIFAR-10N)": ("aggregate", "random1", "worst"),
+    "to the next class": ("asymmetric-next",),
+    "dependent on the features (`xia`)": ("xia",),
+    "where a model is uncertain (`chen`)": ("chen",),
+    "human (CIFAR-10N)": ("aggregate", "random1", "worst"),
 }
 SCORERS = ("self-confidence", "adjusted", "margin")
 
