@@ -6,9 +6,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from noiseproof.audit import audit, read_rows
-from noiseproof.audit.apply import corrections, write_corrected
-from noiseproof.audit.files import read_audit
+from noiseproof.audit import audit, corrections, read_audit, read_rows, write_corrected
 from noiseproof.review.page import file_page
 
 # Pictures with mistakes: photos/three/18.png is a one. With a folder of your own, begin below.

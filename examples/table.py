@@ -3,9 +3,7 @@
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
-from noiseproof.audit import audit, read_rows
-from noiseproof.audit.apply import compare, corrections, write_corrected
-from noiseproof.audit.files import read_audit
+from noiseproof.audit import audit, corrections, read_audit, read_rows, retrain, write_corrected
 
 # A table with mistakes. With a file of your own, begin below, with its name and its column of labels.
 cancer = load_breast_cancer(as_frame=True)
@@ -33,6 +31,6 @@ print(f"wrong labels: {(given != truth).sum()} before, {(mended != truth).sum()}
 
 # Compare. Cross entropy, long enough to learn mistakes by heart, on both; judged on rows that neither saw. Mind the
 # warning: those labels are no truth either, unless you name some that are (`trusted`).
-result = compare(found, changes, {}, method="ce", epochs=100)
+result = retrain(found, changes, {}, method="ce", epochs=100)
 print(f"accuracy: {result.before:.3f} before, {result.after:.3f} after")
 print(f"warning: {result.warning}")

@@ -26,18 +26,18 @@ from noiseproof.audit import audit as audit_rows
 from noiseproof.audit import read_rows
 from noiseproof.audit.apply import (
     Retraining,
-    compare,
     corrected,
     corrections,
     hold_out,
     plan_retraining,
     read_again,
+    retrain,
     write_corrected,
 )
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.records import Records
-from noiseproof.audit.rows import open_rows
+from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
 from noiseproof.train import Diverged, Interrupted
 
@@ -351,12 +351,12 @@ def test_nothing_is_written_over_and_the_original_is_never_touched(tmp_path: Pat
     folder = write_table_audit(tmp_path)
     write_decisions(folder, (0, 0, "cat", "accept", "dog"))
     before = snapshot(tmp_path)
-    assert "is there" in run("apply", folder, "--out", tmp_path / "animals.csv", code=2)
+    assert "exists. Choose another" in run("apply", folder, "--out", tmp_path / "animals.csv", code=2)
     (tmp_path / "link.csv").symlink_to(tmp_path / "gone.csv")
-    assert "is there" in run("apply", folder, "--out", tmp_path / "link.csv", code=2)
+    assert "exists. Choose another" in run("apply", folder, "--out", tmp_path / "link.csv", code=2)
     assert "Expected a .csv" in run("apply", folder, "--out", tmp_path / "new.tsv", code=2)
     assert "no such" not in run("apply", folder, "--out", tmp_path / "new.csv")
-    assert "is there" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
+    assert "exists. Choose another" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
     assert {name: content for name, content in snapshot(tmp_path).items() if name != "new.csv"} == before
     pictures = picture_audit(tmp_path / "more")
     write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
@@ -379,7 +379,7 @@ def test_data_that_changed_since_the_audit_is_refused(tmp_path: Path) -> None:
     pictures = picture_audit(tmp_path / "more")
     write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
     (tmp_path / "more" / "photos" / "cat" / "1.png").rename(tmp_path / "more" / "photos" / "cat" / "3.png")
-    assert "Audit it again" in run("apply", pictures, "--out", tmp_path / "new", code=2)
+    assert "Audit the data again" in run("apply", pictures, "--out", tmp_path / "new", code=2)
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
 
 
@@ -404,7 +404,8 @@ def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: st
     folder = tmp_path / "audit"
     audit_rows(read_rows(frame if kind == "frame" else path, label="y", id="id", pred_probs=probs)).save(folder)
     assert corrections(read_audit(folder), {}, accept_all=True) == {0: "b"}
-    for other, words in ((frame.iloc[[2, 1, 0, 3, 4, 5]], "Audit it again"), (frame.drop(columns="id"), "column 'id'")):
+    swapped, without_id = frame.iloc[[2, 1, 0, 3, 4, 5]], frame.drop(columns="id")
+    for other, words in ((swapped, "Audit the data again"), (without_id, "column 'id'")):
         with pytest.raises(ValueError, match=words):
             apply(other)
         assert not out.exists()
@@ -531,8 +532,8 @@ def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(t
         corrected(tmp_path / "audit", frame[["x"]], accept_all=True)
     for options in ((), ("--retrain",)):
         refused = run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
-        assert f"`noiseproof.audit.apply.corrected('{tmp_path / 'audit'}', data)`" in refused
-    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+        assert f"`noiseproof.audit.corrected('{tmp_path / 'audit'}', data)`" in refused
+    assert "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
 
 
 def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path) -> None:
@@ -542,7 +543,7 @@ def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path)
     given[0] = 1
     probs = np.eye(2)[true] * 0.8 + 0.1
     audit_rows(read_rows(tmp_path / "x.npy", labels=given, pred_probs=probs)).save(tmp_path / "audit")
-    assert "apply.corrected" in run("apply", tmp_path / "audit", "--accept-all", code=2)
+    assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", code=2)
     assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
     with pytest.raises(ValueError, match="Expected the labels that were audited, an array"):
         corrected(tmp_path / "audit", pd.DataFrame({"y": given}), accept_all=True)
@@ -556,8 +557,8 @@ def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
     audit_rows(read_rows(x, labels=given, pred_probs=np.eye(2)[true] * 0.8 + 0.1)).save(tmp_path / "audit")
     assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
     for options in ((), ("--retrain",)):
-        assert "apply.corrected" in run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
-    assert "apply.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
+        assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
+    assert "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
 
 
 def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:
@@ -605,9 +606,9 @@ def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(t
     audit = read_audit(folder)
     changes = corrections(audit, {}, accept_all=True)
     assert [changes.get(row, label) for row, label in enumerate(given)] == true
-    found = compare(audit, changes, {}, seed=0)
-    assert found == compare(audit, changes, {}, seed=0)  # the same seed, the same numbers
-    held = hold_out(audit, read_again(audit), np.array([ord(label) - 97 for label in given]), 0)
+    found = retrain(audit, changes, {}, seed=0)
+    assert found == retrain(audit, changes, {}, seed=0)  # the same seed, the same numbers
+    held = hold_out(audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0)
     assert found.held_rows == held.sum() == 300 - found.train_rows and 54 <= held.sum() <= 66
     assert found.changed == sum(1 for row in changes if not held[row])
     assert found.after > 0.9 > found.before > found.before_by_given
@@ -623,7 +624,7 @@ def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"ignore": []}))
     audit = read_audit(folder)
-    found = compare(audit, corrections(audit, {}, accept_all=True), {}, epochs=5)
+    found = retrain(audit, corrections(audit, {}, accept_all=True), {}, epochs=5)
     near = sum(row % 7 == 0 for row in range(100))  # near-duplicates of rows that are held out
     assert (found.train_rows, found.held_rows, found.warning) == (100 - near, 200, None)
     assert found.before == found.before_by_given  # their labels did not change
@@ -649,7 +650,7 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
         assert plan.held.sum() == 20 and (~plan.held).sum() == 40
         seen = {tuple(row) for row in plan.x[~plan.held].tolist()}
         assert not seen & {tuple(row) for row in plan.x[plan.held].tolist()}
-        assert compare(audit, {}, {}, epochs=1).train_rows == 40
+        assert retrain(audit, {}, {}, epochs=1).train_rows == 40
     rows[:20].assign(ok=["yes", "no"] * 10, who=np.arange(20) // 2, y=np.arange(20) // 2 % 2).to_csv(path, index=False)
     audit_rows(read_rows(path, label="y", group="who", trusted="ok"), mode="fast", epochs=2).save(tmp_path / "pairs")
     with pytest.raises(ValueError, match="only copies of these and rows of their groups"):
@@ -659,7 +660,7 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
 def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
     folder, given, _ = noisy_audit(tmp_path)
     audit = read_audit(folder)
-    held = hold_out(audit, read_again(audit), np.array([ord(label) - 97 for label in given]), 0)
+    held = hold_out(audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0)
     copies = audit.issues.loc[audit.issues["duplicate_group"] != "", "row"].to_numpy()
     assert len(copies) > 30 and len(set(held[copies])) == 1
 
@@ -739,11 +740,11 @@ def test_a_retraining_that_was_stopped_goes_on_with_what_is_written(
         run(*command, code=130)
     before = snapshot(tmp_path)
     assert "difference" in run(*command)
-    assert "is there" in run(*command[:-3], code=2)  # there is nothing to go on with
+    assert "exists. Choose another" in run(*command[:-3], code=2)  # there is nothing to go on with
     assert snapshot(tmp_path) == before
     (tmp_path / "new.csv").write_bytes((tmp_path / "new.csv").read_bytes() + b"\n")
     before = snapshot(tmp_path)
-    assert "is there" in run(*command, code=2)
+    assert "exists. Choose another" in run(*command, code=2)
     assert snapshot(tmp_path) == before
 
 
@@ -865,13 +866,13 @@ def test_what_the_audit_reads_is_what_is_corrected(tmp_path: Path, kind: str) ->
     names = np.array(found.classes, dtype=object)
     folder = write_audit(
         tmp_path / "audit", names[found.given].tolist(), names[(found.given + 1) % len(names)].tolist(), issues=0,
-        kind=found.kind, data=path, ids=found.names.tolist(), classes=found.classes,
+        kind=found.source.name, data=path, ids=found.names.tolist(), classes=found.classes,
     )  # fmt: skip
     table = pd.read_csv(folder / "issues.csv", dtype=str, keep_default_na=False)
     table["row"] = found.row  # those without a label are not audited
     table.to_csv(folder / "issues.csv", index=False)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | found.source | {"kind": found.kind}))
+    (folder / "config.json").write_text(json.dumps(config | found.source.config))
     row, new = int(found.row[2]), names[(found.given[2] + 1) % len(names)]
     out = tmp_path / {"folder": "new", "words": "new.csv", "numbers": "new.csv", "parquet": "new.parquet"}.get(
         kind, "new.npy"

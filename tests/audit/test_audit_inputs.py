@@ -24,6 +24,10 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def described(data: AuditData, i: int) -> str:
+    return data.source.describe(int(data.row[i]), str(data.names[i]))
+
+
 def reasons(data: AuditData) -> dict[str, list[int]]:
     return {skipped.reason: skipped.rows.tolist() for skipped in data.skipped}
 
@@ -43,7 +47,7 @@ def csv(tmp_path: Path) -> Path:
 
 def test_a_table_becomes_standardised_numbers_and_one_hot_words(csv: Path) -> None:
     data = read_rows(csv, label="y", id="name", ignore=["who", "when", "ok"])
-    assert (data.kind, data.classes, data.source_rows) == ("table", ("cat", "dog"), 5)
+    assert (data.source.name, data.classes, data.source_rows) == ("table", ("cat", "dog"), 5)
     assert data.given.tolist() == [0, 1, 0, 1]
     assert data.row.tolist() == [0, 1, 2, 3]
     assert reasons(data) == {"no label": [4]}
@@ -54,19 +58,19 @@ def test_a_table_becomes_standardised_numbers_and_one_hot_words(csv: Path) -> No
     np.testing.assert_allclose(data.x[:, 0], numbers[:4], rtol=1e-5)
     np.testing.assert_array_equal(data.x[:, 1:], [[0, 1], [1, 0], [0, 1], [1, 0]])
     assert any("median" in note for note in data.notes)
-    assert data.show(0).splitlines()[:2] == ["name: a", "size: 1.5"]
-    assert "cat" not in data.show(0)
+    assert described(data, 0).splitlines()[:2] == ["name: a", "size: 1.5"]
+    assert "cat" not in described(data, 0)
 
 
 def test_the_source_says_how_to_read_the_same_rows_again(csv: Path) -> None:
     data = read_rows(csv, label="y", ignore=["name"])
-    assert data.source["data"] == str(csv)
-    assert data.source["labels_sha256"] == hashlib.sha256(b"cat\ndog\ncat\ndog\n").hexdigest()
+    assert data.source.config["data"] == str(csv)
+    assert data.source.config["labels_sha256"] == hashlib.sha256(b"cat\ndog\ncat\ndog\n").hexdigest()
     names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "backbone")
-    again = read_rows(**{name: data.source[name] for name in names})
+    again = read_rows(**{name: data.source.config[name] for name in names})
     assert again.x is not None and data.x is not None
     np.testing.assert_array_equal(again.x, data.x)
-    assert again.source == data.source
+    assert again.source.config == data.source.config
 
 
 def test_groups_times_and_trusted_columns(csv: Path) -> None:
@@ -88,7 +92,7 @@ def test_other_files_hold_the_same_table(csv: Path, suffix: str) -> None:
     data, first = read_rows(path, label="y"), read_rows(csv, label="y")
     assert data.given.tolist() == first.given.tolist() and reasons(data) == {"no label": [4]}
     frames = read_rows(frame, label="y")
-    assert frames.given.tolist() == first.given.tolist() and frames.source["data"] is None
+    assert frames.given.tolist() == first.given.tolist() and frames.source.config["data"] is None
 
 
 def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
@@ -97,13 +101,13 @@ def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
         "text,n,mood\nthe sun shines,1,good\ndark rain,2,bad\n,3,bad\nsun and sun,4,good\nrain,5,bad\n",
     )
     data = read_rows(path, label="mood", text="text")
-    assert data.kind == "text" and data.row.tolist() == [0, 1, 3, 4]
+    assert data.source.name == "text" and data.row.tolist() == [0, 1, 3, 4]
     assert reasons(data) == {"no text in 'text'": [2]}
     assert data.x is not None
     np.testing.assert_allclose(np.linalg.norm(data.x, axis=1), 1, rtol=1e-5)
     assert data.x[0] @ data.x[2] > data.x[0] @ data.x[1]  # they share a word
-    assert data.show(2) == "sun and sun"
-    assert any("Only the text was looked at" in note for note in data.notes)
+    assert described(data, 2) == "sun and sun"
+    assert any("Only the text was used" in note for note in data.notes)
 
 
 def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:
@@ -115,8 +119,8 @@ def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:
 
 def test_numbers_are_shown_as_they_are() -> None:
     table = pd.DataFrame({"id": 2**60 + np.arange(4), "share": [0.5, 0.25, 1, 2], "y": list("uvuv")})
-    assert read_rows(table, label="y", id="id").show(1) == f"id: {2**60 + 1}\nshare: 0.25"
-    assert read_rows(table[["share", "id", "y"]].assign(y=[0, 1, 0, 1]), label="y", id="id").show(3) == (
+    assert described(read_rows(table, label="y", id="id"), 1) == f"id: {2**60 + 1}\nshare: 0.25"
+    assert described(read_rows(table[["share", "id", "y"]].assign(y=[0, 1, 0, 1]), label="y", id="id"), 3) == (
         f"share: 2.0\nid: {2**60 + 3}"
     )
 
@@ -188,7 +192,7 @@ def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
         assert data.trusted is not None and data.trusted.tolist() == [False, True, False, True]
     with pytest.raises(ValueError, match="below 5 in `trusted`, got 5"):
         read_rows(csv, label="y", trusted=np.array([5]))
-    with pytest.raises(ValueError, match="to hold 5 booleans or numbers of rows"):
+    with pytest.raises(ValueError, match="to hold 5 booleans or row numbers"):
         read_rows(csv, label="y", trusted=np.array([0.5]))
 
 
@@ -205,11 +209,11 @@ def test_arrays_from_npz_and_npy(tmp_path: Path) -> None:
     two = read_rows(tmp_path / "x.npy", labels=tmp_path / "y.npy")
     three = read_rows(x, labels=y)
     four = read_rows(torch.from_numpy(x), labels=pd.Series(y).set_axis(range(6)[::-1]))
-    assert three.source["data"] is three.source["labels"] is three.source["labels_key"] is None
-    assert one.source["labels_key"] == "labels" and two.source["labels_key"] is None
-    assert two.source["labels"] == str(tmp_path / "y.npy")
+    assert three.source.config["data"] is three.source.config["labels"] is three.source.config["labels_key"] is None
+    assert one.source.config["labels_key"] == "labels" and two.source.config["labels_key"] is None
+    assert two.source.config["labels"] == str(tmp_path / "y.npy")
     for data in (one, two, three, four):
-        assert (data.kind, data.classes, data.given.tolist()) == ("arrays", ("a", "b"), [1, 0, 1, 0, 1, 0])
+        assert (data.source.name, data.classes, data.given.tolist()) == ("arrays", ("a", "b"), [1, 0, 1, 0, 1, 0])
         assert data.x is not None
         expected = (x - x.mean(0)) / np.median(x.std(0))  # spreads of one order stay as they are to one another
         np.testing.assert_allclose(data.x, expected, rtol=1e-4)
@@ -249,7 +253,7 @@ def test_pictures_of_any_numbers_are_seen_as_pictures(tmp_path: Path, channels: 
     assert reasons(seen(unit)) == {"NaN, infinite or too large numbers in inputs": [3]}
     loose = seen(unit[:, 0])
     assert loose.x is not None and loose.x.shape == (11, 360)
-    assert "were audited as loose numbers. Save pictures as (N, C, H, W)." in loose.notes[0]
+    assert "were audited as plain numbers. Save pictures as (N, C, H, W)." in loose.notes[0]
     assert seen(unit[:, :, :8, :8]).notes == ()  # so small that their pixels are all that is seen
 
 
@@ -270,7 +274,7 @@ def test_predictions_alone(tmp_path: Path) -> None:
     np.save(tmp_path / "p.npy", p)
     np.save(tmp_path / "y.npy", y)
     data = read_rows(labels=tmp_path / "y.npy", pred_probs=tmp_path / "p.npy")
-    assert (data.kind, data.classes, data.x) == ("predictions", ("0", "1", "2"), None)
+    assert (data.source.name, data.classes, data.x) == ("predictions", ("0", "1", "2"), None)
     assert data.pred_probs is not None
     np.testing.assert_allclose(data.pred_probs, p[:4], rtol=1e-6)
     assert reasons(data) == {"NaN or infinite predictions": [4]}
@@ -306,7 +310,7 @@ def test_columns_of_predictions_in_the_order_of_words(tmp_path: Path, kind: str)
             (tmp_path / "f" / word).mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.full((4, 4), i, np.uint8)).save(tmp_path / "f" / word / f"{i:02d}.png")
         options = {"data": tmp_path / "f"}
-    with pytest.raises(ValueError, match="meet 33 in the order '0', '1', '10'.*in the order of the columns with `cl"):
+    with pytest.raises(ValueError, match="match 33 in the order '0', '1', '10'.*in the order of the columns with `cl"):
         read_rows(pred_probs=p, **options)  # type: ignore[arg-type]
     named = read_rows(pred_probs=p, classes=BY_WORD, **options)  # type: ignore[arg-type]
     assert named.classes == tuple(BY_WORD) and named.pred_probs is not None
@@ -391,7 +395,7 @@ def test_rows_in_another_order_by_their_index_are_refused(csv: Path, name: str) 
 def test_one_probability_a_row_is_made_two_columns() -> None:
     y, p = np.arange(6) % 2, np.linspace(0, 1, 6)
     with pytest.raises(
-        ValueError, match=r"got shape \(6,\). Of two classes, make columns 1 − p and p, the second one's"
+        ValueError, match=r"got shape \(6,\). For two classes, make columns 1 − p and p, the second one's"
     ):
         read_rows(labels=y, pred_probs=p)
     assert len(read_rows(labels=y, pred_probs=np.stack([1 - p, p], axis=1))) == 6
@@ -444,12 +448,12 @@ def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
     write(photos / "blue" / "notes.txt", "not looked at")
     seen: list[tuple[str, int, int]] = []
     data = read_rows(photos, progress=lambda *told: seen.append(told))
-    assert (data.kind, data.classes) == ("folder", ("blue", "red"))
+    assert (data.source.name, data.classes) == ("folder", ("blue", "red"))
     assert data.names.tolist() == [f"blue/{i}.png" for i in range(4)] + [f"red/{i}.png" for i in range(4)]
     assert sorted(row for rows in reasons(data).values() for row in rows) == [4, 9]
     assert all("not a readable picture" in reason for reason in reasons(data))
     assert data.row.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
-    assert data.file(4) == photos / "red" / "0.png"
+    assert data.source.file(data.names[4]) == photos / "red" / "0.png"
     assert seen[-1] == ("reading pictures", 10, 10)
     assert data.x is not None and np.isfinite(data.x).all()
     same = np.linalg.norm(data.x[0] - data.x[1:4], axis=1).max()
@@ -463,7 +467,7 @@ def test_names_that_are_no_utf8(photos: Path) -> None:
     with open(broken, "wb") as file:
         file.write((photos / "blue" / "0.png").read_bytes())
     data = read_rows(photos)
-    assert reasons(data) == {"file name is no UTF-8": [4]} and len(data) == 8
+    assert reasons(data) == {"file name is not UTF-8": [4]} and len(data) == 8
     os.rename(os.fsencode(photos / "blue"), os.fsencode(photos) + b"/bl\xe9")
     with pytest.raises(ValueError, match=r"Expected names of folders in UTF-8 in .* got 'bl\\udce9'"):
         read_rows(photos)
@@ -476,7 +480,7 @@ def test_the_classes_of_a_folder_are_its_folders(photos: Path) -> None:
     one, two = read_rows(photos), read_rows(photos, classes=["red", "blue"])
     assert (one.classes, two.classes) == (("blue", "red"), ("red", "blue"))
     assert one.given.tolist() == (1 - two.given).tolist() and one.names.tolist() == two.names.tolist()
-    assert one.source["labels_sha256"] == two.source["labels_sha256"]
+    assert one.source.config["labels_sha256"] == two.source.config["labels_sha256"]
     for classes in (["x", "blue"], ["red", "blue", "x"], ["blue"], ["red", "red", "blue"]):
         with pytest.raises(ValueError, match="each of the 2 folders of .*photos once in `classes`, got") as refused:
             read_rows(photos, classes=classes)
@@ -492,7 +496,7 @@ def test_only_the_training_part_of_a_folder_is_audited(photos: Path, tmp_path: P
         (root / "test" / name).mkdir()
         Image.new("RGB", (20, 20)).save(root / "test" / name / "0.png")
     data = read_rows(root)
-    assert len(data) == 8 and data.source["data"] == str(root / "train")
+    assert len(data) == 8 and data.source.config["data"] == str(root / "train")
     assert any("Only train/ was audited" in note for note in data.notes)
     (root / "test" / "green").mkdir()
     with pytest.raises(ValueError, match="got also 'green'"):  # a label seen only in test
@@ -559,13 +563,13 @@ def test_patch_features_are_those_of_the_paper() -> None:
         for j in range(10):
             patch = image[2 * i : 2 * i + 6, 2 * j : 2 * j + 6].ravel()
             patch = (patch - patch.mean()) / np.sqrt(patch.var() + 10)
-            white = (patch - features.mean.double().numpy()) @ features.whiten.double().numpy()
+            white = (patch - features.mean.double().numpy()) @ features.whitening.double().numpy()
             distance = np.linalg.norm(white - features.centres.double().numpy(), axis=1)
             answers[i, j] = np.maximum(0, distance.mean() - distance)
     quarters = [answers[a : a + 5, b : b + 5].mean((0, 1)) for a in (0, 5) for b in (0, 5)]
     small = image.reshape(4, 6, 4, 6).mean((1, 3)).ravel()
     pooled = np.concatenate([np.stack(quarters, 1).ravel(), features.colour * small])
-    expected = (pooled - features.middle.double().numpy()) @ features.axes.double().numpy()
+    expected = (pooled - features.pooled_mean.double().numpy()) @ features.axes.double().numpy()
     np.testing.assert_allclose(features.encode(pictures)[7].numpy(), expected, rtol=1e-3, atol=1e-4)
 
 
@@ -579,7 +583,7 @@ BAD = {
     "empty labels": ("x,y\n1,\n2,\n", {"label": "y"}, "got none in any of 2 rows"),
     "one example per class": ("x,y\n1,a\n2,b\n3,c\n", {"label": "y"}, "Is it an identifier rather than a label"),
     "real numbers": ("x,y\n1,0.5\n2,0.25\n3,0.5\n4,0.25\n", {"label": "y"}, "Bin them into classes"),
-    "no features": ("y\na\nb\na\nb\n", {"label": "y"}, "Expected columns beside the label"),
+    "no features": ("y\na\nb\na\nb\n", {"label": "y"}, "Expected columns besides the label"),
     "useless features": ("x,y\n,a\n,b\n,a\n,b\n", {"label": "y"}, "Expected at least one usable column"),
     "infinite": ("x,y\n1,a\ninf,b\n1,a\n2,b\n", {"label": "y"}, "Expected finite numbers in column 'x'"),
     "no rows": ("x,y\n", {"label": "y"}, "got an empty table"),
@@ -638,7 +642,7 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
         read_rows(tmp_path / "odd.npz")
     for name in ("data.txt", "data.jsonl", "data.csv.bz2"):
         for label in (None, "y"):
-            with pytest.raises(ValueError, match=f"Expected a table .*, arrays .* or a folder of pictures, got {name}"):
+            with pytest.raises(ValueError, match=f"Expected arrays .*, a folder of pictures or a table .*, got {name}"):
                 read_rows(write(tmp_path / name, "hello"), label=label)
     with pytest.raises(ValueError, match="Expected `labels` beside the array of inputs, got none"):
         read_rows(np.zeros((4, 2)))
@@ -654,7 +658,7 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
     (tmp_path / "empty" / "b").mkdir()
     for name in ("a", "b"):
         write(tmp_path / "empty" / name / "0.png", "x")
-    with pytest.raises(ValueError, match="Expected pictures that can be read in .* got 2 that can't"):
+    with pytest.raises(ValueError, match="Expected readable pictures in .* got none among 2"):
         read_rows(tmp_path / "empty")
 
 
@@ -671,7 +675,7 @@ def test_labels_in_bytes_have_the_digest_of_their_words(tmp_path: Path) -> None:
     of_bytes = np.array([word.encode() for word in words])
     for labels in (np.array(words), of_bytes, of_bytes.astype(object)):
         data = read_rows(tmp_path / "x.npy", labels=labels)
-        assert data.classes == ("chat", "chien é") and data.source["labels_sha256"] == digest
+        assert data.classes == ("chat", "chien é") and data.source.config["labels_sha256"] == digest
 
 
 def test_lengths_must_match(tmp_path: Path) -> None:
@@ -736,9 +740,9 @@ def test_dates_of_arrays_are_labels_as_those_of_tables(tmp_path: Path, unit: str
 def test_what_is_trusted_is_found_from_everywhere(csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("sure.npy", np.array([0]))
-    assert read_rows(csv, label="y", trusted="sure.npy").source["trusted"] == str(tmp_path / "sure.npy")
+    assert read_rows(csv, label="y", trusted="sure.npy").source.config["trusted"] == str(tmp_path / "sure.npy")
     table = pd.DataFrame({"a": [1, 2, 3, 4], "y": list("uvuv"), "sure": [1, 0, 0, 1]})
-    assert read_rows(table, label="y", trusted="sure").source["trusted"] == "sure"
+    assert read_rows(table, label="y", trusted="sure").source.config["trusted"] == "sure"
 
 
 def test_numbers_far_from_zero_keep_what_differs() -> None:
@@ -747,5 +751,5 @@ def test_numbers_far_from_zero_keep_what_differs() -> None:
     frame = pd.DataFrame({"x": y, "y": y})
     found = read_rows(frame, label="y", embeddings=np.stack([seconds, np.ones(40)], 1))
     assert found.x is not None and len(np.unique(found.x[:, 0])) == 40
-    with pytest.raises(ValueError, match=r"got shape \(40,\). Of one number a row, make a column of them"):
+    with pytest.raises(ValueError, match=r"got shape \(40,\). For one number a row, make a column of them"):
         read_rows(frame, label="y", embeddings=seconds)

@@ -16,8 +16,12 @@ from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_ro
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
 from noiseproof.audit.evidence.folds import Duplicates
 from noiseproof.audit.files import check_folder, read_audit
-from noiseproof.audit.inputs import Skipped
 from noiseproof.audit.report import MOST_LISTED
+from noiseproof.audit.sources.arrays import ArraySource
+from noiseproof.audit.sources.base import Skipped
+from noiseproof.audit.sources.pictures import PictureSource
+from noiseproof.audit.sources.predictions import PredictionSource
+from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing
 
 COLUMNS = [
@@ -33,11 +37,12 @@ def floats(*values: float) -> np.ndarray:
 
 def by_hand(**changes: Any) -> LabelReport:
     """Five rows of three classes, the last one trusted and from another file."""
+    source = TextSource({"kind": "text", "text": "t", "label": "y", "id": None})
+    source.frame = pd.DataFrame({"t": [f"text {i}" for i in range(6)], "y": list("abcabc")})
     data = AuditData(
-        "text", ("ant", 'b"ee', "Käfer, rot"), np.array([0, 1, 0, 2, 1]), np.array([4, 0, 2, 1, -1]), 6,
+        source, ("ant", 'b"ee', "Käfer, rot"), np.array([0, 1, 0, 2, 1]), np.array([4, 0, 2, 1, -1]), 6,
         x=np.zeros((5, 2), np.float32), ids=np.array(["e", "a", "c", "b", "t"], dtype=object),
-        trusted=np.array([False, False, True, False, True]), source={"kind": "text", "text": "t", "label": "y"},
-        frame=pd.DataFrame({"t": [f"text {i}" for i in range(6)], "y": list("abcabc")}),
+        trusted=np.array([False, False, True, False, True]),
         skipped=(Skipped("no label", np.array([3, 5])),), notes=("A note.",),
     )  # fmt: skip
     found = LabelIssues(
@@ -249,7 +254,7 @@ def test_label_studio_tasks(tmp_path: Path) -> None:
 def test_exports_of_pictures(tmp_path: Path) -> None:
     report = by_hand()
     ids = np.array(["ant/e 1.png", "b/a.png", "ant/c.png", "k/ü&b.png", "t"], dtype=object)
-    data = dataclasses.replace(report.data, kind="folder", ids=ids, frame=None, source={"data": "/pictures"})
+    data = dataclasses.replace(report.data, ids=ids, source=PictureSource({"kind": "folder", "data": "/pictures"}))
     report = dataclasses.replace(report, data=data)
     tasks = json.loads(report.to_label_studio(tmp_path / "tasks.json").read_text("utf-8"))
     assert [task["data"]["image"] for task in tasks] == [
@@ -274,7 +279,7 @@ def test_exports_of_pictures(tmp_path: Path) -> None:
     }  # fmt: skip
     with pytest.raises(FileExistsError, match="which holds files"):
         report.to_fiftyone(folder)
-    with pytest.raises(ValueError, match="Expected pictures to export to FiftyOne, got a text"):
+    with pytest.raises(ValueError, match="Expected pictures to export to FiftyOne, got text"):
         by_hand().to_fiftyone(tmp_path / "other")
 
 
@@ -290,7 +295,7 @@ def clouds(n: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def audited(x: np.ndarray, y: np.ndarray, *, mode: str = "thorough", **options: Any) -> LabelReport:
     columns = {name: options.pop(name) for name in ("trusted", "groups", "time", "annotators") if name in options}
-    data = AuditData("arrays", ("a", "b", "c"), y, np.arange(len(y)), len(y), x, source={"kind": "arrays"}, **columns)
+    data = AuditData(ArraySource({"kind": "arrays"}), ("a", "b", "c"), y, np.arange(len(y)), len(y), x, **columns)
     return audit(data, mode=mode, epochs=6, folds=2, device="cpu", **options)  # type: ignore[arg-type]
 
 
@@ -336,9 +341,9 @@ def test_a_trusted_table_dilutes_no_rate() -> None:
     wrong = (random.random(1600) < 0.2) & (np.arange(1600) < 400)
     p = np.eye(3)[y] * 0.85 + 0.05
     data = AuditData(
-        "predictions", ("a", "b", "c"), np.where(wrong, (y + 1) % 3, y),
+        PredictionSource({"kind": "predictions"}), ("a", "b", "c"), np.where(wrong, (y + 1) % 3, y),
         np.concatenate([np.arange(400), np.full(1200, -1)]), 400, pred_probs=p.astype(np.float32),
-        trusted=np.arange(1600) >= 400, source={"kind": "predictions"},
+        trusted=np.arange(1600) >= 400,
     )  # fmt: skip
     summary = audit(data).summary()
     assert summary["rows"] == 400 and summary["issues"] == wrong.sum()
@@ -405,7 +410,7 @@ def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
 def test_all_conflicts_are_counted_and_the_first_thousand_listed() -> None:
     n = 2 * (MOST_LISTED + 5)
     report = by_hand()
-    data = AuditData("arrays", ("a", "b"), np.arange(n) % 2, np.arange(n), n)
+    data = AuditData(ArraySource({"kind": "arrays"}), ("a", "b"), np.arange(n) % 2, np.arange(n), n)
     copies = Duplicates(np.arange(n) // 2, np.ones(n, dtype=bool), 0)
     found = dataclasses.replace(report, data=data, duplicates=copies)._near_duplicates(np.ones(n, dtype=bool))
     assert found["groups"] == found["conflicting"] == MOST_LISTED + 5 and len(found["conflicts"]) == MOST_LISTED

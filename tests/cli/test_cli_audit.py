@@ -432,7 +432,7 @@ def test_pictures_whose_names_are_no_utf8_are_shown(here: Path) -> None:
     np.save("p.npy", np.eye(2)[[0] * 20 + [1] * 20] * 0.8 + 0.1)
     result = run("photos", "--pred-probs", "p.npy")
     assert result.exit_code == 0, result.output
-    assert "skipped: 1 rows (cat/caf\\udce9.png): file name is no UTF-8" in result.stdout
+    assert "skipped: 1 rows (cat/caf\\udce9.png): file name is not UTF-8" in result.stdout
     assert len(read_audit(here / "audit").issues) == 39
 
 

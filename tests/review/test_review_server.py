@@ -28,7 +28,8 @@ from PIL import Image
 
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.rows import FolderRows, open_rows
+from noiseproof.audit.sources import open_rows
+from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.data.images import decode
 from noiseproof.review.queue import Queue
 
@@ -252,9 +253,9 @@ def test_the_reviewer_sees_the_picture_that_was_audited(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for exif in (None, turned):
             picture.save(tmp_path / name / f"{exif is turned}.png", **({"exif": exif} if exif else {}))
-    rows = FolderRows(tmp_path)
-    for row in range(len(rows.files)):
-        path, answer = rows.files.path(row), rows.picture(row, rows.id(row), 96)
+    rows = PictureSource({"data": tmp_path})
+    for row in range(len(rows)):
+        path, answer = rows.image_files.path(row), rows.picture(row, rows.ids[row], 96)
         assert answer is not None and answer[1] == "image/png"
         seen = np.asarray(Image.open(io.BytesIO(answer[0])))
         np.testing.assert_array_equal(seen, decode(path, None).permute(1, 2, 0).numpy(), err_msg=str(path))

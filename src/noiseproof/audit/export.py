@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.files import check_folder
 from noiseproof.audit.report import LabelReport
+from noiseproof.audit.sources import Source
 from noiseproof.core.files import replacing
 from noiseproof.data.sources import PathLike
 
@@ -32,7 +33,7 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
             f"Expected names of classes that XML, in which Label Studio is set up, can hold, got {odd[0]!r}. Write it "
             "without control characters, and audit again."
         )
-    what = "image" if data.kind == "folder" else "text"
+    what = "image" if data.source.is_pictures else "text"
     rows = _rows(report, all_rows)
     names = data.names
     tasks = []
@@ -41,7 +42,11 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
             "id": f"row-{data.row[i]}", "from_name": "label", "to_name": what, "type": "choices",
             "value": {"choices": [data.classes[found.suggested[i]]]},
         }  # fmt: skip
-        shown = f"/data/local-files/?d={quote(str(names[i]))}" if what == "image" else data.show(i)
+        shown = (
+            f"/data/local-files/?d={quote(str(names[i]))}"
+            if what == "image"
+            else data.source.describe(int(data.row[i]), str(names[i]))
+        )
         tasks.append({
             "data": {
                 what: shown, "row": int(data.row[i]), "id": str(names[i]), "why": why,
@@ -74,12 +79,11 @@ def to_fiftyone(report: LabelReport, folder: PathLike, *, all_rows: bool = True,
     attributes; sorted from the worst label to the best.
     """
     data, found = report.data, report.found
-    if data.kind != "folder":
-        raise ValueError(f"Expected pictures to export to FiftyOne, got a {data.kind}. Use Label Studio's format.")
+    check_pictures(data.source)
     rows = _rows(report, all_rows)
     files, labels, names = {}, {}, data.names
     for rank, (i, why) in enumerate(zip(rows.tolist(), report.why(rows).tolist(), strict=True)):
-        files[key := f"{rank:07d}"] = str(data.file(i))
+        files[key := f"{rank:07d}"] = str(data.source.file(names[i]))
         labels[key] = {
             "label": data.classes[data.given[i]], "confidence": round(float(found.quality[i]), 6),
             "attributes": {
@@ -95,6 +99,12 @@ def to_fiftyone(report: LabelReport, folder: PathLike, *, all_rows: bool = True,
         with replacing(target / name) as path:
             path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return target
+
+
+def check_pictures(source: Source) -> None:
+    """Refuse a source that FiftyOne can't import."""
+    if not source.is_pictures:
+        raise ValueError(f"Expected pictures to export to FiftyOne, got {source.name}. Use label-studio.")
 
 
 def _rows(report: LabelReport, all_rows: bool) -> NDArray[np.int64]:

@@ -184,6 +184,15 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def is_utf8(name: str) -> bool:
+    """Return whether a name can be written; Python keeps other bytes as lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def as_words(values: Any) -> list[str]:
     """Labels as words, empty where there is none."""
     import pandas as pd

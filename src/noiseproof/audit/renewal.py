@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from noiseproof.audit.decisions import COLUMNS, FILE, BadDecisions, Decision, check_decisions, read_decisions, to_line
 from noiseproof.audit.files import Audit, read_audit
+from noiseproof.audit.sources import SOURCES
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -55,7 +56,7 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> str | None:
 def _carry_over(decisions: dict[int, Decision], old: Audit, report: LabelReport, is_same: bool) -> dict[int, Decision]:
     """Return the decisions on rows that ``report`` has with the label the reviewer saw, by their numbers there."""
     data, is_audited = report.data, report.data.row >= 0
-    has_ids = old.config["id"] is not None or old.config["kind"] == "folder"
+    has_ids = SOURCES[old.config["kind"]](old.config).has_ids
     labels = [data.classes[k] for k in data.given[is_audited].tolist()]
     ids = [str(id) for id in data.names[is_audited].tolist()]
     rows = dict(zip(data.row[is_audited].tolist(), zip(ids, labels, strict=True), strict=True))

@@ -28,8 +28,8 @@ from noiseproof.audit.evidence.folds import (
 )
 from noiseproof.audit.evidence.neighbours import Neighbours, nearest
 from noiseproof.audit.files import FORMAT, check_folder, write_audit
-from noiseproof.audit.inputs import AuditData
 from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.progress import Progress
 from noiseproof.data.sources import PathLike
 
@@ -117,7 +117,7 @@ def audit(
         )  # fmt: skip
         done(1)
     config = {
-        "format": FORMAT, **data.source, "classes": list(data.classes),
+        "format": FORMAT, **data.source.config, "classes": list(data.classes),
         "mode": mode if evidence is not None else "predictions", **chosen,
         "folds": folds if evidence is not None and mode == "thorough" else None, "seed": seed,
         "source_rows": data.source_rows, "versions": _versions(), "command": command,

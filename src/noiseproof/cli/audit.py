@@ -99,6 +99,7 @@ def audit(
 
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.decisions import BadDecisions
+    from noiseproof.audit.export import check_pictures
     from noiseproof.audit.files import check_folder
     from noiseproof.train import Diverged, Interrupted
 
@@ -123,8 +124,8 @@ def audit(
                 ignore=_words(ignore), trusted=trusted, labels=labels, pred_probs=pred_probs, embeddings=embeddings,
                 classes=_words(classes) or None, backbone=backbone, seed=seed, progress=progress,
             )  # fmt: skip
-            if "fiftyone" in exports and rows.kind != "folder":
-                raise ValueError(f"Expected pictures to export to FiftyOne, got a {rows.kind}. Use label-studio.")
+            if "fiftyone" in exports:
+                check_pictures(rows.source)
             report = audit(
                 rows, mode="fast" if fast else "thorough", method=method, model=model, epochs=epochs, folds=folds,
                 seed=seed, device=device, progress=progress, command=shlex.join(["noiseproof", *sys.argv[1:]]),
@@ -199,27 +200,13 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     if outliers["rows"]:
         typer.echo(f"like no other row: {outliers['rows']} rows")
     for skipped in summary["skipped"]:
-        first = ", ".join(_names(report, skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
+        first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
         typer.echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
     for note in summary["notes"]:
         typer.echo(f"note: {note}")
     typer.echo(f"time: {sum(summary['seconds'].values()):.1f} s")
     typer.echo(f"files: {', '.join(map(str, files))}")
     typer.echo(f"next: noiseproof review {shlex.quote(out)}")
-
-
-def _names(report: LabelReport, rows: Sequence[int]) -> list[str]:
-    """What a person calls these rows of the source, which were not audited: files, ids, else their numbers."""
-    data, id = report.data, report.config["id"]
-    if data.kind == "folder":
-        from noiseproof.data.images import from_image_folder
-
-        files: Any = from_image_folder(report.config["data"]).train.x
-        names = (files.path(i).relative_to(files.root).as_posix() for i in rows)
-        return [name.encode(errors="backslashreplace").decode() for name in names]  # which may be no UTF-8
-    if id is not None and data.frame is not None:
-        return [str(name) for name in data.frame[id].iloc[rows]]
-    return [str(row) for row in rows]
 
 
 @contextmanager

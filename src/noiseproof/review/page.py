@@ -9,7 +9,7 @@ from typing import Any
 
 from noiseproof.analysis.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
-from noiseproof.audit.rows import open_rows
+from noiseproof.audit.sources import SOURCES, open_rows
 from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
@@ -26,7 +26,7 @@ def describe(audit: Audit, issues: Issues) -> dict[str, Any]:
         "pairs": issues.pairs(),
         "rows": audit.summary["rows"],
         "verdict": audit.summary["verdict"],
-        "has_pictures": audit.config["kind"] == "folder",
+        "has_pictures": SOURCES[audit.config["kind"]](audit.config).is_pictures,
     }
 
 

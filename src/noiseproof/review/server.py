@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.rows import open_rows
+from noiseproof.audit.sources import open_rows
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.queue import Queue
 

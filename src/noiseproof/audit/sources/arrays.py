@@ -1,0 +1,243 @@
+"""Arrays: inputs and labels in .npy or .npz files, or in memory; and features from arrays for every source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.audit.files import Audit, as_words, labels_digest
+from noiseproof.audit.pictures import SMALLEST, encode_picture, picture_features
+from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
+from noiseproof.audit.sources.labels import encode_given
+from noiseproof.core.files import replacing
+from noiseproof.data.arrays import check_features
+from noiseproof.data.labels import some
+from noiseproof.data.tables import moments, shift_of
+
+INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
+MOST_NUMBERS = 64  # of a vector on the page
+
+
+@SOURCES.register_class("arrays")
+class ArraySource(Source):
+    """An array of inputs, (N, …), and one of labels, (N,)."""
+
+    files = "arrays (.npy, .npz)"
+
+    def accepts(self, request: Request) -> bool:
+        if request.path is not None:
+            return request.path.suffix.lower() in (".npy", ".npz")
+        return isinstance(request.data, (np.ndarray, Tensor, list, tuple))
+
+    def read(self, request: Request) -> AuditData:
+        path, labels = request.path, request.labels
+        arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
+        key = next((name for name in ("", *INPUTS) if name in arrays), None)
+        if key is None:
+            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {some(list(arrays))}.")
+        if labels is None:
+            if path is None:
+                raise ValueError("Expected `labels` beside the array of inputs, got none.")
+            labels_key = next((name for name in LABELS if name in arrays), None)
+            if labels_key is None:
+                raise ValueError(
+                    f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or "
+                    f"save them in the .npz file as {LABELS[0]}."
+                )
+            self.config["labels_key"], labels = labels_key, arrays[labels_key]
+        data = self._with_labels(load_array(labels, "labels"), request.classes)
+        return with_features(data, arrays[key], "inputs", request.seed, scale=True)
+
+    def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
+        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        given, names = encode_given(labels, classes, "labels")
+        self.config["labels_sha256"] = labels_digest(as_words(labels))
+        data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
+        return data.without([("no label", given < 0)])
+
+    # --- showing ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def inputs(self) -> NDArray[Any]:
+        path = Path(self.config["data"])
+        array: NDArray[Any]
+        if path.suffix == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return array
+        with np.load(path, allow_pickle=False) as arrays:
+            array = arrays[next(name for name in INPUTS if name in arrays)]
+        return array
+
+    @property
+    def labels_entry(self) -> str:
+        """The entry of config.json that names the file of the labels."""
+        in_data = not self.config.get("labels") and self.config.get("labels_key", "") is not None
+        return "data" if in_data else "labels"
+
+    def open_labels(self, path: Path) -> NDArray[Any]:
+        """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled objects."""
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            key = self.config.get("labels_key") or next(name for name in LABELS if name in loaded)
+            labels: NDArray[Any] = loaded[key]
+        return labels
+
+    @cached_property
+    def labels(self) -> list[str] | None:
+        path = Path(self.config.get(self.labels_entry) or "")
+        return as_words(self.open_labels(path).ravel()) if path.is_file() else None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def show(self, row: int, id: str) -> Content:
+        if as_pixels(self.inputs[row]) is not None:
+            return {"has_image": True}
+        values = np.asarray(self.inputs[row]).ravel()
+        fields = [[str(i), f"{value:.6g}"] for i, value in enumerate(values[:MOST_NUMBERS].tolist())]
+        if len(values) <= MOST_NUMBERS:
+            return {"fields": fields}
+        return {"fields": fields, "note": f"the first {MOST_NUMBERS} of {len(values)} numbers"}
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        from PIL import Image
+
+        pixels = as_pixels(self.inputs[row])
+        return None if pixels is None else encode_picture(Image.fromarray(pixels), side)
+
+    # --- correcting ---------------------------------------------------------------------------------------------------
+
+    def default_out(self) -> Path:
+        return Path("corrected.npy")
+
+    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+        """Write the labels alone, of the same type and shape."""
+        if out.suffix != ".npy":
+            raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
+        labels = self.corrected(audit, self.open_labels(self.locate(audit.folder, self.labels_entry)), changes)
+        with replacing(out, overwrite=False) as part, open(part, "wb") as file:
+            np.save(file, labels)
+
+
+def open_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a .npz file by name, or the one of a .npy file as ""; no pickled objects."""
+    if not path.exists():
+        raise FileNotFoundError(f"Expected {name} at {path}, found no such file.")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded}
+    except Exception as error:  # zip files and headers break in many ways
+        raise ValueError(
+            f"Expected arrays of numbers or words in {path}, got {type(error).__name__}: {error}. "
+            "Save them with numpy.save; words as array(words, dtype=str)."
+        ) from error
+
+
+def load_array(value: Any, name: str) -> NDArray[Any]:
+    """Return an array in memory, or the one of a .npy file."""
+    if not isinstance(value, (str, os.PathLike)):
+        return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
+    arrays = open_arrays(Path(value), name)
+    if len(arrays) > 1:
+        raise ValueError(f"Expected one array of {name} in {value}, got {some(list(arrays))}. Save it with numpy.save.")
+    return next(iter(arrays.values()))
+
+
+def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the rows of ``array``, which has one for each row of the source, that belong to ``data``."""
+    if (data.row < 0).any():
+        raise ValueError(
+            f"Expected no trusted table beside `{name}`, which have no rows for it. Use a column or a .npy file."
+        )
+    if array.ndim < 2 or len(array) != data.source_rows:
+        remedy = ""
+        if array.ndim == 1 and name == "pred_probs":
+            remedy = " For two classes, make columns 1 − p and p, the second one's: stack([1 - p, p], axis=1)."
+        elif array.ndim == 1:
+            remedy = " For one number a row, make a column of them: array[:, None]."
+        raise ValueError(
+            f"Expected `{name}` with {data.source_rows} rows, as the data has, got shape {array.shape}.{remedy}"
+        )
+    return array[data.row]
+
+
+def with_features(data: AuditData, array: NDArray[Any], name: str, seed: int = 0, scale: bool = False) -> AuditData:
+    """Return ``data`` with features from ``array``; rows that are not finite are left out."""
+    array = align(data, array, name)
+    if array.dtype.kind not in "biufO":
+        raise TypeError(
+            f"Expected numbers in `{name}`, got dtype {array.dtype}. Audit words as a column of a table: texts with "
+            "`text`, categories as they are."
+        )
+    finite = _finite_rows(array)
+    if not finite.any():
+        raise ValueError(f"Expected finite numbers in `{name}`, got none in any row.")
+    if array.dtype == np.float64 and array.ndim == 2:
+        array = array - shift_of(*moments(array[finite]))  # before float32 rounds the differences away
+    inputs, notes = check_features(np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name)
+    if scale and inputs.dtype is not torch.uint8 and inputs.dim() > 2 and min(inputs.shape[-2:]) >= SMALLEST:
+        if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
+            inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
+        else:
+            note = f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as (N, C, H, W)."
+        notes = [*notes, note]
+    if inputs.dtype is torch.uint8:
+        x = picture_features(inputs, finite, seed)
+    else:
+        x = inputs.flatten(1).numpy()
+        x = _standardised(x, finite) if scale else x
+        if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
+            x = x / np.float32(largest)
+    data = replace(data, x=x, notes=(*data.notes, *notes))
+    return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
+
+
+def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind != "f":
+        return np.ones(len(array), dtype=bool)
+    with np.errstate(over="ignore"):  # too large for float32 counts as infinite
+        return np.asarray(np.isfinite(array.astype(np.float32).reshape(len(array), -1)).all(1))
+
+
+def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]:
+    """Return numbers (N, C, H, W) as uint8, all pictures in the same range, and a note with that range."""
+    low, high = min(0.0, pictures[finite].min().item()), pictures[finite].max().item()
+    note = f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong, save them as uint8."
+    return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(torch.uint8), note
+
+
+def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold, else all together."""
+    mean, std = x[finite].mean(0, dtype=np.float64), x[finite].std(0, dtype=np.float64)
+    median = float(np.median(std[std > 0])) if (std > 0).any() else 1.0
+    differ = (std[std > 0] > 10 * median).any() or (std[std > 0] < median / 10).mean() > 0.5
+    return np.asarray((x - mean) / (np.where(std > 0, std, 1) if differ else median), np.float32)
+
+
+def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
+    """Return (H, W) or (H, W, 3) bytes of an array with the shape of a picture, else None."""
+    pixels = np.asarray(row)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (1, 3, 4):
+        pixels = np.moveaxis(pixels, 0, 2)
+    if pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4):
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
+    elif pixels.ndim != 2:
+        return None
+    if pixels.dtype == np.uint8:
+        return np.ascontiguousarray(pixels)
+    numbers = np.nan_to_num(pixels.astype(np.float64))
+    low, high = numbers.min(), numbers.max()
+    if low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    return np.asarray(((numbers - low) / max(high - low, 1e-12) * 255).round(), np.uint8)

@@ -1,0 +1,244 @@
+"""What an audit source is: one kind of data that is read, shown row by row and written back with corrected labels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.files import Audit, as_words, same_labels
+from noiseproof.audit.sources.labels import check_unchanged, spell_classes
+from noiseproof.core.progress import Progress
+from noiseproof.core.registry import Registry
+
+Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
+ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
+
+
+@dataclass(frozen=True, eq=False)
+class Skipped:
+    """Rows of the source that can't be audited, and why."""
+
+    reason: str
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class AuditData:
+    """N rows with their labels and everything known about them; ``row`` −1 marks trusted rows from another file."""
+
+    source: Source
+    classes: tuple[str, ...]
+    given: NDArray[np.int64]  # (N,)
+    row: NDArray[np.int64]  # (N,) number in the source
+    source_rows: int
+    x: NDArray[np.float32] | None = None  # (N, D) features for models and neighbours
+    pred_probs: NDArray[np.float32] | None = None  # (N, K) of another model
+    ids: NDArray[Any] | None = None  # (N,) str
+    groups: NDArray[np.int64] | None = None  # (N,)
+    time: NDArray[np.float64] | None = None  # (N,)
+    trusted: NDArray[np.bool_] | None = None  # (N,)
+    annotators: NDArray[np.int64] | None = None  # (N, A), −1: none
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0  # spent on reading
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def subset(self, keep: NDArray[Any], reason: str | None = None) -> AuditData:
+        """Return the rows where ``keep`` is true; the others are listed as skipped for ``reason``."""
+        if keep.all():
+            return self
+        columns = ("given", "row", "x", "pred_probs", "ids", "groups", "time", "trusted", "annotators")
+        arrays = {name: value[keep] for name in columns if (value := getattr(self, name)) is not None}
+        dropped = self.row[~keep]
+        skipped = (Skipped(reason, dropped[dropped >= 0]),) if reason else ()
+        return replace(self, **arrays, skipped=(*self.skipped, *skipped))
+
+    def without(self, unusable: Sequence[tuple[str, NDArray[np.bool_]]]) -> AuditData:
+        """Return the rows outside all masks; the others are listed as skipped for the first reason that holds."""
+        skipped, drop = [], np.zeros(len(self), dtype=bool)
+        for reason, mask in unusable:
+            rows = self.row[mask & ~drop]
+            skipped += [Skipped(reason, rows[rows >= 0])] if len(rows) else []
+            drop |= mask
+        return replace(self.subset(~drop), skipped=(*self.skipped, *skipped))
+
+    @property
+    def names(self) -> NDArray[Any]:
+        """The id of each row, (N,): its number in the source if it has none."""
+        return self.row.astype(str).astype(object) if self.ids is None else self.ids
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """The arguments of ``read_rows`` that config.json can't hold: data in memory, and how to read it."""
+
+    data: Any = None  # an absolute Path, or a table or an array in memory
+    labels: Any = None
+    pred_probs: Any = None
+    embeddings: Any = None
+    trusted: Any = None
+    classes: Sequence[str] | None = None
+    seed: int = 0
+    progress: Progress | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return self.data if isinstance(self.data, Path) else None
+
+    @property
+    def needs_features(self) -> bool:
+        return self.embeddings is None and self.pred_probs is None
+
+
+class Rows(Protocol):
+    """Rows of audited data as the review page shows them; a row is not shown if its id has changed."""
+
+    def show(self, row: int, id: str) -> Content:
+        """Return what the page shows of a row."""
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        """Return a picture of at most ``side`` pixels and its media type, None if there is none."""
+
+
+class NoRows:
+    """Rows that can't be shown, and why."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def show(self, row: int, id: str) -> Content:
+        return {"note": self.note}
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        return None
+
+
+class Source(ABC):
+    """One kind of data to audit, registered under the name that config.json has as ``kind``.
+
+    ``config`` holds the entries of config.json about the data: paths, columns, and after ``read`` the digest of the
+    labels. A source made from a saved config shows rows and writes corrected copies.
+    """
+
+    name: ClassVar[str]
+    files: ClassVar[str] = ""  # the files or folders it reads, as messages call them
+    has_columns: ClassVar[bool] = False  # whether it takes names of columns
+    is_pictures: ClassVar[bool] = False  # whether every row is a picture file
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = dict(config)
+
+    @abstractmethod
+    def accepts(self, request: Request) -> bool:
+        """Return whether this is the kind of the requested data."""
+
+    @abstractmethod
+    def read(self, request: Request) -> AuditData:
+        """Read all rows, and note in ``config`` what is needed to find them again."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> list[str] | None:
+        """The labels in the source now, one for each row; None if they are not in a file."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows in the source now."""
+
+    @abstractmethod
+    def show(self, row: int, id: str) -> Content:
+        """Return what the review page shows of a row."""
+
+    @abstractmethod
+    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+        """Write a copy with the labels ``changes``, by row, to the new path ``out``."""
+
+    @abstractmethod
+    def default_out(self) -> Path:
+        """Return where a corrected copy goes by default, in the current folder: the original may be read-only."""
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        """Return a picture of at most ``side`` pixels and its media type, None if the row has none."""
+        return None
+
+    def file(self, id: str) -> Path | None:
+        """Return the file of a row, if each has its own."""
+        return None
+
+    def describe(self, row: int, id: str) -> str:
+        """Return a row that was just read as plain text, for other tools."""
+        return id
+
+    def row_names(self, rows: Sequence[int]) -> list[str]:
+        """Return what a person calls these rows, which may not have been audited."""
+        return [str(row) for row in rows]
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether rows are known by more than their numbers."""
+        return self.config["id"] is not None
+
+    def corrected(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
+        """Return a copy of the audited data in memory, here an array of labels, with the labels ``changes``."""
+        if hasattr(data, "iloc"):
+            raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
+        labels = np.asarray(data)
+        check_unchanged(audit, as_words(labels.ravel()))
+        cells = list(labels.ravel())  # of dates, `tolist` would make numbers
+        spelling = spell_classes(audit, cells)
+        for row, name in changes.items():
+            cells[row] = spelling[name]
+        # Words may need more room than before; numbers keep their type.
+        written = np.array(cells, dtype=None if labels.dtype.kind in "US" else labels.dtype)
+        return written.astype(np.promote_types(written.dtype, labels.dtype)).reshape(labels.shape)
+
+    def locate(self, folder: Path, key: str = "data") -> Path:
+        """Return the path of the audited file ``key``; refuse data in memory, or gone."""
+        path = self.config.get(key)
+        if path is None or not Path(path).exists():
+            raise FileNotFoundError(
+                f"Expected the audited data at {path}, found none." if path else
+                "Expected an audit of files, got one of a DataFrame or of arrays in memory. In Python, "
+                f"`noiseproof.audit.corrected({str(folder)!r}, data)` returns them corrected."
+            )  # fmt: skip
+        return Path(path)
+
+    def check_inputs(self, folder: Path) -> None:
+        """Refuse a source without inputs to train on."""
+        self.locate(folder)
+
+    def problem(self) -> str | None:
+        """Return why no row can be shown, None if all is well."""
+        if self.config.get("data") is None:
+            return (
+                "The data was in memory when it was audited: only the results of the audit can be shown. "
+                "noiseproof.audit.corrected applies the decisions to it."
+            )
+        path = Path(self.config["data"])
+        if not path.exists():
+            return f"{path} no longer exists: only the results of the audit can be shown."
+        if len(self) != self.config["source_rows"] or not (
+            self.labels is None or same_labels(self.config, self.labels)
+        ):
+            return (
+                f"The data has changed since the audit: the labels of {path} are not those that were audited, and row "
+                "numbers may mean other rows. Only the results of the audit are shown. Audit the data again."
+            )
+        return None
+
+
+SOURCES: Registry[Source] = Registry("audit source", returns=Source)
+
+
+def open_rows(config: Mapping[str, Any]) -> Rows:
+    """Return the rows of the data that config.json names; none where it is gone or its labels have changed."""
+    source = SOURCES[config["kind"]](config)
+    return source if (note := source.problem()) is None else NoRows(note)

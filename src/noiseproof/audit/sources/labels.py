@@ -1,0 +1,108 @@
+"""Labels of a source: read with gaps, compared with those that were audited, and spelled as the source spells them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.files import Audit, same_id, same_labels
+from noiseproof.data.labels import encode_labels, read_labels
+
+
+def is_missing(values: Any) -> NDArray[np.bool_]:
+    """Return where there is no value, (N,): None, NaN, or only spaces."""
+    import pandas as pd
+
+    column = values if isinstance(values, pd.Series) else pd.Series(values)
+    absent = column.isna()
+    if column.dtype.kind not in "biufMm":
+        absent |= column.astype(str).str.strip() == ""
+    return np.asarray(absent.to_numpy(dtype=bool))
+
+
+def encode_given(
+    values: Any, classes: Sequence[str] | None, name: str, known: Sequence[str] | None = None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return class numbers (N,), −1 where there is no label, and class names: ``known``, else ``classes``, else sorted.
+
+    Numbers are positions in ``classes`` where the user named them.
+    """
+    absent = is_missing(values) if values.ndim == 1 else np.zeros(len(values), dtype=bool)
+    if absent.all():
+        raise ValueError(f"Expected labels in `{name}`, got none in any of {len(absent)} rows.")
+    present = values[~absent]
+    if classes is not None:
+        _check_positions(present, classes, name)
+    codes, names = encode_labels(present, known or classes, positions=classes is not None, name=name)
+    given = np.full(len(absent), -1)
+    given[~absent] = codes.numpy()
+    return given, names
+
+
+def _check_positions(values: Any, classes: Sequence[str], name: str) -> None:
+    """Refuse whole numbers that are the names of classes at other positions; words are looked up by name."""
+    if isinstance(next(iter(values), None), (str, bytes)):
+        return
+    numbers = {str(value) for value in read_labels(values, name).tolist()}
+    class_at = {str(k): str(c) for k, c in enumerate(classes)}
+    if numbers <= {*class_at.values()} and (odd := [number for number in numbers if class_at.get(number) != number]):
+        raise ValueError(
+            f"Expected whole numbers in `{name}` to be names or positions in `classes`, got {min(odd)}, which is the "
+            "name of one class and the position of another. Save the labels as words, which are looked up by name."
+        )
+
+
+def column_names(table: Any) -> list[Any] | None:
+    """Return the names of the columns of a DataFrame, None if it has only 0, 1, … as pandas names them, or is none."""
+    names = list(getattr(table, "columns", ()))
+    return None if list(map(str, names)) == list(map(str, range(len(names)))) else names
+
+
+def check_unchanged(audit: Audit, labels: Sequence[str]) -> None:
+    """Refuse a source whose labels are not those that were audited."""
+    if not same_labels(audit.config, labels):
+        raise ValueError(
+            f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}, "
+            "they or their order have changed since. Audit the data again."
+        )
+
+
+def check_ids(audit: Audit, changes: Mapping[int, str], ids: Sequence[str]) -> None:
+    """Refuse a source with other ids in the rows that change: equal labels may hide another order."""
+    known = dict(zip(audit.issues["row"].tolist(), audit.issues["id"].tolist(), strict=True))
+    for row in changes:
+        if not same_id(ids[row], known[row]):
+            raise ValueError(
+                f"Expected {known[row]!r} in row {row} of {audit.config['data'] or 'the table'}, found {ids[row]!r}: "
+                "the rows have changed since. Audit the data again."
+            )
+
+
+def spell_classes(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
+    """Return how the source spells each class, most often if in several ways: 1.0, say, for the class 1.
+
+    A class without an audited row is spelled as its name, or as its position in the classes that the user named, if
+    numbers are positions there and not names.
+    """
+    counts: dict[str, Counter[Any]] = {}
+    for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
+        counts.setdefault(name, Counter())[cells[row]] += 1
+    spelling = {name: count.most_common(1)[0][0] for name, count in counts.items()}
+    written = list(spelling.values())
+    numbers = read_labels(written)
+    is_number = numbers.dtype.kind == "i"
+    by_name = list(map(str, numbers)) == list(spelling)  # numbers that are names
+    for k, name in enumerate(audit.classes):
+        if name in spelling:
+            continue
+        is_position = is_number and audit.config.get("classes_named") and not (by_name and name.isdecimal())
+        word = str(k) if is_position else name
+        if isinstance(written[0], bytes):
+            spelling[name] = word.encode()
+        else:
+            spelling[name] = int(word) if is_number and not isinstance(written[0], str) else word
+    return spelling

@@ -1,0 +1,235 @@
+"""Pictures: a folder with a folder of picture files for each class."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.audit.files import Audit, is_utf8, labels_digest
+from noiseproof.audit.pictures import backbone_features, encode_picture, picture_features
+from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
+from noiseproof.audit.sources.labels import check_ids, check_unchanged
+from noiseproof.data.base import Dataset
+from noiseproof.data.images import FORMATS, ImageFiles, decode, from_image_folder
+from noiseproof.data.labels import some
+
+THUMBNAIL, BACKBONE_SIZE = 32, 224  # pixels
+
+
+@SOURCES.register_class("folder")
+class PictureSource(Source):
+    """A folder of pictures, whose label is the folder they are in and whose id is their path."""
+
+    files = "a folder of pictures"
+    is_pictures = True
+
+    def accepts(self, request: Request) -> bool:
+        return request.path is not None and request.path.is_dir()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, request: Request) -> AuditData:
+        path, backbone = request.path, self.config["backbone"]
+        assert path is not None
+        if request.labels is not None:
+            raise ValueError(
+                "Expected no `labels` beside a folder of pictures: the names of its folders are the labels."
+            )
+        dataset = from_image_folder(path, size=BACKBONE_SIZE if backbone else THUMBNAIL, fit="squash")
+        files = dataset.train.x
+        assert isinstance(files, ImageFiles)
+        classes = _check_classes(dataset.classes, request.classes, files.root)
+        notes = [note for note in dataset.notes if "training example" not in note]  # repeated for the readable rows
+        if files.root != path:
+            notes.append(f"Only {files.root.name}/ was audited. Name another folder to audit that one.")
+        ids = np.array(_relative_names(files), dtype=object)
+        pictures, unreadable = _read_pictures(files, ids, request)
+        readable = ~np.logical_or.reduce([np.zeros(len(files), dtype=bool), *unreadable.values()])
+        if not readable.any():
+            raise ValueError(f"Expected readable pictures in {path}, got none among {len(files)}.")
+        x = None
+        if request.needs_features and backbone is not None:
+            x = _backbone_features(backbone, files, readable, request)
+        elif request.needs_features:
+            x = picture_features(pictures, readable, request.seed)
+            notes.append(
+                f"The pictures were audited by features of their own patches at {THUMBNAIL} × {THUMBNAIL} pixels. A "
+                "pretrained backbone sees more: --backbone timm:NAME, or --embeddings with other features."
+            )
+        labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
+        self.config |= {"data": str(files.root), "labels_sha256": labels_digest(labels)}
+        given = np.array([classes.index(name) for name in dataset.classes])[dataset.train.y.numpy()]
+        row = np.arange(len(files))
+        data = AuditData(self, classes, given, row, len(files), x, ids=ids, notes=tuple(notes))
+        return data.without(list(unreadable.items()))
+
+    # --- showing ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return from_image_folder(self.config["data"])
+
+    @property
+    def image_files(self) -> ImageFiles:
+        files = self.dataset.train.x
+        assert isinstance(files, ImageFiles)
+        return files
+
+    @property
+    def has_ids(self) -> bool:
+        return True
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return _relative_names(self.image_files)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        return [self.dataset.classes[k] for k in self.dataset.train.y.tolist()]
+
+    def __len__(self) -> int:
+        return len(self.image_files)
+
+    def show(self, row: int, id: str) -> Content:
+        if self.ids[row] != id:
+            return {"note": ANOTHER_ROW}
+        if self._real_path(row) is None:
+            return {
+                "note": "This picture is not in the folder of the dataset: it was moved, or is a link to elsewhere."
+            }
+        return {"has_image": True}
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        from PIL import Image
+
+        path = self._real_path(row) if self.ids[row] == id else None
+        if path is None:
+            return None
+        try:
+            with Image.open(path, formats=FORMATS) as image:
+                image.draft("RGB", (side, side))  # a large JPEG is read at a fraction of its size
+                return encode_picture(image, side)
+        except Exception:  # PIL raises many kinds of error on damaged files
+            return None
+
+    def _real_path(self, row: int) -> Path | None:
+        """Return the file of a row if it really lies in the folder of the dataset."""
+        real = self.image_files.path(row).resolve()
+        return real if real.is_relative_to(Path(self.config["data"]).resolve()) and real.is_file() else None
+
+    def file(self, id: str) -> Path:
+        return Path(self.config["data"], id)
+
+    def row_names(self, rows: Sequence[int]) -> list[str]:
+        return [self.ids[row].encode(errors="backslashreplace").decode() for row in rows]  # names may not be UTF-8
+
+    # --- correcting ---------------------------------------------------------------------------------------------------
+
+    def default_out(self) -> Path:
+        return Path("corrected")
+
+    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+        """Copy, or link, all files, each picture into the folder of its class."""
+        root = self.locate(audit.folder)
+        if out.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
+        check_unchanged(audit, self.labels)
+        check_ids(audit, changes, self.ids)
+        places = _places(root, {self.ids[row]: name for row, name in changes.items()})
+        part = out.with_name(f"{out.name}.part")
+        try:
+            part.mkdir(parents=True)
+        except FileExistsError:
+            raise FileExistsError(
+                f"Expected no {part}, where the copy is made: another apply is running, or one was killed. Delete it "
+                "if none is running, or choose another place with --out."
+            ) from None
+        try:
+            for old, new in places.items():
+                (part / new).parent.mkdir(parents=True, exist_ok=True)
+                if link:
+                    (part / new).symlink_to((root / old).absolute())
+                else:
+                    shutil.copy2(root / old, part / new)
+            part.rename(out)
+        except BaseException:
+            shutil.rmtree(part)
+            raise
+
+
+def _relative_names(files: ImageFiles) -> list[str]:
+    return [files.path(i).relative_to(files.root).as_posix() for i in range(len(files))]
+
+
+def _check_classes(folders: tuple[str, ...], classes: Sequence[str] | None, root: Path) -> tuple[str, ...]:
+    """Return the classes in the order that the user named, by default that of the folders."""
+    names = folders if classes is None else tuple(classes)
+    if sorted(names) != sorted(folders):
+        odd, absent = sorted({*names} - {*folders}), sorted({*folders} - {*names})
+        raise ValueError(
+            f"Expected each of the {len(folders)} folders of {root} once in `classes`, got {len(names)} names. "
+            f"No folders: {some(odd) or 'none'}; not named: {some(absent) or 'none'}."
+        )
+    if odd := [name for name in names if not is_utf8(name)]:
+        raise ValueError(f"Expected names of folders in UTF-8 in {root}, got {some(odd)}. Rename them.")
+    return names
+
+
+def _read_pictures(
+    files: ImageFiles, ids: NDArray[Any], request: Request
+) -> tuple[Tensor, dict[str, NDArray[np.bool_]]]:
+    """Return thumbnails (N, 3, H, W), zeros where a file can't be read, and masks (N,) of those by reason."""
+    pictures = torch.zeros(len(files), 3, THUMBNAIL, THUMBNAIL, dtype=torch.uint8)
+    unreadable: dict[str, NDArray[np.bool_]] = {}
+    for i in range(len(files)):
+        reason = None if is_utf8(ids[i]) else "file name is not UTF-8"  # issues.csv can't hold it
+        try:
+            pictures[i] = decode(files.path(i), THUMBNAIL, "squash")
+        except ValueError as error:
+            reason = f"not a readable picture ({error.__cause__ and type(error.__cause__).__name__})"
+        if reason:
+            unreadable.setdefault(reason, np.zeros(len(files), dtype=bool))[i] = True
+        if request.progress is not None and (i % 100 == 99 or i + 1 == len(files)):
+            request.progress("reading pictures", i + 1, len(files))
+    return pictures, unreadable
+
+
+def _backbone_features(
+    backbone: str, files: ImageFiles, readable: NDArray[np.bool_], request: Request
+) -> NDArray[np.float32]:
+    rows = np.flatnonzero(readable)
+    features = backbone_features(backbone, lambda i: files[int(rows[i])], len(rows), request.progress).numpy()
+    x = np.zeros((len(files), features.shape[1]), np.float32)
+    x[rows] = features
+    return x
+
+
+def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:
+    """Return where each file below ``root`` goes: to the folder of its class, under a name that is free there."""
+    # A class may be a link to a folder elsewhere, which the audit has followed.
+    linked = [folder for folder in root.iterdir() if folder.is_symlink() and folder.is_dir()]
+    files = sorted(
+        Path(folder, name).relative_to(root).as_posix()
+        for top in (root, *linked)
+        for folder, _, names in os.walk(top)
+        for name in names
+        if os.path.isfile(os.path.join(folder, name))  # the audit skipped broken links, too
+    )
+    places = {name: name for name in files if name not in moves}
+    taken = {*places.values()}
+    for old, to in moves.items():
+        origin, _, rest = old.partition("/")
+        stem, ending = os.path.splitext(f"{to}/{rest}")
+        suffixes = ("", f"-from-{origin}", *(f"-from-{origin}-{n}" for n in range(2, len(files) + 2)))
+        places[old] = next(name for suffix in suffixes if (name := f"{stem}{suffix}{ending}") not in taken)
+        taken.add(places[old])
+    return places

@@ -1,0 +1,46 @@
+"""Labels with the predictions of another model, or with embeddings, and no other data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from noiseproof.audit.sources.arrays import ArraySource, load_array
+from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
+from noiseproof.audit.sources.labels import column_names
+
+
+@SOURCES.register_class("predictions")
+class PredictionSource(ArraySource):
+    """An array of labels, (N,), beside predictions or embeddings."""
+
+    files = ""
+
+    def accepts(self, request: Request) -> bool:
+        return request.data is None
+
+    def read(self, request: Request) -> AuditData:
+        parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
+        if request.labels is None or request.needs_features:
+            given = " and ".join(f"`{name}`" for name, value in parts.items() if value is not None)
+            raise ValueError(
+                "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got "
+                f"{f'{given} alone' if given else 'none'}."
+            )
+        labels, classes, predicted = load_array(request.labels, "labels"), request.classes, request.pred_probs
+        if classes is None and predicted is not None and column_names(predicted) is None and labels.dtype.kind in "iuf":
+            probabilities = load_array(predicted, "pred_probs")
+            if probabilities.ndim == 2:
+                classes = [str(k) for k in range(probabilities.shape[1])]  # a label is the number of its column
+        return self._with_labels(labels, classes)
+
+    def problem(self) -> str:
+        return "The audit had labels and predictions only: there is no row to show."
+
+    def check_inputs(self, folder: Path) -> None:
+        if not self.config.get("embeddings"):
+            raise ValueError(
+                "Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain."
+            )
+
+    def show(self, row: int, id: str) -> Content:
+        return {"note": self.problem()}

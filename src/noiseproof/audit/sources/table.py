@@ -1,0 +1,341 @@
+"""Tables: a DataFrame, or a .csv, .tsv or .parquet file, audited by its columns."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
+from noiseproof.audit.records import ParquetRecords, Records
+from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
+from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
+from noiseproof.core.files import replacing
+from noiseproof.data.labels import some
+from noiseproof.data.tables import fit_columns, read_table
+from noiseproof.noise.human import majority_vote
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDINGS = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
+LONGEST = 20_000  # characters of a cell on the page
+DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this order or the other
+YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", "")
+ROLES = ("label", "text", "id", "group", "time")
+Unusable = list[tuple[str, NDArray[np.bool_]]]  # reasons, and the rows (N,) each holds for
+Features = tuple[NDArray[np.float32], list[str], Unusable]  # (N, D), notes, rows without features
+
+
+@SOURCES.register_class("table")
+class TableSource(Source):
+    """A table with a column of labels, audited by its other columns."""
+
+    files = f"a table ({', '.join(ENDINGS[:3])})"
+    has_columns = True
+
+    def accepts(self, request: Request) -> bool:
+        return self.is_table(request) and self.config["text"] is None
+
+    def is_table(self, request: Request) -> bool:
+        if request.path is not None:
+            return request.path.name.lower().endswith(ENDINGS)
+        return request.data is not None and not isinstance(request.data, (np.ndarray, Tensor, list, tuple))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, request: Request) -> AuditData:
+        label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
+        if request.labels is not None:
+            raise ValueError("Expected `label`, the column of the labels in the table, got `labels`.")
+        if label is None and not annotators:
+            raise ValueError("Expected `label`, the name of the column with the given labels, got none.")
+        self.frame = read_table(request.data, *self._verbatim).reset_index(drop=True)
+        trusted_column = trusted if isinstance(trusted, str) and trusted in self.frame.columns else None
+        if trusted_column is not None:
+            self.config["trusted"], trusted = trusted_column, None
+        features = self._feature_columns(trusted_column)
+        table, row = self._with_trusted(trusted)
+        votes, classes = _votes(table, annotators, label, request.classes)
+        if label is not None:
+            given, classes = encode_given(table[label], request.classes, label, known=classes)
+        else:
+            assert votes is not None
+            given = majority_vote(torch.from_numpy(votes)).numpy()  # −1 where nobody voted
+        assert classes is not None
+        time = None if (column := self.config["time"]) is None else _times(table[column])
+        unusable = [("no label", given < 0), *self._missing(table)]
+        if time is not None:
+            unusable.append((f"no time in {column!r}", np.isnan(time)))
+        x, notes = None, list[str]()
+        if request.needs_features:
+            usable = ~np.logical_or.reduce([mask for _, mask in unusable])
+            x, notes, without = self._features(table, features, given, usable, request.seed)
+            unusable += without
+        ids = None if (id := self.config["id"]) is None else table[id].astype(str).to_numpy(dtype=object)
+        if ids is not None:
+            notes += _repeated_ids(ids[row >= 0], id)
+        is_trusted = None if len(row) == len(self.frame) else row < 0
+        if trusted_column is not None:
+            is_trusted = _yes_no(table[trusted_column])
+        self.config["labels_sha256"] = labels_digest(as_words(self.frame[label])) if label else None
+        groups = None if (group := self.config["group"]) is None else _codes(table[group])
+        data = AuditData(
+            self, classes, given, row, len(self.frame), x, ids=ids, groups=groups, time=time, trusted=is_trusted,
+            annotators=votes, notes=tuple(notes),
+        )  # fmt: skip
+        return data.without(unusable)
+
+    @property
+    def _verbatim(self) -> list[Any]:
+        """Columns that are read as they are written; the first one has the labels."""
+        config = self.config
+        return [config["label"] or config["annotators"][0], config["text"], config["id"], config["group"],
+                *config["annotators"]]  # fmt: skip
+
+    def _feature_columns(self, trusted: str | None) -> list[str]:
+        """Return the columns without a role; refuse roles that the table does not have, or has twice."""
+        roles = [column for role in ROLES if (column := self.config[role]) is not None]
+        roles += [*([trusted] if trusted is not None else []), *self.config["annotators"]]
+        columns = list(self.frame.columns)
+        if absent := [c for c in [*roles, *self.config["ignore"]] if c not in columns]:
+            raise ValueError(f"Expected the columns {some(absent)} in the table, there are {some(columns, 20)}.")
+        if twice := sorted({c for c in roles if roles.count(c) > 1}):
+            raise ValueError(f"Expected each column in one role, got {some(twice)} in two.")
+        return [c for c in columns if c not in {*roles, *self.config["ignore"]}]
+
+    def _with_trusted(self, trusted: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+        """Return the table with the rows of the table ``trusted``, if it is one, and row numbers, −1 for those."""
+        row = np.arange(len(self.frame))
+        is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(".npy")
+        if not is_path and not hasattr(trusted, "columns"):
+            return self.frame, row
+        import pandas as pd
+
+        columns = list(self.frame.columns)
+        if is_path and not str(trusted).lower().endswith(ENDINGS):
+            raise ValueError(
+                f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
+                f"The columns are {some(columns, 20)}."
+            )
+        words = [str(c) for c in columns if self.frame[c].dtype.kind == "O"]  # even if it has only numerals there
+        more = read_table(trusted, *self._verbatim, categories=words).reset_index(drop=True)
+        where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
+        if absent := [c for c in columns if c not in more.columns and c not in optional]:
+            raise ValueError(f"Expected the columns of the audited table in {where}, {some(absent)} are not there.")
+        label = self._verbatim[0]
+        if unknown := sorted({*more[label].astype(str)} - {*self.frame[label].astype(str)}):
+            raise ValueError(
+                f"Expected labels of the audited table in {where}, got {some(unknown)}, which it never has. "
+                "Correct these labels, or drop their rows."
+            )
+        return pd.concat([self.frame, more], ignore_index=True), np.concatenate([row, np.full(len(more), -1)])
+
+    def _missing(self, table: pd.DataFrame) -> Unusable:
+        """Return rows that lack what the audit needs besides a label."""
+        return []
+
+    def _features(
+        self, table: pd.DataFrame, columns: list[str], given: NDArray[np.int64], usable: NDArray[np.bool_], seed: int
+    ) -> Features:
+        """Return standardised numbers and one-hot words, gaps filled."""
+        if not columns:
+            raise ValueError(
+                "Expected columns besides the label to audit by, got none. Name a `text`, or pass `embeddings`."
+            )
+        fitted, notes = fit_columns(table, columns, "impute", requested=False, labels=given)
+        return fitted.standardise(fitted.encode(table)).numpy(), notes, []
+
+    # --- showing ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def records(self) -> Records | ParquetRecords:
+        path = Path(self.config["data"])
+        return ParquetRecords(path) if _ending(path.name) == ".parquet" else Records(path)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def labels(self) -> list[str] | None:
+        label = self.config["label"]
+        if label is None:
+            return None
+        return self.records.column(label) if label in self.records.header else []
+
+    @cached_property
+    def ids(self) -> list[str] | None:
+        id = self.config["id"]
+        if id is None:
+            return None
+        return self.records.ids(id) if id in self.records.header else []
+
+    def show(self, row: int, id: str) -> Content:
+        if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
+            return {"note": ANOTHER_ROW}
+        cells = dict(zip(self.records.header, map(_shortened, self.records[row]), strict=False))
+        cells.pop(self.config["label"], None)
+        text = cells.pop(self.config["text"], None)
+        return ({} if text is None else {"text": text}) | {"fields": [list(pair) for pair in cells.items()]}
+
+    def describe(self, row: int, id: str) -> str:
+        # Cell by cell: a row as a whole has one type, which rounds large whole numbers beside real ones.
+        cells: list[tuple[str, Any]] = [
+            (name, self.frame.iloc[row, j]) for j, name in enumerate(self.frame.columns) if name != self.config["label"]
+        ]
+        return "\n".join(f"{name}: {value}" for name, value in cells)
+
+    def row_names(self, rows: Sequence[int]) -> list[str]:
+        if self.config["id"] is None:
+            return super().row_names(rows)
+        return [str(name) for name in self.frame[self.config["id"]].iloc[list(rows)]]
+
+    # --- correcting ---------------------------------------------------------------------------------------------------
+
+    def default_out(self) -> Path:
+        name = Path(self.config["data"] or "").name.lower()
+        return Path(f"corrected{_ending(name)}{'.gz' * name.endswith('.gz')}")
+
+    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+        """Write the table with every byte but the changed cells, or of Parquet every column and type, as it was."""
+        ending = _ending(self.locate(audit.folder).name)
+        if _ending(out.name) != ending:
+            raise ValueError(f"Expected a {ending} file as the original is, got {out}.")
+        label = self._check_columns(self.records.header)
+        check_unchanged(audit, self.labels or [])
+        if self.ids is not None:
+            check_ids(audit, changes, self.ids)
+        spelling = spell_classes(audit, self.records.values(label))
+        cells = {row: spelling[name] for row, name in changes.items()}
+        with replacing(out, overwrite=False) as part, open(part, "wb") as file:
+            if out.name.lower().endswith(".gz"):
+                with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+                    self.records.replace(label, cells, packed)  # type: ignore[arg-type]  # it writes like any file
+            else:
+                self.records.replace(label, cells, file)
+
+    def corrected(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
+        import pandas as pd
+
+        if not isinstance(data, pd.DataFrame):
+            return super().corrected(audit, data, changes)
+        label, id = self._check_columns(data.columns), self.config["id"]
+        check_unchanged(audit, as_words(data[label]))
+        if id is not None:
+            check_ids(audit, changes, as_ids(data[id]))
+        cells, dtype, copy = data[label].tolist(), data[label].dtype, data.copy()
+        spelling = spell_classes(audit, cells)
+        for row, name in changes.items():
+            cells[row] = spelling[name]
+        if isinstance(dtype, pd.CategoricalDtype):
+            new = sorted({spelling[name] for name in changes.values()} - {*dtype.categories})
+            dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
+        copy[label] = pd.Series(cells, copy.index, dtype)
+        return copy
+
+    def _check_columns(self, columns: Iterable[Any]) -> str:
+        """Return the column of the labels; refuse a table without it, or without that of the ids."""
+        label: str | None = self.config["label"]
+        if label is None:
+            raise ValueError(
+                "Expected an audit of a label column, got one of annotators alone. Save a column of labels, and audit "
+                "that."
+            )
+        header = list(columns)
+        for column in (label, self.config["id"]):
+            if column is not None and column not in header:
+                raise ValueError(
+                    f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
+                )
+        return label
+
+
+def _ending(name: str) -> str:
+    """Return the format of a table by the name of its file."""
+    ending = Path(name.lower().removesuffix(".gz")).suffix
+    return ".parquet" if ending == ".pq" else ending
+
+
+def _shortened(cell: str) -> str:
+    return cell if len(cell) <= LONGEST else f"{cell[:LONGEST]} … and {len(cell) - LONGEST} characters more"
+
+
+def _votes(
+    table: pd.DataFrame, annotators: Sequence[str], label: str | None, classes: Sequence[str] | None
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
+    """Return the vote of each annotator, (N, A), −1 for none, and all classes in the votes and labels."""
+    if not annotators:
+        return None, None
+    import pandas as pd
+
+    columns = [*annotators, *([label] if label else [])]
+    codes, names = encode_given(pd.concat([table[c] for c in columns]), classes, ", ".join(annotators))
+    return codes.reshape(-1, len(table)).T[:, : len(annotators)].copy(), names
+
+
+def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
+    """Return numbers or dates as numbers, (N,); NaN where there is none."""
+    import pandas as pd
+
+    absent = is_missing(column)
+    numbers = pd.to_numeric(column, errors="coerce").where(~absent)  # pandas makes a number of a missing date
+    if (numbers.isna() & ~absent).any():
+        cells = column.where(~absent)
+        dates = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed")  # month first where possible
+        if column.dtype.kind == "O":
+            numerals = cells.astype(str).str.extract(DAY_AND_MONTH).astype(float)
+            if _day_first(numerals, column):
+                swapped = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed", dayfirst=True)
+                dates = dates.where(numerals[0].isna(), swapped)
+        if invalid := column[dates.isna() & ~absent].tolist():
+            raise ValueError(f"Expected numbers or dates in column {column.name!r}, got {some(invalid)}.")
+        return np.where(absent, np.nan, dates.astype("int64").to_numpy(dtype=np.float64))
+    return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _day_first(numerals: pd.DataFrame, column: pd.Series[Any]) -> bool:
+    """Return whether dates such as 31/12/2020 begin with the day, by their first two ``numerals``; refuse a mixture."""
+    is_day = numerals > 12
+    first, second = (bool(is_day[k].any()) for k in (0, 1))
+    differ = (numerals[0] - numerals[1]).abs() > 0
+    if first == second and bool(differ.any()):
+        examples = column[is_day[0]].tolist()[:1] + column[is_day[1]].tolist()[:1] or column[differ].tolist()
+        raise ValueError(
+            f"Expected dates in column {column.name!r} that all begin with the day, or all with the month, and show "
+            f"which, got {some(examples)}. Write them as 2020-12-31."
+        )
+    return first
+
+
+def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
+    """Return a number for each value, (N,); each row without a value is a group by itself."""
+    import pandas as pd
+
+    codes = pd.factorize(column)[0].astype(np.int64)
+    alone = is_missing(column)
+    codes[alone] = codes.max(initial=0) + 1 + np.arange(int(alone.sum()))
+    return codes
+
+
+def _yes_no(column: pd.Series[Any]) -> NDArray[np.bool_]:
+    words = column.fillna("").astype(str).str.strip().str.lower()
+    if odd := sorted(set(words) - {*YES, *NO}):
+        raise ValueError(f"Expected yes or no, true or false, 1 or 0 in column {column.name!r}, got {some(odd)}.")
+    return np.asarray(words.isin(YES).to_numpy(dtype=bool))
+
+
+def _repeated_ids(ids: NDArray[Any], name: str) -> list[str]:
+    import pandas as pd
+
+    twice = pd.unique(ids[pd.Series(ids).duplicated(keep=False).to_numpy()])
+    if not len(twice):
+        return []
+    return [f"{len(twice)} ids in {name!r} name several rows: {some(twice.tolist())}. Tell them apart by `row`."]

@@ -1,0 +1,46 @@
+"""Texts: a table with a column of texts, audited by their words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.sources.base import SOURCES, Request
+from noiseproof.audit.sources.labels import is_missing
+from noiseproof.audit.sources.table import Features, TableSource, Unusable
+from noiseproof.data.labels import some
+from noiseproof.data.text import TextFeatures
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@SOURCES.register_class("text")
+class TextSource(TableSource):
+    """A table with a column of texts, audited by their words alone."""
+
+    files = ""  # as a table
+
+    def accepts(self, request: Request) -> bool:
+        return self.is_table(request) and self.config["text"] is not None
+
+    def describe(self, row: int, id: str) -> str:
+        return str(self.frame[self.config["text"]].iloc[row])
+
+    def _missing(self, table: pd.DataFrame) -> Unusable:
+        text = self.config["text"]
+        return [(f"no text in {text!r}", is_missing(table[text]))]
+
+    def _features(
+        self, table: pd.DataFrame, columns: list[str], given: NDArray[np.int64], usable: NDArray[np.bool_], seed: int
+    ) -> Features:
+        """Return texts by their words; a text without words has no features."""
+        text = self.config["text"]
+        texts = table[text].astype(str).where(usable, "").tolist()
+        if not any(texts):
+            raise ValueError(f"Expected texts in column {text!r}, got none.")
+        x = np.asarray(TextFeatures([words for words in texts if words], seed=seed).encode(texts).numpy())
+        notes = [f"Only the text was used, not the columns {some(columns)}."] if columns else []
+        return x, notes, [(f"no words in {text!r}", (x == 0).all(1))]  # they would all be the same to neighbours
