@@ -1,4 +1,4 @@
-"""What a run will cost, from a few real steps of it."""
+"""Time and memory of a run, estimated from its first steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS = 6  # the first two warm up
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds and bytes that a run will take, and what they are made of."""
+    """Seconds and bytes that a run will take."""
 
     seconds: float
     seconds_per_step: float
@@ -41,36 +41,38 @@ class Estimate:
         return sum(self.memory.values())
 
 
-class _Enough(Exception):
+class _Done(Exception):
     pass
 
 
 class _Probe(Strategy):
-    """Takes the time and counts the bytes of the first steps, then ends the run."""
+    """Measures time and memory of the first steps, then ends the run."""
 
     def __init__(self, others: tuple[Strategy, ...]) -> None:
         self.others = others
         self.stamps: list[float] = []
-        self.saved: dict[int, int] = {}  # by address: what autograd keeps for the backward pass
-        self.weights_at: set[int] = set()  # their addresses: it keeps them, too, but they are there anyway
+        self.saved: dict[int, int] = {}  # bytes by address, of tensors saved for the backward pass
+        self.weight_addresses: set[int] = (
+            set()
+        )  # addresses of the weights, which are saved, too, but need no more memory
         self.activations = 0
         self.memory: dict[str, int] = {}
-        self.parameters_in_all = 0
+        self.num_parameters = 0
         self.num_rows = 0  # of an epoch
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Probe:
-        self.others = copy.deepcopy(self.others, memo)  # the loop works on a copy of the method: on these very ones
-        return self  # and this one must come back
+        self.others = copy.deepcopy(self.others, memo)  # the loop trains a copy of the method
+        return self  # not copied: it returns the measurements
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         values = (v for model in run.models for v in model.plain.state_dict().values())
-        self.weights_at = {value.untyped_storage().data_ptr() for value in values}
+        self.weight_addresses = {value.untyped_storage().data_ptr() for value in values}
         self.num_rows = self.num_rows or len(rows)
         return rows
 
-    def keep(self, tensor: Tensor) -> Tensor:
+    def count(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self.weights_at:
+        if storage.data_ptr() not in self.weight_addresses:
             self.saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -80,12 +82,12 @@ class _Probe(Strategy):
 
     def after_step(self, run: Run) -> None:
         if run.device.type == "cuda":
-            torch.cuda.synchronize(run.device)  # else only the launches are timed
+            torch.cuda.synchronize(run.device)  # otherwise only the kernel launches are timed
         self.stamps.append(time.perf_counter())
         if len(self.stamps) < STEPS:
             return
         parameters = [p for model in run.models for p in model.plain.parameters()]
-        self.parameters_in_all = sum(p.numel() for p in parameters)
+        self.num_parameters = sum(p.numel() for p in parameters)
         self.memory = {
             "weights": sum(_bytes(model.plain.state_dict()) for model in run.models),
             "gradients": _bytes(parameters),
@@ -94,17 +96,17 @@ class _Probe(Strategy):
             "activations": self.activations,
             "data": _bytes(vars(run.data)),
         }
-        raise _Enough
+        raise _Done
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        run.stopped = None  # not before it has seen its steps
+        run.stopped = None  # continue until all steps are measured
 
 
 def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fabric | None = None) -> Estimate:
-    """Time and memory of a whole run from its first steps on this machine.
+    """Time and memory of a run, from its first steps on this machine.
 
-    A row that is only evaluated is taken to cost a third of one that is trained on (forward without backward). What
-    strategies do between epochs is not timed, nor what they only begin to do later (after a warm-up, say).
+    Evaluating a row is assumed to cost a third of training on it (forward without backward). The work of strategies
+    between epochs, or after a warm-up, is not included.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
@@ -113,19 +115,19 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
     (1210, 60)
     """
     method = get_method(method, task, settings) if isinstance(method, str) else method
-    if settings.epochs < STEPS:  # what so few refuse, more would not
+    if settings.epochs < STEPS:  # some methods refuse few epochs: raise their error
         next(training(Job(task, method, settings), fabric or Fabric(accelerator="auto", devices=1)), None)
     probe = _Probe(method.strategies)
     probed = replace(method, strategies=(*method.strategies, probe))
-    enough = replace(settings, epochs=max(settings.epochs, STEPS))
-    with suppress(_Enough), saved_tensors_hooks(probe.keep, lambda kept: kept):
-        train(task, probed, enough, fabric=fabric)
-    each = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
-    rows = settings.batch_rows(len(task.train))
-    steps = max(1, probe.num_rows // rows) if settings.drop_last else -(-probe.num_rows // rows)
-    judged = sum(len(part) for part in (task.validation, task.test) if part is not None)
-    seconds = settings.epochs * each * (steps + judged / rows / 3)
-    return Estimate(seconds, each, steps * settings.epochs, probe.memory, probe.parameters_in_all)
+    longer = replace(settings, epochs=max(settings.epochs, STEPS))
+    with suppress(_Done), saved_tensors_hooks(probe.count, lambda tensor: tensor):
+        train(task, probed, longer, fabric=fabric)
+    step_seconds = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
+    batch_rows = settings.batch_rows(len(task.train))
+    steps = max(1, probe.num_rows // batch_rows) if settings.drop_last else -(-probe.num_rows // batch_rows)
+    evaluated = sum(len(part) for part in (task.validation, task.test) if part is not None)
+    seconds = settings.epochs * step_seconds * (steps + evaluated / batch_rows / 3)
+    return Estimate(seconds, step_seconds, steps * settings.epochs, probe.memory, probe.num_parameters)
 
 
 def _bytes(tree: Any) -> int:

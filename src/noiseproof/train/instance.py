@@ -1,4 +1,4 @@
-"""What instance-dependent noise needs: predictions of a model trained on clean labels, averaged over epochs."""
+"""Predictions of a model trained on clean labels, averaged over epochs, for instance-dependent noise."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from noiseproof.train.methods import Method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import prepare
 
-# Chen et al. 2020 on CIFAR-10. Their code makes a new optimiser for every epoch, whose momentum starts at zero; here it
-# goes on.
+# Chen et al. 2020 on CIFAR-10. Their code creates a new optimiser in every epoch, which resets its momentum; this one
+# does not.
 CHEN_CIFAR10 = Settings(
     model="wrn-28-2-sln:width=10",
     epochs=150,
@@ -29,7 +29,7 @@ CHEN_CIFAR10 = Settings(
 
 
 class _Average(Strategy):
-    """After every epoch, what the model says of all training inputs, augmented as in training (Chen et al. 2020)."""
+    """The average of the predictions on the augmented training inputs after every epoch (Chen et al. 2020)."""
 
     def setup(self, run: Run) -> None:
         self.average = PredictionAverage(run.num_rows, run.num_classes)
@@ -54,7 +54,7 @@ def averaged_predictions(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """S̄ (N, K): train with cross entropy on the dataset's labels as they are, average the predictions of all epochs.
+    """S̄ (N, K): the average over epochs of the predictions of a model trained with cross entropy on the dataset.
 
     ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the noise of Chen et al.
     2020, Algorithm 1 (SLN paper, section 4.1). With ``out``, an interrupted training resumes.

@@ -1,4 +1,4 @@
-"""Where a run's metrics go beside its record: CSV and TensorBoard by Fabric's own loggers, MLflow and W&B by ours."""
+"""Loggers of metrics: CSV and TensorBoard from Lightning Fabric, MLflow and Weights & Biases from here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 
 class _Service(Logger):
-    """A tracking service as Fabric sees it: two functions of a module installed apart, called by one process."""
+    """A tracking service as a logger of Fabric: two functions of an optional package, called by one process."""
 
     def __init__(self, name: str, log: Callable[..., Any], describe: Callable[[dict[str, Any]], Any]) -> None:
         self._name, self._log, self._describe = name, log, describe
@@ -54,7 +54,7 @@ def _mlflow(folder: Path) -> Logger:
 def _wandb(folder: Path) -> Logger:
     import wandb
 
-    start = cache(lambda: wandb.init(dir=str(folder)))  # by the one process that logs, once it does
+    start = cache(lambda: wandb.init(dir=str(folder)))  # when the logging process first logs
     return _Service(
         "wandb", lambda metrics, step: start().log(metrics, step=step), lambda params: start().config.update(params)
     )
@@ -72,22 +72,22 @@ def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
     Traceback (most recent call last):
     ValueError: Expected one of csv, tensorboard, mlflow, wandb to log to, got 'paper'.
     """
-    found = []
+    loggers = []
     for name in names:
         if name not in LOGGERS:
             raise ValueError(f"Expected one of {', '.join(LOGGERS)} to log to, got {name!r}.")
         try:
-            found.append(LOGGERS[name](folder))
+            loggers.append(LOGGERS[name](folder))
         except ModuleNotFoundError as error:
             package = "tensorboardX" if name == "tensorboard" else name
             raise ImportError(
                 f"Expected {package} to be installed to log to {name}. Run: pip install {package}"
             ) from error
-    return found
+    return loggers
 
 
 def describe(loggers: Iterable[Logger], params: dict[str, Any]) -> None:
-    """Tell the services what is being run; files lie beside ``run.json``, which says it."""
+    """Log the parameters of the run to the services; log files are beside ``run.json``, which has them."""
     for logger in loggers:
         if isinstance(logger, _Service):
             logger.log_hyperparams(params)

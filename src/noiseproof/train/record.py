@@ -1,6 +1,6 @@
-"""What a run leaves behind: metrics of every epoch; where asked for, margin, weights and prediction of every sample.
+"""The record of a run: metrics of every epoch and, optionally, margin, weight and prediction of every sample.
 
-The record is the only part of a run that knows clean labels, and it changes nothing of the run.
+The record is the only part of a run that sees clean labels, and it does not influence the run.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from noiseproof.train import checkpoint
 from noiseproof.train.task import Task
 
 Metrics = dict[str, float]
-TOP = 5  # guesses that the second test accuracy allows
+TOP = 5  # test accuracy is measured as top-1 and top-5
 
-# What stands in a table of samples for a row that an epoch skips.
+# Values of the rows that an epoch skips.
 NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan, "pull": math.nan, "trust": math.nan}
-# What a method may look at to decide when to stop: everything else takes clean labels to know.
+# Metrics that a method may use to decide when to stop: the others need clean labels.
 VISIBLE = ("epoch", "lr", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 
 
 class Record:
-    """What the models said of each training row in an epoch, and passes over validation and test sets at its end.
+    """Losses and predictions of each training row in an epoch, and metrics on validation and test sets at its end.
 
-    A step only notes its rows' losses and predictions; metrics are made of them once an epoch.
+    A step only stores the losses and predictions of its rows; metrics are computed once an epoch.
     """
 
     def __init__(
@@ -76,28 +76,28 @@ class Record:
 
     @torch.no_grad()
     def observe(self, batch: Batch, step: Step, run: Run) -> None:
-        """Note a training step, as the models saw it: with dropout, augmentation and the weights of that moment."""
+        """Store the outputs of a training step, with its dropout, augmentation and weights."""
         self.observed = bool(step.outs)
         if not self.observed:
             return
         scores = [run.loss.scores(out) for out in step.outs]
-        for m, of_model in enumerate(scores):
-            self._note("loss", m, step.losses[m], batch, run)
-            self._note("prediction", m, of_model.argmax(1), batch, run)
+        for m, model_scores in enumerate(scores):
+            self._store("loss", m, step.losses[m], batch, run)
+            self._store("prediction", m, model_scores.argmax(1), batch, run)
             if self.samples:
                 weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
-                self._note("margin", m, margin(of_model, batch.given), batch, run)
-                self._note("weight", m, weights, batch, run)
-                self._note("pull", m, pull(run.loss, step.outs[m], batch.given), batch, run)
+                self._store("margin", m, margin(model_scores, batch.given), batch, run)
+                self._store("weight", m, weights, batch, run)
+                self._store("pull", m, pull(run.loss, step.outs[m], batch.given), batch, run)
                 if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
-                    self._note("trust", m, attention.sigmoid(), batch, run)
+                    self._store("trust", m, attention.sigmoid(), batch, run)
 
-    def _note(self, name: str, m: int, values: Tensor, batch: Batch, run: Run) -> None:
+    def _store(self, name: str, m: int, values: Tensor, batch: Batch, run: Run) -> None:
         table = self.seen[name]
         table[m, batch.all_rows] = run.processes.gather(values.to(table.dtype), batch)
 
     def describe(self, config: dict[str, Any]) -> None:
-        """Write what the run is and the labels that it trains on, with the truth: what it takes to open it again."""
+        """Write the configuration and the given and clean labels of the run, from which it can be opened again."""
         assert self.folder is not None
         task = self.task
         about = {**config, "classes": task.train.classes, "source": task.source}
@@ -105,16 +105,16 @@ class Record:
         labels: dict[str, Tensor] = {}
         for part, data in (("", task.train), ("validation.", task.validation)):
             if data is not None:
-                labels |= {f"{part}given": data.given.to(self._classes), f"{part}index": data.index.int()}
-                labels |= {} if data.clean is None else {f"{part}clean": data.clean.to(self._classes)}
+                labels |= {f"{part}given": data.given.to(self._label_dtype), f"{part}index": data.index.int()}
+                labels |= {} if data.clean is None else {f"{part}clean": data.clean.to(self._label_dtype)}
         checkpoint.write_tensors(self.folder / "labels.safetensors", labels)
 
     @property
-    def _classes(self) -> torch.dtype:
+    def _label_dtype(self) -> torch.dtype:
         return torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
 
     def measure(self, run: Run) -> list[Tensor]:
-        """Compute the epoch's metrics, as sums that nobody has waited for yet."""
+        """Compute the sums that the metrics of the epoch consist of, without waiting for the device."""
         if not self.observed:
             self._sweep_training_set(run)
         measured = [self._train_sums(run)]
@@ -125,54 +125,54 @@ class Record:
         return measured
 
     def _train_sums(self, run: Run) -> Tensor:
-        """[all, right labels, wrong ones, of a class, wrong of these] × [rows, loss, agrees with given, with truth]."""
+        """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of true label]."""
         given = run.data.given
         truth = given if self.truth is None else self.truth
         loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
-        agrees, is_right = ((predicted == label).double().mean(0) for label in (given, truth))
+        hits_given, hits_truth = ((predicted == label).double().mean(0) for label in (given, truth))
         seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
         groups = [seen, seen & ~flipped, seen & flipped, seen & of_a_class, seen & flipped & of_a_class]
         masks = torch.stack(groups).double()
-        return masks @ torch.stack([torch.ones_like(loss), loss, agrees, is_right], 1)
+        return masks @ torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
 
     def end_epoch(self, run: Run, measured: list[Tensor]) -> Metrics:
-        """Close the epoch: what was measured as one row."""
-        row: Metrics = {
+        """End the epoch: compute, store and write its metrics."""
+        metrics: Metrics = {
             "epoch": run.epoch + 1,
             "lr": float(run.models[0].optimizer.param_groups[0]["lr"]),
             "seconds": self.seconds,
         }
         sums = [tensor.tolist() for tensor in measured]
-        every, right, wrong, known, corrected = sums.pop(0)
-        row |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
+        every, correct, wrong, known, corrected = sums.pop(0)
+        metrics |= {"train_loss": _ratio(every[1], every[0]), "train_accuracy": _ratio(every[2], every[0])}
         if self.truth is not None:
-            row |= {
-                "train_loss_clean": _ratio(right[1], right[0]),
+            metrics |= {
+                "train_loss_clean": _ratio(correct[1], correct[0]),
                 "train_loss_flipped": _ratio(wrong[1], wrong[0]),
-                "train_accuracy_clean": _ratio(right[2], right[0]),
+                "train_accuracy_clean": _ratio(correct[2], correct[0]),
                 "false_label_accuracy": _ratio(wrong[2], wrong[0]),
                 "train_accuracy_true": _ratio(known[3], known[0]),
                 "train_accuracy_corrected": _ratio(corrected[3], corrected[0]),
             }
         if self.task.validation is not None:
             nll, _, _, accuracy, *clean = (_ratio(*pair) for pair in sums.pop(0))
-            row |= {"validation_loss": nll, "validation_accuracy": accuracy}
+            metrics |= {"validation_loss": nll, "validation_accuracy": accuracy}
             if clean:
-                row["validation_accuracy_clean"] = clean[0]
+                metrics["validation_accuracy_clean"] = clean[0]
         if self.task.test is not None:
             nll, best, joint, accuracy = (_ratio(*pair) for pair in sums.pop(0))
-            row |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
+            metrics |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
             if len(run.models) > 1:
-                row["test_accuracy_ensemble"] = joint
-        self.metrics.append(row)
+                metrics["test_accuracy_ensemble"] = joint
+        self.metrics.append(metrics)
         if self.folder is not None and run.processes.rank == 0:
             self._write(run.epoch)
         for name, values in self.seen.items():
             values.fill_(NOT_SEEN[name])
-        return row
+        return metrics
 
     def _sweep_training_set(self, run: Run) -> None:
-        """For steps that mix samples, whose outputs belong to none: what the models say of each at the epoch's end."""
+        """Evaluate the training rows at the end of an epoch whose steps mix samples, where no output is of one row."""
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
         def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
@@ -192,8 +192,8 @@ class Record:
         assert self.folder is not None
         checkpoint.write_text(self.folder / "record.csv", to_csv(self.metrics))
         if self.samples:
-            # Of several models, the first speaks; half precision is enough to look at, but for what has no bound.
-            compact = {"prediction": self._classes, "pull": torch.float32}
+            # Of the first model. Half precision is enough for figures, except for values without a bound.
+            compact = {"prediction": self._label_dtype, "pull": torch.float32}
             names = [name for name in self.seen if name != "loss"]
             tensors = {name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names}
             checkpoint.write_tensors(self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors)
@@ -205,13 +205,12 @@ class Record:
         self.metrics = state["rows"]
         self.observed = state["observed"]
         for name, values in self.seen.items():
-            if name in state["seen"]:  # else they were not asked for until now
+            if name in state["seen"]:  # otherwise samples are recorded only since the run was resumed
                 values.copy_(state["seen"][name])
 
 
 def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
-    """½‖∂L/∂z‖₁ of each row: how hard the loss pulls at its logits, which is w(Δ) where L is a function of Δ
-    (curriculum paper, §4).
+    """½‖∂L/∂z‖₁ of each row, the gradient on its logits; equals w(Δ) if L is a function of Δ (curriculum paper, §4).
 
     >>> from noiseproof.losses import get_loss
     >>> pull(get_loss("mae", reduction="none"), Output(torch.tensor([[1.0, 0.0]])), torch.tensor([0]))  # p(1 − p)
@@ -229,10 +228,9 @@ def _ratio(sum_: float, count: float) -> float:
 
 @torch.no_grad()
 def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Tensor:
-    """[sum, rows] of nll, hits among the ``top``, hits of the joint model, and hits of each column of labels.
+    """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each of ``labels``.
 
-    All but the last are against ``labels[0]``. Models are averaged, but for the joint one, whose prediction is the mean
-    of theirs. Rows of no class (−1) do not count.
+    All but those of the ensemble are averages over the models. Rows of no class (−1) do not count.
     """
     parts = [
         (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
@@ -241,7 +239,7 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Te
     columns = [column.to(run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
     log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
-    found = [
+    values = [
         -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0].mean(1),
         (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None]).any(2).double().mean(1),
         (log_p.logsumexp(1).argmax(1) == y).double(),
@@ -249,29 +247,29 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Te
     ]
     known = [(counts & (column >= 0)).double() for column in columns]
     masks = torch.stack([known[0]] * 3 + known)
-    return run.processes.sum(torch.stack([(torch.stack(found) * masks).sum(1), masks.sum(1)], 1))
+    return run.processes.sum(torch.stack([(torch.stack(values) * masks).sum(1), masks.sum(1)], 1))
 
 
-def best_epoch(rows: Sequence[Metrics], metric: str) -> Metrics | None:
-    """The epoch of the largest ``metric``, the first of equals; None where it was not measured.
+def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:
+    """The metrics of the first epoch with the largest ``metric``; None if it was not measured.
 
     >>> best_epoch([{"epoch": 1, "test_accuracy": 0.9}, {"epoch": 2, "test_accuracy": 0.9}], "test_accuracy")["epoch"]
     1
     """
-    measured = [row for row in rows if not math.isnan(row.get(metric, math.nan))]
+    measured = [row for row in metrics if not math.isnan(row.get(metric, math.nan))]
     return max(measured, key=lambda row: row[metric]) if measured else None
 
 
-def to_csv(rows: Sequence[Metrics]) -> str:
-    """The record as CSV; numbers read back exactly.
+def to_csv(metrics: Sequence[Metrics]) -> str:
+    """The metrics as CSV; numbers are read back exactly.
 
     >>> to_csv([{"epoch": 1, "train_loss": 0.1}])
     'epoch,train_loss\\n1,0.1\\n'
     """
     text = io.StringIO()
-    if rows:
-        names = dict.fromkeys(name for row in rows for name in row)  # a resumed run of an earlier version has fewer
+    if metrics:
+        names = dict.fromkeys(name for row in metrics for name in row)
         writer = csv.DictWriter(text, list(names), restval="nan", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(metrics)
     return text.getvalue()

@@ -1,4 +1,4 @@
-"""Optimisers and learning rates as the papers use them; a rate is a pure function of the epoch, so resuming is free."""
+"""Optimisers and learning rate schedules of the papers; a schedule is a pure function of the epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.registry import Registry
 
-Factor = Callable[[int, int], float]  # epoch, epochs → what the learning rate is multiplied by
+Factor = Callable[[int, int], float]  # epoch, epochs → factor of the learning rate
 OPTIMIZERS: Registry[Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = Registry("optimizer")
 SCHEDULES: Registry[Factor] = Registry("schedule")
 
@@ -44,31 +44,31 @@ def adam(
 def _fused(
     cls: type[torch.optim.Optimizer], parameters: Iterable[nn.Parameter], capturable: bool = False, **options: Any
 ) -> torch.optim.Optimizer:
-    """An optimiser that is one kernel on a GPU, and may become part of a CUDA graph there."""
-    listed = list(parameters)
-    if all(parameter.is_cuda for parameter in listed):
+    """An optimiser that is a single kernel on a GPU and can be captured in a CUDA graph."""
+    params = list(parameters)
+    if all(parameter.is_cuda for parameter in params):
         options |= {"fused": True} | ({"capturable": True} if capturable else {})
-    return cls(listed, **options)
+    return cls(params, **options)
 
 
 def _epoch(mark: float, epochs: int) -> float:
-    """An epoch, where a number below 1 is a share of all."""
-    return round(mark * epochs, 6) if mark < 1 else mark  # 0.55 · 100 is a little above 55
+    """``mark`` as an epoch; below 1 it is a share of ``epochs``."""
+    return round(mark * epochs, 6) if mark < 1 else mark  # in float64, 0.55 · 100 > 55
 
 
 @SCHEDULES.register("constant")
 def constant() -> Factor:
-    """The same rate throughout."""
+    """A constant learning rate."""
     return lambda epoch, epochs: 1.0
 
 
 @SCHEDULES.register("step")
 def step(at: Sequence[float] | float = (0.5, 0.75), factor: float = 0.1) -> Factor:
-    """Times ``factor`` from each epoch of ``at`` on (counted from 0); numbers below 1 are shares of the training.
+    """Multiplies by ``factor`` at each epoch of ``at`` (counted from 0); numbers below 1 are shares of the training.
 
     >>> [step(at=[66, 132])(epoch, 198) for epoch in (65, 66, 132)] == [1.0, 0.1, 0.1**2]
     True
-    >>> step(at=0.5)(50, 100)  # one needs no list
+    >>> step(at=0.5)(50, 100)  # a single epoch needs no list
     0.1
     """
     marks = [check_number("at", mark, "[0, inf)", 0) for mark in (at if isinstance(at, Sequence) else [at])]
@@ -82,7 +82,7 @@ def step(at: Sequence[float] | float = (0.5, 0.75), factor: float = 0.1) -> Fact
 
 @SCHEDULES.register("exponential")
 def exponential(gamma: float = 0.95) -> Factor:
-    """Times ``gamma`` after every epoch.
+    """Multiplies by ``gamma`` after every epoch.
 
     >>> exponential(gamma=0.5)(3, 100)
     0.125
@@ -93,9 +93,9 @@ def exponential(gamma: float = 0.95) -> Factor:
 
 @SCHEDULES.register("cosine")
 def cosine(low: float = 0.0, every: int | None = None) -> Factor:
-    """Half a cosine from 1 down to ``low``; with ``every``, again and again, each that many epochs (warm restarts).
+    """Half a cosine from 1 to ``low``; with ``every``, restarted every ``every`` epochs (warm restarts).
 
-    The NAL paper goes from 0.02 to 0.001 every 10 epochs: ``cosine:low=0.05,every=10``.
+    The NAL paper decays from 0.02 to 0.001 every 10 epochs: ``cosine:low=0.05,every=10``.
 
     >>> [round(0.02 * cosine(low=0.05, every=10)(epoch, 500), 4) for epoch in (0, 5, 9, 10)]
     [0.02, 0.0105, 0.0015, 0.02]
@@ -113,7 +113,7 @@ def cosine(low: float = 0.0, every: int | None = None) -> Factor:
 
 @SCHEDULES.register("linear")
 def linear(start: float = 0.4, low: float = 0.0) -> Factor:
-    """Constant up to the epoch ``start``, then straight down to ``low`` at the end (Co-teaching: 80 of 200 epochs).
+    """Constant up to the epoch ``start``, then linear to ``low`` at the end (Co-teaching: 80 of 200 epochs).
 
     >>> [linear(start=80)(epoch, 200) for epoch in (80, 140, 200)]
     [1.0, 0.5, 0.0]

@@ -1,4 +1,4 @@
-"""How a run trains, whatever its method: model, epochs, batches, optimiser, schedule."""
+"""Settings of a run that do not depend on the method: model, epochs, batches, optimiser, schedule."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
 from noiseproof.train.task import Task
 
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}  # as Lightning Fabric calls them
-_NO_MATTER = ("workers", "checkpoint_steps", "checkpoint_seconds")  # the same run comes out
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}  # names in Lightning Fabric
+_IRRELEVANT = ("workers", "checkpoint_steps", "checkpoint_seconds")  # do not change the result
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Settings:
     """Everything about a run that is neither data nor method.
 
     Args:
-        model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
-        batch_size: rows of a step over all processes; ``full`` is all of them (gradient descent).
+        model: spec of a backbone; ``auto`` chooses one by the shape of the inputs.
+        batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         clip: largest norm of the gradient.
-        drop_last: leave out a last batch that is smaller than the others.
-        compile: train the model through ``torch.compile``: minutes at the start, faster steps.
+        drop_last: drop a last batch that is smaller than the others.
+        compile: train the model with ``torch.compile``: minutes at the start, faster steps.
         workers: processes that read inputs from disk.
-        checkpoint_steps: save after every that many steps, beside the ends of epochs.
-        checkpoint_seconds: save at an epoch's end where the last time was longer ago.
+        checkpoint_steps: save a checkpoint every ``checkpoint_steps`` steps, and at the ends of epochs.
+        checkpoint_seconds: save at the end of an epoch if the last checkpoint is older.
 
     >>> settings = Settings(epochs=100, batch_size=64, schedule="step:at=[0.5],factor=0.1")
     >>> [settings.make_schedule()(epoch, settings.epochs) for epoch in (49, 50)], settings.batch_rows(40)
@@ -52,7 +52,7 @@ class Settings:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epochs", check_count("epochs", self.epochs, 1))  # NumPy's numbers become Python's
+        object.__setattr__(self, "epochs", check_count("epochs", self.epochs, 1))  # converts NumPy's integers
         if self.batch_size != "full":
             rows = check_count("batch_size", self.batch_size, 1, "Or 'full' for all rows at once.")
             object.__setattr__(self, "batch_size", rows)
@@ -69,21 +69,21 @@ class Settings:
         self.make_schedule()
 
     def make_optimizer(self) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-        """Builds an optimiser for parameters."""
+        """The factory of the optimiser, called with the parameters."""
         name, params = OPTIMIZERS.parse(self.optimizer, {})
         return OPTIMIZERS.create(name, **params)
 
     def make_schedule(self) -> Factor:
-        """What the learning rate is multiplied by in an epoch."""
+        """The factor of the learning rate as a function of the epoch."""
         name, params = SCHEDULES.parse(self.schedule, {})
         return SCHEDULES.create(name, **params)
 
     def batch_rows(self, num_rows: int) -> int:
-        """Rows of a step."""
+        """The number of rows of a step."""
         return num_rows if self.batch_size == "full" else min(self.batch_size, num_rows)
 
     def model_for(self, task: Task) -> str:
-        """The backbone's spec: of a size that the inputs deserve and a CPU can train."""
+        """The spec of the backbone; ``auto`` chooses one that suits the inputs and trains on a CPU."""
         if self.model != "auto":
             return self.model
         shape = task.input_shape
@@ -94,15 +94,15 @@ class Settings:
         return "resnet32" if max(shape[1:]) <= 64 else "resnet50"
 
     def as_dict(self) -> dict[str, Any]:
-        """What decides the result."""
-        return {name: value for name, value in asdict(self).items() if name not in _NO_MATTER}
+        """The settings that determine the result."""
+        return {name: value for name, value in asdict(self).items() if name not in _IRRELEVANT}
 
 
 def make_fabric(precision: str = "32", **machine: Any) -> Fabric:
-    """Lightning Fabric on these devices, in one of ``PRECISIONS``; what this machine does not have is refused."""
+    """Lightning Fabric with one of ``PRECISIONS``; devices that this machine does not have are refused."""
     if precision not in PRECISIONS:
         raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
     try:
-        return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a word like any other
+        return Fabric(precision=PRECISIONS[precision], **machine)  # type: ignore[arg-type]  # a plain str
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(str(error)) from error

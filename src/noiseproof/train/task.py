@@ -1,4 +1,4 @@
-"""What a run trains on and is judged by: a dataset, its noise, what is held out, and how inputs are prepared."""
+"""What a run trains and is evaluated on: noisy training rows, validation and test rows, and their preprocessing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from noiseproof.data.images import read_batches
 from noiseproof.data.sources import PathLike, data_root
 from noiseproof.noise import NoiseModel, get_noise
 
-LOOKED_AT = 10_000  # rows that constants of normalisation are taken from
-BLOCK = 2**22  # numbers of them that are float64 at once
+SAMPLE_ROWS = 10_000  # rows that normalisation is computed from
+BLOCK = 2**22  # numbers that are converted to float64 at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,18 @@ class Task:
     train: NoisyData
     validation: NoisyData | None = None
     test: Split | None = None
-    augment: Transform | None = None  # of training inputs; ends in what ``normalise`` does
+    augment: Transform | None = None  # of training inputs; includes ``normalise``
     normalise: Transform | None = None  # of all other inputs
     dataset: str = ""
     noise: str = "none"
     notes: tuple[str, ...] = field(default=())
-    source: dict[str, Any] = field(default_factory=dict)  # plain values: where the inputs are from, and how prepared
+    source: dict[str, Any] = field(
+        default_factory=dict
+    )  # where the inputs are from and how they are prepared, as plain values
 
-    @cached_property  # one row is read from disk
+    @cached_property  # may read a row from disk
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input as the model sees it."""
+        """The shape of one input of the model."""
         x = next(read_batches(self.train.x, [torch.zeros(1, dtype=torch.int64)])).cpu()
         return tuple((x if self.normalise is None else self.normalise.apply(x, torch.empty(1, 0)))[0].shape)
 
@@ -57,10 +59,10 @@ def prepare(
     foreign: Tensor | None = None,
     data_dir: PathLike | None = None,
 ) -> Task:
-    """Corrupt the labels once, then hold out a share of the noisy rows (the LN paper: 10 %).
+    """Corrupt the labels once, then hold out a share of the noisy rows for validation (the LN paper: 10 %).
 
-    ``paper`` prepares inputs as that paper does for this dataset; else known image sets are augmented as usual, other
-    images are only normalised (a flip may change what a picture means), and vectors are standardised.
+    With ``paper``, inputs are prepared as in that paper; otherwise known image datasets are augmented as usual, other
+    images only normalised (a flip may change the meaning of an image), and vectors standardised.
 
     >>> from noiseproof.data import get_dataset
     >>> task = prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
@@ -86,9 +88,9 @@ def make_task(
     augment: bool = True,
     data_dir: str | None = None,
 ) -> Task:
-    """The task of labels that are given: rows of ``data`` to train and to validate on; ``prepare`` says the rest."""
+    """The task of training on rows of ``data`` with given labels; the options are those of ``prepare``."""
     if not len(train):
-        raise ValueError(f"Expected rows of {data.name} to train on, got none. Look at what was read, or left out.")
+        raise ValueError(f"Expected rows of {data.name} to train on, got none. Check the notes of the dataset.")
     for part, split in (("training", data.train), ("test", data.test)):
         if split is not None and (where := find_nonfinite(split.x)):
             raise ValueError(
@@ -120,7 +122,7 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
 
 
 def find_nonfinite(x: Inputs) -> str | None:
-    """Where the first number of ``x`` (N, …) lies that is NaN or infinite, if it is in memory; None: nowhere.
+    """The position of the first NaN or infinite number in ``x`` (N, …); None if there is none, or ``x`` is lazy.
 
     >>> find_nonfinite(torch.tensor([[1.0, 2.0], [3.0, torch.nan]])), find_nonfinite(torch.ones(2, 2))
     ('row 1, column 1', None)
@@ -130,41 +132,42 @@ def find_nonfinite(x: Inputs) -> str | None:
     size = max(1, BLOCK // max(1, x[:1].numel()))
     for start in range(0, len(x), size):
         part = x[start : start + size]
-        if not math.isfinite(float(part.sum())) and len(found := (~part.isfinite()).nonzero()):  # a sum may overflow
-            row, *place = found[0].tolist()
+        if math.isfinite(float(part.sum())):
+            continue
+        if len(positions := (~part.isfinite()).nonzero()):  # else only the sum overflowed
+            row, *place = positions[0].tolist()
             return f"row {start + row}, {'column' if len(place) == 1 else 'place'} {', '.join(map(str, place))}"
     return None
 
 
 def _normalisation(x: Inputs) -> Transform:
-    """Mean zero and deviation one: of each channel of images, of each feature of vectors."""
-    rows = torch.arange(0, len(x), max(1, len(x) // LOOKED_AT))
-    are_images = next(read_batches(x, [rows[:1]])).dim() == 4
+    """Zero mean and unit variance of each channel of images, of each feature of vectors."""
+    indices = torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS))
+    are_images = next(read_batches(x, [indices[:1]])).dim() == 4
     over, free = ((0, 2, 3), 1) if are_images else ((0,), 0)
     count, mean, variance = 0, torch.empty(0), torch.empty(0)
-    for raw in read_batches(x, blocks(x, rows)):
+    for raw in read_batches(x, blocks(x, indices)):
         values = raw.double() / (255 if are_images and not raw.is_floating_point() else 1)
         m, v = values.mean(over), values.var(over, correction=free)
         n = values.numel() // m.numel()
-        if count:  # two blocks as one (Chan et al. 1983)
-            apart, both = m - mean, count + n
-            squares = variance * (count - free) + v * (n - free) + apart.square() * (count * n / both)
-            m, v, n = mean + apart * (n / both), squares / (both - free), both
+        if count:  # moments of two blocks combined (Chan et al. 1983)
+            difference, total = m - mean, count + n
+            squares = variance * (count - free) + v * (n - free) + difference.square() * (count * n / total)
+            m, v, n = mean + difference * (n / total), squares / (total - free), total
         count, mean, variance = n, m, v
     deviation = variance.sqrt()
     if are_images:
-        constant = deviation.clamp(min=1e-3)  # a channel that never changes stays as it is
-        return Normalise(tuple(mean.tolist()), tuple(constant.tolist()))
-    return Standardise(mean, torch.where(deviation > 0, deviation, 1.0))  # sums of a float32 number are exact here
+        return Normalise(tuple(mean.tolist()), tuple(deviation.clamp(min=1e-3).tolist()))  # constant channels stay
+    return Standardise(mean, torch.where(deviation > 0, deviation, 1.0))  # exactly 0 for constant float32 features
 
 
-def blocks(x: Inputs, rows: Tensor) -> tuple[Tensor, ...]:
-    """``rows`` of ``x`` in parts of ``BLOCK`` numbers, or one row, at most."""
-    return torch.split(rows, max(1, BLOCK // next(read_batches(x, [rows[:1]])).numel()))
+def blocks(x: Inputs, indices: Tensor) -> tuple[Tensor, ...]:
+    """``indices`` of rows of ``x`` in parts of at most ``BLOCK`` numbers, or of one row."""
+    return torch.split(indices, max(1, BLOCK // next(read_batches(x, [indices[:1]])).numel()))
 
 
 def noise_kind(noise: str) -> tuple[str, float | None]:
-    """Kind and rate of a noise spec, as the papers' tables speak of it.
+    """Kind and rate of a noise spec, as in the tables of the papers.
 
     >>> noise_kind("asymmetric-cifar10:rate=0.4"), noise_kind("none")
     (('asymmetric', 0.4), ('none', 0.0))
