@@ -1,11 +1,11 @@
-"""Augmentation on the device, for the whole batch at once.
+"""Batched augmentation on the device.
 
 Every transformation is a pure function of a batch (B, C, H, W), uint8 or floating point in [0, 1], and of one tensor of
-uniform random numbers (B, columns). ``draw`` makes that tensor and ``apply`` uses it, so a distributed run draws for
-the global batch and gives each process its rows: the images do not depend on the number of processes. A number of ½
-everywhere is the neutral draw: no shift, no flip, no turn, no change of colour.
+uniform random numbers (B, columns). ``draw`` creates that tensor and ``apply`` uses it, so a distributed run draws for
+the global batch and each process takes its rows: the images do not depend on the number of processes. Random numbers
+of ½ are neutral: no shift, no flip, no rotation, no change of colour.
 
-There is no Python per image, no value of a tensor is read, and no constant travels to the device, so ``apply`` runs
+There is no Python per image, no tensor is read by the host and no constant is copied to the device, so ``apply`` runs
 without synchronisation, inside ``torch.compile(fullgraph=True)`` and inside a CUDA graph.
 """
 
@@ -50,12 +50,12 @@ class Transform(ABC):
 
     @property
     def columns(self) -> int:
-        """How many random numbers one image takes: none, unless it says so."""
+        """The number of random numbers for each image; by default none."""
         return 0
 
     @abstractmethod
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        """``apply`` without its checks."""
+        """``apply`` without checks."""
 
     def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Uniform numbers in [0, 1) for ``n`` images, (n, columns), on the generator's device."""
@@ -69,15 +69,17 @@ class Transform(ABC):
         return torch.rand(n, self.columns, generator=generator, device=generator.device, dtype=torch.float32)
 
     def apply(self, images: Tensor, params: Tensor) -> Tensor:
-        """Transform ``images`` by numbers drawn before; row i of ``params`` belongs to image i."""
+        """Transform ``images`` with random numbers from ``draw``; row i of ``params`` is for image i."""
         _check_batch(images)
         if params.shape != (len(images), self.columns):
             raise ValueError(
                 f"Expected params of shape {(len(images), self.columns)} for {type(self).__name__}, "
-                f"got {tuple(params.shape)}. Use draw(n, generator), then the rows that belong to these images."
+                f"got {tuple(params.shape)}. Use draw(n, generator), then the rows of these images."
             )
         if params.dtype not in (torch.float32, torch.float64):
-            raise TypeError(f"Expected params of dtype float32 or float64, got {params.dtype}: coarser ones reach 1.")
+            raise TypeError(
+                f"Expected params of dtype float32 or float64, got {params.dtype}: coarser ones round up to 1."
+            )
         if params.device != images.device:
             raise ValueError(f"Expected params on {images.device}, got {params.device}. Use params.to(images.device).")
         return self.transform(images, params)
@@ -111,7 +113,7 @@ def _pad(images: Tensor, paddings: tuple[int, int], fill: Fill) -> Tensor:
 def _random_crop(
     images: Tensor, params: Tensor, paddings: tuple[int, int], size: tuple[int, int], fill: Fill
 ) -> Tensor:
-    """Pad, then cut a window for each image: every row of a window is one contiguous strip of the padded batch."""
+    """Pad, then crop a window of each image: every row of a window is a contiguous strip of the padded batch."""
     B, C = images.shape[:2]
     h, w = size
     for length, padding, wanted in zip(images.shape[2:], paddings, size, strict=True):
@@ -120,7 +122,7 @@ def _random_crop(
         return images.new_empty(0, C, h, w)
     padded = _pad(images, paddings, fill).contiguous()
     height, width = padded.shape[2:]
-    # Below the number of places also after rounding, as every float32 below 1 is at most 1 − 2⁻²⁴.
+    # Below the number of positions also after rounding, as every float32 below 1 is at most 1 − 2⁻²⁴.
     top = (params[:, 0] * (height - h + 1)).long().view(B, 1, 1)
     left = (params[:, 1] * (width - w + 1)).long().view(B, 1, 1)
     plane = torch.arange(B * C, device=images.device).view(B, C, 1)
@@ -131,9 +133,9 @@ def _random_crop(
 
 @dataclass(frozen=True)
 class PadCrop(Transform):
-    """Pad every side by ``padding`` pixels, then cut a window of ``size`` (the image's own by default) at random.
+    """Pad every side by ``padding`` pixels, then crop a random window of ``size`` (by default that of the image).
 
-    All (2·padding + 1)² places of a window of the image's size are equally likely.
+    All (2·padding + 1)² positions of a window of the size of the image are equally likely.
 
     >>> PadCrop(1).apply(torch.arange(1.0, 5.0).view(1, 1, 2, 2), torch.tensor([[0.0, 0.5]]))
     tensor([[[[0., 0.],
@@ -159,9 +161,9 @@ class PadCrop(Transform):
 
 @dataclass(frozen=True)
 class Shift(Transform):
-    """Move by up to ``max_fraction`` of height and width, in whole pixels, each move equally likely (curriculum paper).
+    """Shift by up to ``max_fraction`` of height and width, uniformly in whole pixels (curriculum paper).
 
-    ``Shift(0.125)`` of a 32-pixel image is ``PadCrop(4)``, number for number.
+    On 32-pixel images, ``Shift(0.125)`` equals ``PadCrop(4)`` exactly.
     """
 
     max_fraction: float
@@ -195,13 +197,13 @@ class Flip(Transform):
         mirrored = images.flip(3)
         if images.is_floating_point():
             return torch.where(chosen, mirrored, images)
-        # The same choice bit by bit, on a CPU four times as fast as `where` on bytes.
+        # The same by bits: on a CPU four times as fast as `where` on bytes.
         return mirrored.bitwise_xor_(images).bitwise_and_(chosen.byte() * 255).bitwise_xor_(images)
 
 
 @dataclass(frozen=True)
 class CenterCrop(Transform):
-    """Cut the central window of ``size``."""
+    """Crop the central window of ``size``."""
 
     size: Size
 
@@ -239,7 +241,7 @@ class Resize(Transform):
 
 @dataclass(frozen=True)
 class ResizeCrop(Transform):
-    """Resize the shorter side to ``resize``, then cut the centre: the view of a test image (256 and 224, or 227)."""
+    """Resize the shorter side to ``resize``, then crop the centre: for test images (256 and 224, or 227)."""
 
     resize: Size
     size: Size
@@ -254,19 +256,19 @@ class ResizeCrop(Transform):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(Transform):
-    """Cut a box of random area and shape, resize it to ``size``: bilinear and antialiased, as torchvision with PIL.
+    """Crop a box of random area and shape, resize it to ``size``: bilinear and antialiased, as torchvision with PIL.
 
-    The box has ``scale`` of the image's area and a width : height in ``ratio`` (uniform in its logarithm); the first
-    of ten draws that fits is taken, else the largest central box. The resizing is two batched matrix products with
-    PIL's triangle filter as weights, because a sampling grid would alias where the box is larger than ``size``. Call it
-    outside autocast, which would round the products to 8 bits.
+    The box has ``scale`` of the area of the image and a width : height in ``ratio`` (uniform in its logarithm): the
+    first of ten draws that fits, else the largest central box. It is resized by two batched matrix products with the
+    triangle filter of PIL as weights; a sampling grid would alias if the box is larger than ``size``. Call it outside
+    autocast, which would round the products to 8 bits.
     """
 
     size: Size
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
-    _TRIES = 10  # no annotation: a constant of the class, not a field
+    _TRIES = 10  # without annotation, as it is no field
     columns = 2 * _TRIES + 2
 
     def __post_init__(self) -> None:
@@ -277,7 +279,7 @@ class RandomResizedCrop(Transform):
         check_number("ratio[1]", self.ratio[1], f"[{self.ratio[0]}, inf)", self.ratio[0])
 
     def boxes(self, params: Tensor, height: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Top, left, height and width of each image's box in whole pixels, each (B,)."""
+        """Top, left, height and width of the box of each image in whole pixels, each (B,)."""
         area, shape, place = torch.split(params, [self._TRIES, self._TRIES, 2], dim=1)
         area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * area)
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -317,11 +319,9 @@ def _resize_weights(start: Tensor, length: Tensor, size: int, full: int) -> Tens
 
 @dataclass(frozen=True)
 class Rotate(Transform):
-    """Turn about the centre by an angle uniform in ±``degrees``; what comes from outside is zero (bias paper).
+    """Rotate about the centre by an angle uniform in ±``degrees``, filled with zeros (bias paper).
 
-    One batched sampling grid. The code that the bias paper cites for CIFAR-100 leaves torchvision's default, the
-    nearest
-    pixel: that is ``interpolation="nearest"`` here.
+    The code that the bias paper cites for CIFAR-100 uses the default of torchvision, ``interpolation="nearest"``.
     """
 
     degrees: float = 15.0
@@ -338,26 +338,25 @@ class Rotate(Transform):
         pixels = _floating(images)
         angle = math.radians(self.degrees) * (2 * params.view(-1, 1, 1) - 1)  # counter-clockwise
         cos, sin = angle.cos(), angle.sin()
-        # Centres of the output's pixels, each axis from −1 to 1, and where they lie in the input.
+        # Centres of the output pixels, each axis from −1 to 1, and their positions in the input.
         y = (2 * torch.arange(height, device=images.device, dtype=pixels.dtype)[:, None] + 1) / height - 1
         x = (2 * torch.arange(width, device=images.device, dtype=pixels.dtype) + 1) / width - 1
         grid = torch.stack([cos * x - sin * (height / width) * y, sin * (width / height) * x + cos * y], dim=3)
-        turned = F.grid_sample(
+        rotated = F.grid_sample(
             pixels, grid.to(pixels.dtype), self.interpolation, padding_mode="zeros", align_corners=False
         )
-        return _restore(turned, images)
+        return _restore(rotated, images)
 
 
 @dataclass(frozen=True)
 class ColorJitter(Transform):
-    """Change brightness, contrast, saturation and hue, each image by its own amounts and in its own random order.
+    """Change brightness, contrast, saturation and hue, with random amounts and a random order for each image.
 
-    Brightness, contrast and saturation mix the image with black, its mean grey and its own grey values by a factor
-    uniform in 1 ± the given number, clamped to the valid range after each step; hue turns by a uniform ± ``hue`` of
-    the colour circle. These are torchvision's formulas. Differences: the arithmetic is in floating point with
-    one rounding at the end (torchvision cuts uint8 after each step), and each image of the batch has its own order
-    and amounts, as torchvision gives them to single images. An order per batch would have to be read by the host.
-    Grey images (C = 1) take brightness and contrast only.
+    Brightness, contrast and saturation mix the image with black, its mean grey and its grey values by a factor
+    uniform in 1 ± the given number, clamped to the valid range after each step; hue is rotated by a uniform ± ``hue``
+    of the colour circle. The formulas are those of torchvision, in floating point with one rounding at the end
+    (torchvision truncates uint8 after each step). Each image has its own order, as in torchvision for single images;
+    an order for the batch would have to be read by the host. Grey images (C = 1) change brightness and contrast only.
     """
 
     brightness: float = 0.0
@@ -383,7 +382,7 @@ class ColorJitter(Transform):
         factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1).to(x.dtype)
         angle = (self.hue * swing[:, 3]).to(x.dtype)
         steps = 2 if channels == 1 else 4 if self.hue else 3
-        order = params[:, :steps].argsort(dim=1, stable=True)  # (B, steps): what comes first, second, …
+        order = params[:, :steps].argsort(dim=1, stable=True)  # (B, steps): the first step, the second, …
         chosen = order[..., None] == torch.arange(4, device=x.device)
         chosen = chosen.to(x.dtype)[..., None, None, None]  # (B, steps, 4, 1, 1, 1)
         for step in range(steps):
@@ -392,7 +391,7 @@ class ColorJitter(Transform):
             grey = _luma(x)  # (B, 1, H, W)
             target = (saturation * grey).add_(contrast * grey.mean((2, 3), keepdim=True))
             mixed = torch.lerp(target.expand_as(x), x, factor).clamp_(0, 1)
-            x = torch.lerp(mixed, _turn_hue(x, angle), hue.expand_as(x)) if steps == 4 else mixed
+            x = torch.lerp(mixed, _rotate_hue(x, angle), hue.expand_as(x)) if steps == 4 else mixed
         return _restore(x if images.is_floating_point() else x * 255, images)
 
 
@@ -403,17 +402,17 @@ def _luma(x: Tensor) -> Tensor:
     return (0.299 * r).add_(g, alpha=0.587).add_(b, alpha=0.114)  # ITU-R 601, as PIL
 
 
-def _turn_hue(x: Tensor, angle: Tensor) -> Tensor:
-    """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps each pixel's largest and smallest value."""
-    # In place where a value is fresh: on a CPU new memory costs more than the arithmetic.
+def _rotate_hue(x: Tensor, angle: Tensor) -> Tensor:
+    """Add ``angle`` (1 is a full turn) to the hue in HSV, which keeps the largest and smallest value of each pixel."""
+    # In place where possible: on a CPU, new memory costs more than the arithmetic.
     high, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     chroma = high - low
     r, g, b = torch.split(x, 1, dim=1)
-    scale = 1 / chroma.clamp(min=1e-12)  # the hue of a grey pixel is of no consequence: its chroma is zero
+    scale = 1 / chroma.clamp(min=1e-12)  # the hue of a grey pixel has no effect: its chroma is zero
     green_or_blue = torch.where(high == g, (b - r).mul_(scale).add_(2), (r - g).mul_(scale).add_(4))
     sixths = torch.where(high == r, (g - b).mul_(scale), green_or_blue)
-    # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two turns more keep the
-    # phase positive, where frac is the remainder (torch's % is far slower on a CPU).
+    # Over the circle each channel is a trapezoid: red about 0, green about ⅓, blue about ⅔. Two more turns keep the
+    # phase positive, where frac is the remainder (% is much slower on a CPU).
     about = torch.arange(6, 3, -1, device=x.device, dtype=x.dtype).view(3, 1, 1) / 3
     phase = sixths.div_(6).add_(angle) + about
     return phase.frac_().mul_(6).sub_(3).abs_().sub_(1).clamp_(0, 1).mul_(chroma).add_(low)
@@ -442,9 +441,9 @@ class Normalise(Transform):
                 f"Expected images of {len(self.mean)} channels, as many as means, got {images.shape[1]}. "
                 "Check the order of axes: (B, C, H, W)."
             )
-        # Not images / 255, which would cast into a second buffer.
+        # In place: images / 255 would need a second buffer.
         out = images.clone() if images.is_floating_point() else images.float().div_(255)
-        # By channel, so that the constants stay numbers: a tensor of them would have to be copied to the device.
+        # By channel with Python numbers: a tensor of constants would have to be copied to the device.
         for channel, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
             out[:, channel].sub_(mean).div_(std)
         return out
@@ -452,9 +451,9 @@ class Normalise(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Standardise(Transform):
-    """(x − mean) / std for each feature of vectors, or of inputs of any other shape, cut at ±10.
+    """(x − mean) / std for each feature, clamped to ±10.
 
-    The cut is for features that hardly ever change: the few rows in which they do would lie hundreds of deviations out.
+    In features that are almost constant, the few other rows would be hundreds of standard deviations from the mean.
 
     >>> Standardise(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])).apply(torch.ones(1, 2), torch.empty(1, 0))
     tensor([[ 0.0000, -0.5000]])
@@ -473,7 +472,7 @@ class Standardise(Transform):
 
 @dataclass(frozen=True)
 class Compose(Transform):
-    """Transformations one after another.
+    """A sequence of transformations.
 
     >>> augment = Compose([PadCrop(4), Flip(), Normalise((0.5,), (0.5,))])
     >>> augment(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.Generator().manual_seed(0)).shape
@@ -548,9 +547,9 @@ def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
 def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) -> Compose:
     """The transformation that ``paper`` applies to ``dataset`` in training, or at test with ``train=False``.
 
-    Without a paper it is the usual one: pad 4, crop and flip on CIFAR, the usual view of the large sets, the data's own
-    constants. What fills the gaps of a paper's text is in ``noiseproof.papers.get_paper(paper).notes``. CIFAR-10N and
-    CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
+    Without a paper it is the usual one: pad 4, crop and flip on CIFAR, random crops of the large datasets, and the
+    moments of the dataset. ``noiseproof.papers.get_paper(paper).notes`` has what the text of a paper leaves open.
+    CIFAR-10N and CIFAR-100N are the same images as CIFAR-10 and CIFAR-100.
 
     >>> augmentation("cifar10", "bias").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
