@@ -24,9 +24,9 @@ from noiseproof.bench.experiment import Experiment, load_experiments
 from noiseproof.bench.results import Lock
 from noiseproof.bench.tables import (
     Cell,
+    PaperTable,
     Published,
-    Table,
-    compare,
+    compare_cells,
     lines,
     list_tables,
     load_table,
@@ -219,7 +219,7 @@ def small_task(dataset: str, noise: str, classes: int = 0) -> Task:
     return Task(NoisyData(torch.zeros(len(y), 2), y, tuple(map(str, y)), y, clean=y), dataset=dataset, noise=noise)
 
 
-SPECS = sorted({(c.what["dataset"], c.what["noise"], c.what["method"]) for _, c in CELLS})
+SPECS = sorted({(c.fields["dataset"], c.fields["noise"], c.fields["method"]) for _, c in CELLS})
 
 
 def test_every_spec_parses() -> None:
@@ -273,7 +273,7 @@ def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
 
 def test_what_cannot_run_is_the_data_that_is_not_public_and_what_results_do_not_hold() -> None:
     for _, found in CELLS:
-        private = found.what["dataset"] in ("clothing1m", "webvision")
+        private = found.fields["dataset"] in ("clothing1m", "webvision")
         if private:
             assert "not public" in found.unavailable
         elif found.metric not in ("test_accuracy", "train_accuracy"):
@@ -359,13 +359,13 @@ def test_a_table_needs_each_run_once() -> None:
 
 def test_selection() -> None:
     table = load_table("bias-table2")
-    assert {c.what["dataset"] for c in table.only("cifar10").cells} == {"cifar10"}  # not cifar100
+    assert {c.fields["dataset"] for c in table.only("cifar10").cells} == {"cifar10"}  # not cifar100
     assert {c.row for c in table.only("cifar-10", "CE,mae*@bias").cells} == {"CE", "MAE* ε=0.5"}
     with pytest.raises(ValueError, match="Unknown name 'mist' in ln-table1. Did you mean 'mnist'?"):
         load_table("ln-table1").only("mist")
     with pytest.raises(ValueError, match="Unknown table 'ln-tabel1'. Did you mean 'ln-table1'"):
         load_table("ln-tabel1")
-    with pytest.raises(ValueError, match="Expected cells of ln-table1 that go by LN and by GCE at once, got none."):
+    with pytest.raises(ValueError, match="Expected cells of ln-table1 that match LN and GCE, got none."):
         load_table("ln-table1").only("LN", "GCE")
 
 
@@ -389,7 +389,7 @@ def test_cells_that_are_none(text: str) -> None:
 # Ours beside theirs
 
 
-def results(table: Table, *accuracies: float | None, seconds: float = 120.0) -> dict[str, Mapping[str, Any]]:
+def results(table: PaperTable, *accuracies: float | None, seconds: float = 120.0) -> dict[str, Mapping[str, Any]]:
     """A result of each seed of a table of one experiment; None is a run that failed."""
     found: dict[str, Mapping[str, Any]] = {}
     for seed, accuracy in enumerate(accuracies):
@@ -403,7 +403,7 @@ def results(table: Table, *accuracies: float | None, seconds: float = 120.0) -> 
 
 def test_z_by_hand_from_a_standard_deviation() -> None:
     table = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")  # 70.67 ± 1.30 of five runs
-    (one,) = compare(table, results(table, 0.70, 0.72, 0.74, seconds=90))
+    (one,) = compare_cells(table, results(table, 0.70, 0.72, 0.74, seconds=90))
     assert (one.ours, one.spread) == (pytest.approx(72.0), pytest.approx(2.0))
     assert one.z == pytest.approx((72.0 - 70.67) / math.sqrt(2.0**2 / 3 + 1.30**2 / 5))  # 1.0287…
     assert one.z == pytest.approx(1.0287, abs=1e-4)
@@ -412,7 +412,7 @@ def test_z_by_hand_from_a_standard_deviation() -> None:
 
 def test_z_by_hand_from_an_error_of_the_mean() -> None:
     table = load_table("bias-table2").only("cifar10", "MAE* ε=0.5", "40 %")  # 87.33 ± 0.07
-    (one,) = compare(table, results(table, 0.87, 0.88))
+    (one,) = compare_cells(table, results(table, 0.87, 0.88))
     assert one.ours == pytest.approx(87.5)
     assert one.spread == pytest.approx(0.5)  # the deviation 1/√2, over √2
     assert one.z == pytest.approx(0.17 / math.sqrt(0.5**2 + 0.07**2))
@@ -422,7 +422,7 @@ def test_z_by_hand_from_an_error_of_the_mean() -> None:
 
 def test_one_seed_is_reported_and_not_judged() -> None:
     table = load_table("ln-table1").only("mnist", "CE", "no noise")
-    (one,) = compare(table, results(table, 0.99))
+    (one,) = compare_cells(table, results(table, 0.99))
     assert (one.ours, one.spread, one.z) == (pytest.approx(99.0), None, None)
     columns, (row,) = lines([one])
     assert row[columns.index("ours")] == "99.00"
@@ -437,16 +437,18 @@ def test_best_of_five_and_a_difference_of_bests() -> None:
         for seed, accuracy in enumerate(accuracies):
             done = {"status": "done", "last": {"test_accuracy": accuracy}, "seconds": 1.0}
             found[at.experiment(seed).key] = done
-    of_clean, of_noisy = compare(table, found)
+    of_clean, of_noisy = compare_cells(table, found)
     assert (of_clean.ours, of_noisy.ours) == (pytest.approx(89.0), pytest.approx(-5.0))
     assert (of_clean.spread, of_clean.z, of_noisy.spread, of_noisy.z) == (None,) * 4
-    (alone,) = compare(table.only("symmetric 0.4 diff"), found)  # the clean column need not be shown
+    (alone,) = compare_cells(table.only("symmetric 0.4 diff"), found)  # the clean column need not be shown
     assert alone.ours == pytest.approx(-5.0)
-    (without,) = compare(table.only("symmetric 0.4 diff"), {noisy.experiment(0).key: found[noisy.experiment(0).key]})
+    (without,) = compare_cells(
+        table.only("symmetric 0.4 diff"), {noisy.experiment(0).key: found[noisy.experiment(0).key]}
+    )
     assert without.ours is None
     fewer = {key: result for key, result in found.items() if key != clean.experiment(2).key}
     fewer[clean.experiment(1).key] = {"status": "failed", "error": "Diverged: …", "last": None, "seconds": None}
-    (uneven,) = compare(table.only("symmetric 0.4 diff"), fewer)  # the best of three less the best of one
+    (uneven,) = compare_cells(table.only("symmetric 0.4 diff"), fewer)  # the best of three less the best of one
     assert (uneven.ours, uneven.seeds, uneven.failed) == (pytest.approx(4.0), 1, 1)
     columns, (row,) = lines([uneven])
     assert row[columns.index("seeds")] == "1/5" and uneven.as_dict()["seeds"] == 1
@@ -463,7 +465,7 @@ def test_a_difference_needs_the_runs_of_both_columns() -> None:
 @pytest.mark.parametrize(("id", "words"), [("curriculum-table2", ("CIFAR-10", "CE", "test"))])
 def test_a_mean_without_a_spread_is_not_judged(id: str, words: Sequence[str]) -> None:
     table = load_table(id).only(*words)
-    (one,) = compare(table, results(table, 0.92, 0.94))
+    (one,) = compare_cells(table, results(table, 0.92, 0.94))
     assert (one.ours, one.z) == (pytest.approx(93.0), None)
     columns, (row,) = lines([one])
     assert row[columns.index("ours")] == "93.00 ± 1.41"
@@ -472,7 +474,7 @@ def test_a_mean_without_a_spread_is_not_judged(id: str, words: Sequence[str]) ->
 
 def test_z_counts_the_paper_s_own_runs() -> None:
     table = load_table("curriculum-table3").only("this paper", "MAE scale", "symmetric 0.4")  # 60.57 ± 1.04 of three
-    (one,) = compare(table, results(table, 0.60, 0.62))
+    (one,) = compare_cells(table, results(table, 0.60, 0.62))
     assert one.z == pytest.approx((61.0 - 60.57) / math.sqrt(2.0 / 2 + 1.04**2 / 3))
 
 
@@ -486,7 +488,7 @@ def test_no_spread_at_all() -> None:
 
 def test_runs_that_failed_or_are_missing_or_cannot() -> None:
     table = load_table("ln-table2").only("LN", "worst,Clothing1M")
-    some = compare(table, results(table, 0.75, None, 0.73))
+    some = compare_cells(table, results(table, 0.75, None, 0.73))
     assert (len(some[0].values), some[0].failed, some[1].ours) == (2, 1, None)
     columns, rows = lines(some)
     assert rows[0][columns.index("ours")] == "74.00 ± 1.41, 1 failed"
@@ -496,19 +498,19 @@ def test_runs_that_failed_or_are_missing_or_cannot() -> None:
     assert said[0] == "2 cells: 1 ran, 0 not run, 1 cannot run."
     assert said[1] == "Cannot run (1): Clothing1M is not public."
     assert said[2] == "± is the standard deviation, published over 5 runs, ours over our seeds."
-    assert notes(table, compare(table, {}))[0] == "2 cells: 0 ran, 1 not run, 1 cannot run."
+    assert notes(table, compare_cells(table, {}))[0] == "2 cells: 0 ran, 1 not run, 1 cannot run."
     unmeasured = results(table, 0.75)
     (key,) = unmeasured
-    (nothing, _) = compare(table, {key: {**unmeasured[key], "last": {"test_accuracy": None}}})
+    (nothing, _) = compare_cells(table, {key: {**unmeasured[key], "last": {"test_accuracy": None}}})
     assert nothing.ours is None
 
 
 # How it is shown
 
 
-def small() -> tuple[Table, list[Any]]:
+def small() -> tuple[PaperTable, list[Any]]:
     table = load_table("ln-table1").only("mnist", "GCE,Het^τ_Σfull", "no noise,symmetric 20 %")
-    return table, compare(table, results(table, 0.991, 0.993, seconds=90))
+    return table, compare_cells(table, results(table, 0.991, 0.993, seconds=90))
 
 
 def test_lines() -> None:
@@ -517,7 +519,7 @@ def test_lines() -> None:
     z = f"{(99.2 - 99.22) / math.sqrt(0.02 / 2 + 0.06**2 / 5):+.2f}"
     assert rows[0] == ("MNIST", "GCE", "no noise", "99.20 ± 0.14", "99.22 ± 0.06", z, "2/5", "1.5")
     assert rows[1] == ("MNIST", "GCE", "symmetric 20 %", "not run", "98.85 ± 0.18", "", "0/5", "")
-    columns, _ = lines(compare(load_table("ln-table3"), {}))
+    columns, _ = lines(compare_cells(load_table("ln-table3"), {}))
     assert columns[0] == "method"  # its blocks have no names
 
 
@@ -532,7 +534,7 @@ def test_markdown() -> None:
     assert rows[2].startswith(r"| MNIST | Het^τ\_Σfull | no noise | not run | **99.25 ± 0.15** |")
     assert said[0].startswith("4 cells: 1 ran, 3 not run")
     starred = load_table("bias-table3").only("MAE**")
-    assert r"| MAE\*\* |" in render(starred, compare(starred, {}), "markdown")
+    assert r"| MAE\*\* |" in render(starred, compare_cells(starred, {}), "markdown")
 
 
 def test_latex() -> None:
@@ -544,12 +546,12 @@ def test_latex() -> None:
     assert {line.count("&") for line in body.splitlines() if line.endswith(r"\\")} == {7}
     assert text.count(r"\begin") == text.count(r"\end") == 2
     for id in list_tables():  # pdfTeX knows no other letters
-        assert render(load_table(id), compare(load_table(id), {}), "latex").isascii()
+        assert render(load_table(id), compare_cells(load_table(id), {}), "latex").isascii()
 
 
 def test_a_latex_table_of_many_rows_goes_over_pages() -> None:
     table = load_table("ln-table1").only("mnist")
-    text = render(table, compare(table, {}), "latex")
+    text = render(table, compare_cells(table, {}), "latex")
     assert "\\begin{table}" not in text and "tabular" not in text
     assert r"\usepackage{longtable}" in text and r"\begin{longtable}{lllrrrrr}" in text
     head, body = text[: text.index(r"\end{longtable}")].split(r"\endhead")
@@ -596,8 +598,8 @@ def test_html() -> None:
 
 def test_nothing_of_a_table_is_taken_for_markup() -> None:
     odd = Cell("<b>", "a|b", "x & y_1", Published.parse("1.0"), {}, {}, unavailable="<script>")
-    table = Table("odd", "ln", "Table 0", "100 % <i>", "single", 1, (odd,))
-    shown = compare(table, {})
+    table = PaperTable("odd", "ln", "Table 0", "100 % <i>", "single", 1, (odd,))
+    shown = compare_cells(table, {})
     assert "<script>" not in render(table, shown, "html")
     assert Page(render(table, shown, "html")).rows[1][:3] == ["<b>", "a|b", "x & y_1"]
     assert r"| \<b\> | a\|b | x & y\_1 |" in render(table, shown, "markdown")
@@ -706,7 +708,7 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
         (("table", "ln-table9"), "Unknown table 'ln-table9'"),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
         (("table", "ln-table1", "--format", "txt"), "Expected a --format of text, markdown, latex, html, got 'txt'"),
-        (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that go by LN and by GCE at once, got none"),
+        (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that match LN and GCE, got none"),
         (("run", "nal-table2"), "Expected cells of nal-table2 that can run, got 29 that cannot: Clothing1M is not"),
         (("run", "ln-tabel1"), "Expected a file or a table, found no 'ln-tabel1'. Did you mean ln-table1"),
         (("run", "sweep.toml"), "sweep.toml"),

@@ -7,7 +7,16 @@ import sys
 
 import pytest
 
-from noiseproof.papers import PAPERS, QUALIFIERS, Paper, get_paper, loss_preset, method_preset, pop_qualifiers, spread
+from noiseproof.papers import (
+    PAPERS,
+    QUALIFIERS,
+    Paper,
+    by_column,
+    get_paper,
+    loss_preset,
+    method_preset,
+    pop_qualifiers,
+)
 
 KEYS = {"authors", "title", "venue", "year", "notes", "preset", "protocol", "augmentation", "table"}
 MAY = {"grids", "grids_on", "revisions"}
@@ -46,7 +55,7 @@ def test_a_block_of_presets_is_a_table() -> None:
 
 def test_a_list_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Expected 3 values of `noise`, one for each column, got 2: \[1, 2\]."):
-        spread({"dataset": "mnist", "noise": [1, 2]}, 3)
+        by_column({"dataset": "mnist", "noise": [1, 2]}, 3)
 
 
 def test_an_unknown_paper_is_refused() -> None:

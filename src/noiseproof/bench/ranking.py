@@ -1,4 +1,4 @@
-"""Which accuracies are better, and which only luckier: a ranking over seeds, and what to make of it."""
+"""A ranking of methods over seeds, with tests of the differences and a recommendation."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-LEVEL = 0.05  # a difference that chance alone makes more often than that counts as none
-SAME = 1e-12  # accuracies that differ by less are equal but for the rounding of floating point
+LEVEL = 0.05  # of significance
+SAME = 1e-12  # accuracies that differ by less are equal up to rounding
 
 
 @dataclass(frozen=True)
 class Place:
-    """A method in a ranking; what its runs cannot say is None."""
+    """A method in a ranking; None where its runs do not allow a value."""
 
     method: str
     mean: float | None = None  # accuracy over the seeds that did not fail
     margin: float | None = None  # half of the 95 % confidence interval of the mean
-    p: float | None = None  # of its distance to the best, by Holm's rule for several tests; None of the best itself
+    p: float | None = None  # of the difference to the best, adjusted by Holm's rule; None for the best itself
     seeds: int = 0
-    shared: int = 0  # seeds that it has in common with the best, which the test looks at; none of the best itself
+    shared: int = 0  # seeds in common with the best, which the test compares; 0 for the best itself
     failed: int = 0
     seconds: float | None = None  # of a run, on average
     memory: int | None = None  # bytes that its tensors take
@@ -28,7 +28,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The methods, best first; what a reader must know; and one sentence on what to use."""
+    """Methods, best first, with notes and a recommendation in one sentence."""
 
     places: list[Place]
     notes: list[str]
@@ -38,13 +38,12 @@ class Ranking:
 def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> list[Place]:
     """Methods by their mean accuracy, with t intervals over seeds and paired t tests against the best one.
 
-    ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run failed. Methods that
-    failed at times come after those that never did. Of n differences d over seeds the test looks at t = d̄·√n/s with
-    n − 1 degrees of freedom (of five seeds Wilcoxon's could at best say p = 1/16). An accuracy on ``rows`` test rows
-    is rounded to 1/rows, which alone has the deviation 1/(rows·√12), and a difference of two √2 times that: no s is
-    taken to be below, since seeds that agree on few rows do not show that they always will. Where ``rows`` is not given
-    and all d are equal, t has no meaning, and p = 2¹⁻ⁿ is the sign test's. Holm's rule makes the p of several tests as
-    large as they would be if each were the only one; that the best was found by the same runs it ignores.
+    ``accuracies`` has one number for each seed, in the same order for all methods; NaN where a run failed. Methods with
+    failed runs come after those without. For n differences d over seeds, t = d̄·√n/s has n − 1 degrees of freedom (with
+    five seeds Wilcoxon's test cannot go below p = 1/16). An accuracy on ``rows`` test rows is rounded to 1/rows, which
+    has the deviation 1/(rows·√12), and √2 times that in a difference: s is at least this, since seeds that agree on few
+    rows need not agree on others. Without ``rows`` and with all d equal, t is undefined, and p = 2¹⁻ⁿ is that of the
+    sign test. Holm's rule corrects for the number of tests, not for having chosen the best by the same runs.
 
     >>> best, other = rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]})
     >>> best.method, round(best.mean, 3), round(best.margin, 4), round(other.p, 4)
@@ -55,32 +54,31 @@ def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> 
         raise ValueError(f"Expected one accuracy for each method and seed, got {lengths or 'no'} seeds.")
     places, rounding = [], 0.0 if rows is None else 1 / (rows * math.sqrt(12))
     for method, values in accuracies.items():
-        found = [value for value in values if not math.isnan(value)]
-        mean = fmean(found) if found else None
-        places.append(Place(method, mean, _margin(found, rounding), seeds=len(found), failed=len(values) - len(found)))
+        done = [value for value in values if not math.isnan(value)]
+        mean = fmean(done) if done else None
+        places.append(Place(method, mean, _margin(done, rounding), seeds=len(done), failed=len(values) - len(done)))
     places.sort(key=lambda place: (place.failed > 0, math.inf if place.mean is None else -place.mean))
     best, *others = places
-    first, least = accuracies[best.method], math.sqrt(2) * rounding
-    pairs = {other.method: zip(first, accuracies[other.method], strict=True) for other in others}
-    apart = {method: [a - b for a, b in both if not math.isnan(a - b)] for method, both in pairs.items()}
-    against = {method: _paired_p(d, least) for method, d in apart.items()}
-    adjusted = _holm({method: p for method, p in against.items() if p is not None})
-    return [best, *(replace(one, p=adjusted.get(one.method), shared=len(apart[one.method])) for one in others)]
+    pairs = {other.method: zip(accuracies[best.method], accuracies[other.method], strict=True) for other in others}
+    differences = {method: [a - b for a, b in pair if not math.isnan(a - b)] for method, pair in pairs.items()}
+    p_values = {method: _paired_p(d, math.sqrt(2) * rounding) for method, d in differences.items()}
+    adjusted = _holm({method: p for method, p in p_values.items() if p is not None})
+    return [best, *(replace(o, p=adjusted.get(o.method), shared=len(differences[o.method])) for o in others)]
 
 
 def _margin(values: Sequence[float], least: float) -> float | None:
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # scikit-learn brings it
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # installed with scikit-learn
 
     return float(stdtrit(len(values) - 1, 0.975)) * _error(values, least) if len(values) > 1 else None
 
 
 def _error(values: Sequence[float], least: float) -> float:
-    """Of their mean, by a deviation of at ``least`` so much."""
+    """Standard error of the mean, from a deviation of at least ``least``."""
     return max(stdev(values), least) / math.sqrt(len(values))
 
 
 def _paired_p(d: Sequence[float], least: float) -> float | None:
-    """Two-sided p of the mean of differences over seeds; None of fewer than two."""
+    """Two-sided p of the mean difference over seeds; None for fewer than two."""
     from scipy.special import stdtr
 
     if len(d) < 2:
@@ -92,7 +90,7 @@ def _paired_p(d: Sequence[float], least: float) -> float | None:
 
 
 def _holm(tests: Mapping[str, float]) -> dict[str, float]:
-    """p of several tests, the smallest times their number, the next times one less, none below the one before."""
+    """p-values by Holm's rule: the smallest times their number, the next times one less, none below the one before."""
     adjusted, least = {}, 0.0
     for number, (p, name) in enumerate(sorted((p, name) for name, p in tests.items())):
         adjusted[name] = least = max(least, min(1.0, p * (len(tests) - number)))
@@ -100,7 +98,7 @@ def _holm(tests: Mapping[str, float]) -> dict[str, float]:
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of n, which has a width even where all or none were right.
+    """Wilson's 95 % interval of a share of n, which has a width even where the share is 0 or 1.
 
     >>> low, high = wilson(1.0, 30)
     >>> round(low, 3), round(high, 3)
@@ -113,7 +111,7 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 
 def recommend(places: Sequence[Place]) -> str:
-    """One sentence on what to use, which calls a tie a tie.
+    """One sentence on which method to use, or on why the runs do not decide.
 
     >>> recommend(rank({"ce": [0.80, 0.82, 0.81], "gce": [0.90, 0.91, 0.92]}))
     'Use gce: with 0.910 it is ahead of all others, and by more than chance explains (p ≤ 0.004 over 3 seeds).'
@@ -125,36 +123,39 @@ def recommend(places: Sequence[Place]) -> str:
         return "Nothing to recommend: every run failed."
     if not others:
         return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
-    higher = [place for place in others if place.mean is not None and place.mean > best.mean + SAME]
-    those = " of those that never failed" * bool(higher)  # a method that fails at times is none to rely on
-    but = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
-    equal = [place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME]
-    names = f"{best.method}{but}" + "".join(f" and {place.method}" for place in equal)
-    ahead = f"{names} {'are level' if equal else 'is ahead'} with {best.mean:.3f}{those}"
-    others = [place for place in others if place not in higher]
-    tested = [place for place in others if place.p is not None]
-    if not tested and higher:
-        return f"Nothing is settled: {ahead}, but {_names(higher)} did better in the runs that did not fail."
+    difference = {place.method: place.mean - best.mean for place in others if place.mean is not None}
+    above = [place for place in others if difference.get(place.method, 0) > SAME]  # they have failed runs
+    level = [place for place in others if abs(difference.get(place.method, math.inf)) <= SAME]
+    tested = [place for place in others if place.p is not None and place not in above]
+    untested = [place for place in others if place.p is None and place not in above]
+    failures = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
+    group = " of those that never failed" * bool(above)
+    names = " and ".join([f"{best.method}{failures}", *(place.method for place in level)])
+    lead = f"{names} {'are level' if level else 'is ahead'} with {best.mean:.3f}{group}"
     if not tested:
-        return f"Nothing is settled: {ahead}, but without two seeds in common nobody can tell better from luckier."
-    shared = min(place.shared for place in tested)
-    untested = [place for place in others if place.p is None]
+        too_few = "without two seeds in common nobody can tell better from luckier"
+        reason = f"{_names(above)} did better in the runs that did not fail" if above else too_few
+        return f"Nothing is settled: {lead}, but {reason}."
+    seeds = min(place.shared for place in tested)
     except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
-    rivals = [place for place in tested if place.p is not None and place.p >= LEVEL]
-    if rivals:
-        tied = [place for place in (best, *rivals) if place.seconds is not None]
-        limit = 1.1 * min((place.seconds or 0.0 for place in tied), default=0.0)  # clocks are no better than that
-        quick = [place for place in tied if (place.seconds or 0.0) <= limit]
-        cheap = f"; the quickest of these: {_names(quick)}" * (0 < len(quick) < len(tied))
-        near = [place for place in rivals if place not in equal]
-        cannot = f", but {shared} seeds cannot tell {'them' if equal else 'it'} from {_names(near)}" * bool(near)
-        return f"No clear winner: {ahead}{cannot}{cheap}{except_for}."
+    if rivals := [place for place in tested if place.p is not None and place.p >= LEVEL]:
+        near = [place for place in rivals if place not in level]
+        cannot = f", but {seeds} seeds cannot tell {'them' if level else 'it'} from {_names(near)}" * bool(near)
+        return f"No clear winner: {lead}{cannot}{_quickest([best, *rivals])}{except_for}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
-    those = those or (f" of {_names(tested)}" if untested else " of all others")
+    group = group or (f" of {_names(tested)}" if untested else " of all others")
     return (
-        f"Use {best.method}{but}: with {best.mean:.3f} it is ahead{those}, and by more than chance explains "
-        f"(p ≤ {p:.3f} over {shared} seeds){except_for}."
+        f"Use {best.method}{failures}: with {best.mean:.3f} it is ahead{group}, and by more than chance explains "
+        f"(p ≤ {p:.3f} over {seeds} seeds){except_for}."
     )
+
+
+def _quickest(tied: Sequence[Place]) -> str:
+    """Which of the methods in a tie take the least time, if they differ by more than 10 %."""
+    timed = {place: place.seconds for place in tied if place.seconds is not None}
+    limit = 1.1 * min(timed.values(), default=0.0)
+    quick = [place for place, seconds in timed.items() if seconds <= limit]
+    return f"; the quickest of these: {_names(quick)}" * (0 < len(quick) < len(timed))
 
 
 def _names(places: Sequence[Place]) -> str:

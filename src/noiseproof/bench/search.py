@@ -19,7 +19,7 @@ from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import Json, holder, read_result
-from noiseproof.bench.tables import Table
+from noiseproof.bench.tables import PaperTable
 from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import NUMBER, format_value, parse_value
 from noiseproof.data import get_dataset
@@ -112,7 +112,7 @@ def _listed(choices: list[Any] | Range) -> list[Any]:
     return choices
 
 
-def table_grids(table: Table) -> list[Experiment]:
+def table_grids(table: PaperTable) -> list[Experiment]:
     """The cells whose parameters their paper searched, each as its grid, with the cell's rows, noise and protocol.
 
     >>> from noiseproof.bench.tables import load_table

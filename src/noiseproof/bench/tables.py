@@ -1,4 +1,4 @@
-"""The papers' tables: what they published, the runs that repeat it, and how far ours are from theirs."""
+"""The papers' tables: published cells, the runs that reproduce them, and the comparison of the two."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.results import Json
 from noiseproof.core.grammar import split_specs
 from noiseproof.core.registry import near_names
-from noiseproof.papers import PAPERS, get_paper, spread
+from noiseproof.papers import PAPERS, by_column, get_paper
 from noiseproof.train.protocols import protocol
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]
-Result = Mapping[str, Any]  # as `noiseproof.bench.results` keeps it
 
 MEANING: dict[Statistic, str] = {
     "std": "± is the standard deviation, published over {runs} runs, ours over our seeds.",
-    "sem": "± is the error of the mean, published of {runs} runs, ours of our seeds.",
+    "sem": "± is the standard error of the mean, published over {runs} runs, ours over our seeds.",
     "mean": "Published is the mean of {runs} runs without a spread, so there is no z; our ± is the standard deviation.",
     "best": "Published is the best of {runs} runs, ours the best of our seeds, so there is no z.",
     "single": "Published is one run, so there is no z; our ± is the standard deviation over seeds.",
 }
-MEASURED = ("test_accuracy", "test_top5", "train_accuracy")  # of a result's last epoch: shares, printed as per cent
+MEASURED = ("test_accuracy", "test_top5", "train_accuracy")  # in a result's last epoch: shares, printed in per cent
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,16 @@ class Published:
 
     @classmethod
     def parse(cls, text: str) -> Published:
-        """
+        """Read a cell.
+
         >>> Published.parse("**98.85±0.18**")
         Published(mean=98.85, spread=0.18, bold=True, digits=2)
         """
-        found = re.fullmatch(r"(\*\*)?(-?\d+(?:\.(\d+))?)(?:±(\d+(?:\.\d+)?))?(\*\*)?", text)
-        if found is None or found[1] != found[5]:
+        match = re.fullmatch(r"(\*\*)?(-?\d+(?:\.(\d+))?)(?:±(\d+(?:\.\d+)?))?(\*\*)?", text)
+        if match is None or match[1] != match[5]:
             raise ValueError(f"Expected a cell such as 98.85, 98.85±0.18 or **98.85±0.18**, got {text!r}.")
-        spread = None if found[4] is None else float(found[4])
-        return cls(float(found[2]), spread, found[1] is not None, len(found[3] or ""))
+        spread = None if match[4] is None else float(match[4])
+        return cls(float(match[2]), spread, match[1] is not None, len(match[3] or ""))
 
     def __str__(self) -> str:
         return _number(self.mean, self.spread, self.digits)
@@ -58,34 +59,34 @@ class Published:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One published number and the experiment that repeats it."""
+    """One published number and the experiment that reproduces it."""
 
     block: str  # of rows, often those of a dataset; may be empty
     row: str
     column: str
     published: Published
-    what: Mapping[str, Any]  # fields of its experiments, but for seed and settings
-    settings: Mapping[str, Any]  # that differ from the paper's protocol
+    fields: Mapping[str, Any]  # of its experiments, except seed and settings
+    settings: Mapping[str, Any]  # where they differ from the protocol
     metric: str = MEASURED[0]
-    minus: Cell | None = None  # whose number is taken off
+    minus: Cell | None = None  # whose number is subtracted
     unavailable: str = ""  # why it cannot run
 
     def experiment(self, seed: int) -> Experiment:
         """The run of this cell with ``seed``."""
         if self.unavailable:
             raise ValueError(f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}.")
-        settings = replace(protocol(self.what["paper"], self.what["dataset"]), **self.settings)
-        return Experiment(**self.what, seed=seed, settings=settings)
+        settings = replace(protocol(self.fields["paper"], self.fields["dataset"]), **self.settings)
+        return Experiment(**self.fields, seed=seed, settings=settings)
 
     @property
     def names(self) -> set[str]:
-        """What it can be selected by."""
-        named = (self.block, self.row, self.column, self.what["dataset"], self.what["method"])
-        return {name.casefold() for name in named if name}
+        """Names by which it can be selected."""
+        names = (self.block, self.row, self.column, self.fields["dataset"], self.fields["method"])
+        return {name.casefold() for name in names if name}
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class PaperTable:
     """A table of a paper, or some cells of it."""
 
     id: str
@@ -97,8 +98,8 @@ class Table:
     cells: tuple[Cell, ...]
     note: str = ""
 
-    def only(self, *words: str) -> Table:
-        """The cells that go by one name of each word: a block, row, column, dataset or method; commas mean or.
+    def only(self, *words: str) -> PaperTable:
+        """The cells that match every word: a name of a block, row, column, dataset or method; commas mean or.
 
         >>> len(load_table("ln-table1").only("mnist", "LN,GCE").cells)
         14
@@ -109,17 +110,18 @@ class Table:
             raise ValueError(f"Unknown name {name!r} in {self.id}. {near_names(name, sorted(known))}")
         cells = tuple(cell for cell in self.cells if all(cell.names & names for names in wanted))
         if not cells:
-            raise ValueError(f"Expected cells of {self.id} that go by {' and by '.join(words)} at once, got none.")
+            raise ValueError(f"Expected cells of {self.id} that match {' and '.join(words)}, got none.")
         return replace(self, cells=cells)
 
     def experiments(self, seeds: Iterable[int] | None = None) -> list[Experiment]:
-        """Every run that the table needs, once; by default as many seeds as the paper has runs."""
+        """Every run of the table, once; by default with as many seeds as the paper has runs."""
         chosen = range(self.runs) if seeds is None else list(seeds)
-        can = [one for cell in self.cells if not cell.unavailable for one in (cell, cell.minus) if one is not None]
-        return list(dict.fromkeys(cell.experiment(seed) for seed in chosen for cell in can))
+        runnable = [cell for cell in self.cells if not cell.unavailable]
+        needed = [part for cell in runnable for part in (cell, cell.minus) if part is not None]
+        return list(dict.fromkeys(cell.experiment(seed) for seed in chosen for cell in needed))
 
 
-# Files
+# Reading
 
 
 def list_tables() -> list[str]:
@@ -131,7 +133,7 @@ def list_tables() -> list[str]:
     return list(_tables())
 
 
-def load_table(id: str) -> Table:
+def load_table(id: str) -> PaperTable:
     """A paper's table.
 
     >>> table = load_table("ln-table1")
@@ -147,74 +149,74 @@ def load_table(id: str) -> Table:
 
 
 @cache
-def _tables() -> dict[str, Table]:
+def _tables() -> dict[str, PaperTable]:
     return {table["id"]: _table(paper, table) for paper in PAPERS for table in get_paper(paper).tables}
 
 
-def _table(paper: str, said: Mapping[str, Any]) -> Table:
-    head = {name: said[name] for name in ("id", "number", "title", "statistic", "runs")}
-    cells = tuple(cell for block in said["block"] for cell in _cells(paper, said, block))
-    return Table(**head, paper=paper, cells=cells, note=said.get("note", ""))
+def _table(paper: str, content: Mapping[str, Any]) -> PaperTable:
+    head = {name: content[name] for name in ("id", "number", "title", "statistic", "runs")}
+    cells = tuple(cell for block in content["block"] for cell in _cells(paper, content, block))
+    return PaperTable(**head, paper=paper, cells=cells, note=content.get("note", ""))
 
 
 def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[Cell]:
     columns = table["columns"]
     of_rows = {name: block.get(name, {}) for name in ("settings_of_row", "unavailable_row")}
-    each = spread({name: value for name, value in block.items() if name not in ("rows", *of_rows)}, len(columns))
+    each = by_column({name: value for name, value in block.items() if name not in ("rows", *of_rows)}, len(columns))
     for row, method, *texts in block["rows"]:
-        made: dict[str, Cell] = {}  # by column
+        cells: dict[str, Cell] = {}  # by column
         for j, (column, text) in enumerate(zip(columns, texts, strict=True)):
-            if not text:  # not published, or lost from the text that we have
+            if not text:  # not published, or lost from the text at hand
                 continue
-            said = {name: values[j] for name, values in each.items()}
-            metric = said.get("metric", MEASURED[0])
+            values = {name: of_column[j] for name, of_column in each.items()}
+            metric = values.get("metric", MEASURED[0])
             absent = "" if metric in MEASURED else f"a result has no {metric}"
-            made[column] = Cell(
-                block=said.get("name", ""),
+            cells[column] = Cell(
+                block=values.get("name", ""),
                 row=row,
                 column=column,
                 published=Published.parse(text),
-                what={
-                    "dataset": said["dataset"],
-                    "noise": said["noise"],
-                    "method": method.replace("{kind}", said.get("kind", "")),
+                fields={
+                    "dataset": values["dataset"],
+                    "noise": values["noise"],
+                    "method": method.replace("{kind}", values.get("kind", "")),
                     "validation": table.get("validation", 0.0),
-                    "paper": said.get("paper", paper),
+                    "paper": values.get("paper", paper),
                     "noise_seed": None if table.get("noise_follows_seed") else 0,
-                    "foreign": said.get("foreign") or None,
-                    "rows": said.get("images"),
+                    "foreign": values.get("foreign") or None,
+                    "rows": values.get("images"),
                 },
-                settings=said.get("settings", {}) | of_rows["settings_of_row"].get(row, {}),
+                settings=values.get("settings", {}) | of_rows["settings_of_row"].get(row, {}),
                 metric=metric,
-                minus=made[said["minus"]] if said.get("minus") else None,
-                unavailable=said.get("unavailable") or of_rows["unavailable_row"].get(row) or absent,
+                minus=cells[values["minus"]] if values.get("minus") else None,
+                unavailable=values.get("unavailable") or of_rows["unavailable_row"].get(row) or absent,
             )
-        yield from made.values()
+        yield from cells.values()
 
 
-# Ours beside theirs
+# Comparison with our results
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A cell and what our runs say of it."""
+    """A cell and our results for it."""
 
     cell: Cell
     values: tuple[float, ...] = ()  # one for each seed that has run
-    seeds: int = 0  # that have run; of a difference the fewer of the two
+    seeds: int = 0  # that have run; for a difference the smaller number of the two
     ours: float | None = None
-    spread: float | None = None  # None of a single seed, or of the best of several
+    spread: float | None = None  # None for a single seed, or for the best of several
     z: float | None = None
-    wanted: int = 0  # seeds
+    wanted: int = 0  # number of seeds
     failed: int = 0
     seconds: float | None = None  # of a run, on average
     samples: int | None = None  # that Het averages over
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for programs."""
+        """Plain values, for JSON."""
         cell, published = self.cell, self.cell.published
         return {
-            "block": cell.block, "row": cell.row, "column": cell.column, **cell.what, "metric": cell.metric,
+            "block": cell.block, "row": cell.row, "column": cell.column, **cell.fields, "metric": cell.metric,
             "published": published.mean, "published_spread": published.spread, "bold": published.bold,
             "ours": self.ours, "spread": self.spread, "z": self.z, "values": self.values, "seeds": self.seeds,
             "failed": self.failed, "seconds": self.seconds, "samples": self.samples,
@@ -222,39 +224,39 @@ class Comparison:
         }  # fmt: skip
 
 
-def compare(
-    table: Table, results: Mapping[str, Result], seeds: Iterable[int] | None = None, precision: str = "32"
+def compare_cells(
+    table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str = "32"
 ) -> list[Comparison]:
-    """What ``results``, by the experiments' keys, say of each cell, by the paper's own statistic.
+    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper.
 
-    Differences are judged by ``z_score``. One seed is reported and not judged.
+    ``z_score`` judges the difference; a single seed is reported without one.
     """
     chosen = range(table.runs) if seeds is None else list(seeds)
-    return [_compare(cell, table, results, chosen, precision) for cell in table.cells]
+    return [_compare_cell(cell, table, results, chosen, precision) for cell in table.cells]
 
 
-def _compare(
-    cell: Cell, table: Table, results: Mapping[str, Result], seeds: Sequence[int], precision: str
+def _compare_cell(
+    cell: Cell, table: PaperTable, results: Mapping[str, Json], seeds: Sequence[int], precision: str
 ) -> Comparison:
     if cell.unavailable:
         return Comparison(cell)
     keys = [replace(cell.experiment(seed), precision=precision).key for seed in seeds]
-    found = [results[key] for key in keys if key in results]
-    done = [result for result in found if result["status"] == "done"]
-    base = _compare(cell.minus, table, results, seeds, precision) if cell.minus else None
-    failed = len(found) - len(done) + (base.failed if base else 0)
-    one = Comparison(cell, wanted=len(seeds), failed=failed)
+    existing = [results[key] for key in keys if key in results]
+    done = [result for result in existing if result["status"] == "done"]
+    base = _compare_cell(cell.minus, table, results, seeds, precision) if cell.minus else None
+    failed = len(existing) - len(done) + (base.failed if base else 0)
+    empty = Comparison(cell, wanted=len(seeds), failed=failed)
     measured = [result["last"].get(cell.metric) for result in done]
     values = tuple(100 * value for value in measured if value is not None)
-    taken_off = base.ours if base else 0.0
-    if not values or taken_off is None:
-        return one
+    subtracted = base.ours if base else 0.0
+    if not values or subtracted is None:
+        return empty
     ours, spread = _summary(values, table.statistic)
     return replace(
-        one,
+        empty,
         values=values,
         seeds=min(len(values), base.seeds) if base else len(values),
-        ours=ours - taken_off,
+        ours=ours - subtracted,
         spread=spread,
         z=None if cell.minus else z_score(values, cell.published, table.statistic, table.runs),
         seconds=fmean(result["seconds"] for result in done),
@@ -270,10 +272,10 @@ def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, floa
 
 
 def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
-    """How many standard errors our mean is above the published one; None where a spread is missing.
+    """The number of standard errors by which our mean exceeds the published one; None where a spread is missing.
 
-    z = (ours − published)/√(s²/n + s_p²/n_p), squared errors of the two means; ``sem`` in a paper is √(s_p²/n_p).
-    Where both spreads are 0, the error is that of rounding what is published to a unit u of its last digit, u/√12.
+    z = (ours − published)/√(s²/n + s_p²/n_p); ``sem`` in a paper is √(s_p²/n_p). Where both spreads are 0, the error is
+    that of rounding to a unit u of the last published digit, u/√12.
 
     >>> z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4)  # 1/√(2/2 + 4/4)
     0.7071067811865475
@@ -285,7 +287,7 @@ def z_score(values: Sequence[float], published: Published, statistic: Statistic,
     return (fmean(values) - published.mean) / (error or 10**-published.digits / math.sqrt(12))
 
 
-# How it is shown
+# Output
 
 COLUMNS = ("", "method", "setting", "ours", "published", "z", "seeds", "min a run")
 PUBLISHED = COLUMNS.index("published")
@@ -295,9 +297,9 @@ Rows = list[tuple[str, ...]]
 def lines(
     compared: Sequence[Comparison], escape: Callable[[str], str] = str, bold: Callable[[str], str] = str
 ) -> tuple[tuple[str, ...], Rows]:
-    """Column heads, and a line for each cell; without a column for blocks where they have no names.
+    """Column names and a row for each cell; without the column of blocks where these have no names.
 
-    ``bold`` is done to what the paper has in bold, after ``escape``, which is done to every text.
+    ``escape`` applies to every text, then ``bold`` to what the paper prints in bold.
     """
     rows = [[escape(text) for text in _line(one)] for one in compared]
     for one, row in zip(compared, rows, strict=True):
@@ -326,27 +328,27 @@ def _number(value: float, spread: float | None, digits: int) -> str:
     return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
 
-def heading(table: Table) -> str:
-    """Which table of which paper."""
+def heading(table: PaperTable) -> str:
+    """Paper, number and title."""
     return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
-def notes(table: Table, compared: Sequence[Comparison]) -> list[str]:
-    """What a reader must know: how many cells have run, why others cannot, what ± is, where the paper is silent."""
-    why = Counter(one.cell.unavailable for one in compared if one.cell.unavailable)
-    ran = sum(one.ours is not None for one in compared)
-    said = [f"{len(compared)} cells: {ran} ran, {len(compared) - ran - why.total()} not run, {why.total()} cannot run."]
-    said += [f"Cannot run ({count}): {reason}." for reason, count in why.items()]
+def notes(table: PaperTable, compared: Sequence[Comparison]) -> list[str]:
+    """Lines below the table: how many cells have run, why others cannot, what ± is, the table's note."""
+    reasons = Counter(one.cell.unavailable for one in compared if one.cell.unavailable)
+    ran, cannot = sum(one.ours is not None for one in compared), reasons.total()
+    counts = f"{len(compared)} cells: {ran} ran, {len(compared) - ran - cannot} not run, {cannot} cannot run."
+    texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
     if samples := sorted({one.samples for one in compared if one.samples is not None}):
-        said.append(f"Het averages over {', '.join(map(str, samples))} samples.")
-    return [*said, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
+        texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
+    return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
 
 
-def render(table: Table, compared: Sequence[Comparison], format: str) -> str:
-    """The comparison as Markdown, LaTeX or HTML; what the paper has in bold is bold.
+def render(table: PaperTable, compared: Sequence[Comparison], format: str) -> str:
+    """The comparison as Markdown, LaTeX or HTML, with bold as in the paper.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
-    >>> print(render(table, compare(table, {}), "markdown").split("\\n\\n")[1])
+    >>> print(render(table, compare_cells(table, {}), "markdown").split("\\n\\n")[1])
     | method | setting | ours | published | z | seeds | min a run |
     | :-- | :-- | --: | --: | --: | --: | --: |
     | MAE scale | 50 classes | cannot run | **66.72** |  |  |  |
@@ -355,9 +357,9 @@ def render(table: Table, compared: Sequence[Comparison], format: str) -> str:
         raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
     escape, bold, assemble = FORMATS[format]
     columns, rows = lines(compared, escape, bold)
-    title, said = escape(heading(table)), [escape(note) for note in notes(table, compared)]
+    title, below = escape(heading(table)), [escape(note) for note in notes(table, compared)]
     sides = ["left" if column in COLUMNS[:3] else "right" for column in columns]
-    return assemble(title, columns, sides, rows, said)
+    return assemble(title, columns, sides, rows, below)
 
 
 Assemble = Callable[[str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str]
@@ -375,7 +377,7 @@ def _markdown(
     return "\n\n".join([f"### {title}", table, *notes]) + "\n"
 
 
-ONE_PAGE = 40  # rows; a longer table goes on over the next page
+ONE_PAGE = 40  # rows; a longer table is set as longtable
 _LATEX = str.maketrans({
     **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "α": r"$\alpha$",

@@ -246,7 +246,7 @@ def bench_table(
     z is the difference of the means in standard errors; what the paper has in bold is between asterisks.
     """
     from noiseproof.bench import read_results
-    from noiseproof.bench.tables import FORMATS, compare, heading, lines, list_tables, load_table, notes, render
+    from noiseproof.bench.tables import FORMATS, compare_cells, heading, lines, list_tables, load_table, notes, render
 
     if id is None:
         tables = [load_table(name) for name in list_tables()]
@@ -258,7 +258,7 @@ def bench_table(
     table = load_table(id).only(*only or ())
     if not Path(results).is_dir():
         say(f"There is no folder {results} of results: what the paper published stands alone.")
-    compared = compare(table, read_results(results), range(seeds) if seeds else None, precision or "32")
+    compared = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
     if as_json:
         return show_json([one.as_dict() for one in compared])
     if format != "text":

@@ -72,7 +72,7 @@ class Paper:
         for block in self.content["preset"]:
             data = {key: value for key, value in block.items() if key in QUALIFIERS}
             width = max((len(value) for value in data.values() if isinstance(value, list)), default=1)
-            values_of = spread(data, width)
+            values_of = by_column(data, width)
             columns = [{key: values_of[key][i] for key in data} for i in range(width)]
             for name, template, *values in block.get(kind, ()):
                 for column, value in zip(columns, values or [[]] * width, strict=True):
@@ -130,7 +130,7 @@ def get_paper(name: str) -> Paper:
     return Paper(name, tomllib.loads((files(__package__) / f"{name}.toml").read_text("utf-8")))
 
 
-def spread(values: Mapping[str, Any], width: int) -> dict[str, list[Any]]:
+def by_column(values: Mapping[str, Any], width: int) -> dict[str, list[Any]]:
     """One value for each of ``width`` columns: lists as they are, anything else repeated."""
     for key, value in values.items():
         if isinstance(value, list) and len(value) != width:
