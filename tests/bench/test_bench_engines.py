@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
-from noiseproof.bench.engines import MOST_DEATHS, _check_room, _claim, _train
+from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.forecast import forecast
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
@@ -153,7 +153,7 @@ def test_a_table_that_is_edited_in_a_sweep_spoils_no_result(engine: str, tmp_pat
         own_csv(tmp_path, 60)
 
     options = {} if engine == "local" else {"workers": 1}
-    with pytest.raises((BadExperiment, ChildProcessError), match="as they were when this sweep began|wrote above"):
+    with pytest.raises((BadExperiment, ChildProcessError), match="as they were when this sweep began|output above"):
         run_all(runs, folder, engine=engine, progress=edit, **options)
     assert {run.key for run in runs}.isdisjoint(read_results(folder))  # nothing is said of the new rows
     done = set(read_results(folder))
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure_of_runs(
 ) -> None:
     """Under whichever engine: with room again, the same call goes on."""
     (tmp_path / "runs").write_text("in the way")
-    with pytest.raises(ChildProcessError, match="What they wrote above says why"):
+    with pytest.raises(ChildProcessError, match="Their output above tells why"):
         run_all([ONE], tmp_path, engine="processes", workers=1)
     assert "Expected to write" in capfd.readouterr().err
     assert not read_results(tmp_path)
@@ -360,8 +360,8 @@ def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
         ({"threads": 0}, "Expected `threads` to be an integer of at least 1, got 0"),
         ({"engine": "processes", "workers": 0}, "Expected `workers` to be an integer of at least 1, got 0"),
         ({"engine": "ray", "gpus": -1}, "Expected `gpus` in [0, inf), got -1"),
-        ({"workers": 2}, "Expected the engine processes or ray beside `workers`, got local, which has no use for it."),
-        ({"gpus": 0.5}, "Expected the engine ray beside `gpus`, got local, which has no use for it."),
+        ({"workers": 2}, "Expected the engine processes or ray beside `workers`, got local, which ignores it."),
+        ({"gpus": 0.5}, "Expected the engine ray beside `gpus`, got local, which ignores it."),
         ({"engine": "processes", "address": "auto"}, "Expected the engine ray beside `address`, got processes"),
     ],
 )
@@ -665,7 +665,7 @@ def test_an_experiment_that_kills_its_workers_is_given_up(tmp_path: Path, monkey
     results = run_all([ONE, well], tmp_path / "results", engine="processes", workers=1)
     assert results[well.key]["status"] == "done"
     assert results[ONE.key]["status"] == "failed"
-    assert f"its workers died {MOST_DEATHS} times, the last with exit code -9" in results[ONE.key]["error"]
+    assert f"its workers died {MAX_DEATHS} times, the last with exit code -9" in results[ONE.key]["error"]
 
 
 @pytest.mark.slow
@@ -684,8 +684,8 @@ def test_what_a_run_prints_does_not_confuse_its_driver(tmp_path: Path, capfd: py
     import_module("own_loud", str(tmp_path / "own_loud.py"))
     loud = replace(ONE, method="ce & loud")
     result = run_all([loud], tmp_path / "results", engine="processes", workers=1)[loud.key]
-    assert f"its workers died {MOST_DEATHS} times" in result["error"]
-    assert capfd.readouterr().err.count("é" * 40) == MOST_DEATHS
+    assert f"its workers died {MAX_DEATHS} times" in result["error"]
+    assert capfd.readouterr().err.count("é" * 40) == MAX_DEATHS
 
 
 def test_modules_that_are_called_as_pythons_own_do_not_reach_workers(
@@ -702,13 +702,13 @@ def test_modules_that_are_called_as_pythons_own_do_not_reach_workers(
 def test_workers_that_print_and_die_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import os\nprint({'é' * 40!r}, flush=True)\nos._exit(7)\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with pytest.raises(ChildProcessError, match=f"Expected workers that work, {MOST_DEATHS} ended with 7"):
+    with pytest.raises(ChildProcessError, match=f"Expected workers that start, got {MAX_DEATHS} with exit code 7"):
         run_all([ONE], tmp_path / "results", engine="processes", workers=1)
 
 
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ChildProcessError, match="Expected workers that work"):
+    with pytest.raises(ChildProcessError, match="Expected workers that start"):
         run_all([ONE], tmp_path, engine="processes", workers=1)
 
 

@@ -1,8 +1,8 @@
 """Engines that run experiments: in this process, in several on this machine, or on a Ray cluster.
 
-All of them are one: whoever runs takes the lock of an experiment that has no result, trains it from its last checkpoint
-if it has one, writes the result and lets go. So several workers, several drivers, and one after another that was
-killed, share the work without knowing of each other.
+All work alike: a process takes the lock of an experiment without a result, trains it, from its last checkpoint if there
+is one, writes the result and releases the lock. So any number of workers and drivers share a sweep without talking to
+each other, and a new driver continues where a killed one stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
@@ -51,34 +51,37 @@ from noiseproof.train.settings import make_fabric
 from noiseproof.train.stopping import stop_on_signals
 
 ENGINES = ("local", "processes", "ray")
-POLL = 0.2  # seconds between looks at what others do
-FLEET = 256  # runs that one call of the fleet gets: their labels are all in memory
-TASKS = 4  # that are kept where runs go one after another
-TROUBLE = 4  # a worker's exit code: some runs could not be trained, for no reason of their own
-MOST_DEATHS = 3  # of workers that one experiment may cost
+POLL = 0.2  # seconds between looks at what other processes did
+FLEET = 256  # runs in one call of ``fit`` on a GPU; the labels of all are in memory
+TASKS = 4  # kept in memory where runs follow one another
+TROUBLE = 4  # a worker's exit code: it could not train all runs, for reasons outside of them
+MAX_DEATHS = 3  # workers that may die in one experiment
 
 log = logging.getLogger("noiseproof")
-Progress = Callable[[Experiment, Json, int, int], None]  # what is finished, its result, how many are, of how many
+Progress = Callable[[Experiment, Json, int, int], None]  # finished run, its result, number finished, total
 Fit = Callable[..., Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How and where to run, for whoever does."""
+    """How and where to run, for every process that does."""
 
     results_dir: str
     engine: str = "local"
     threads: int = 1
     accelerator: str = "auto"
     data_dir: str | None = None
-    here: str = "."  # what paths start from
+    working_dir: str = "."  # relative paths start from it
     command: str | None = None
-    modules: dict[str, str] = field(default_factory=dict)  # of names that are not noiseproof's, to their files
-    path: list[str] = field(default_factory=list)  # where Python looks for them
+    modules: dict[str, str] = field(default_factory=dict)  # of plug-ins, with their files
+    path: list[str] = field(default_factory=list)  # sys.path of the driver
 
     @property
     def folder(self) -> Path:
         return Path(self.results_dir)
+
+    def provenance(self) -> Json:
+        return provenance(self.engine, self.threads, self.command, self.accelerator)
 
 
 def run_all(
@@ -97,25 +100,25 @@ def run_all(
     checked: bool = False,
     fit: Fit = fit_many,
 ) -> dict[str, Json]:
-    """Run what has no result in ``results_dir`` yet; the results of all ``experiments`` by key, failed ones too.
+    """Run the experiments without a result in ``results_dir``; return the results of all by key, failed ones too.
 
     Args:
         engine: ``local`` (in this process, side by side on a GPU), ``processes`` (``workers`` of them on this machine)
             or ``ray``.
-        workers: processes at once, by default as many as ``threads`` leaves room for; a local Ray's processors.
-        threads: of each run. Another number may change the last digits of a result, the engine does not.
+        workers: number of processes, by default cores / ``threads``; the processors of a local Ray.
+        threads: of each run. Another number may change the last digits of a result; the engine does not.
         accelerator: auto, cpu or cuda.
-        retry_failed: begin those anew that failed.
-        address: of a Ray cluster, ``auto`` for the one that this machine belongs to; None starts one for the while. Its
-            machines need the same folders and the same noiseproof.
-        gpus: what each run has of a GPU under Ray, by default one if this machine has any.
-        progress: told of every run that is finished.
-        checked: they come from ``load_experiments``, which has refused what cannot run.
+        retry_failed: start failed runs again.
+        address: of a Ray cluster, ``auto`` for the one of this machine; None starts a temporary one. Its machines need
+            the same folders and the same noiseproof.
+        gpus: share of a GPU for each run under Ray, by default one if this machine has any.
+        progress: called after every run.
+        checked: the experiments were checked before, as by ``load_experiments``.
         fit: trains jobs, for the local engine.
 
     Raises:
-        BadExperiment: before anything trains, of one that cannot.
-        Interrupted: when asked to stop (Ctrl-C, SIGTERM); the same call goes on.
+        BadExperiment: before anything trains, if an experiment cannot run.
+        Interrupted: on Ctrl-C or SIGTERM; the same call resumes.
 
     >>> import tempfile
     >>> from noiseproof.train import Settings
@@ -129,21 +132,17 @@ def run_all(
     check_engine(engine, workers, address, gpus)
     check_count("threads", threads, 1)
     workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else workers
-    if engine != "ray":  # whose machines may be others than this
+    if engine != "ray":  # a cluster may have other machines than this one
         make_fabric(accelerator=accelerator, devices=1)
     folder_digest.cache_clear()
     folder = Path(results_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     every = {pinned.key: pinned for pinned in (experiment.pinned() for experiment in experiments)}
-    have = {key: result["status"] for key in every if (result := read_result(folder, key)) is not None}
-    again = {key for key, status in have.items() if retry_failed and status == "failed"}
-    todo = [e for key, e in every.items() if key in again or key not in have]
-    first = {task: place for place, task in reversed(list(enumerate(e.without_method for e in todo)))}
-    todo.sort(key=lambda experiment: first[experiment.without_method])  # those of one task together: it is made once
+    todo, failed = _pending(every, folder, retry_failed)
     if not checked:
         check(todo, data_dir)
-    for key in again:
-        _forget(key, folder)
+    for key in failed:
+        _remove_failed(key, folder)
     plan = Plan(
         str(folder), engine, threads, accelerator, str(data_root(data_dir).absolute()), os.getcwd(),
         " ".join(sys.argv), {} if engine == "local" else _modules(todo), [place or os.getcwd() for place in sys.path],
@@ -165,17 +164,26 @@ def run_all(
     return {key: result for key in every if (result := read_result(folder, key)) is not None}
 
 
+def _pending(every: Mapping[str, Experiment], folder: Path, retry: bool) -> tuple[list[Experiment], set[str]]:
+    """The experiments to run, those of one task together so that it is made once; and which have failed before."""
+    states = {key: result["status"] for key in every if (result := read_result(folder, key)) is not None}
+    failed = {key for key, state in states.items() if retry and state == "failed"}
+    todo = [experiment for key, experiment in every.items() if key in failed or key not in states]
+    order = {task: number for number, task in reversed(list(enumerate(e.without_method for e in todo)))}
+    return sorted(todo, key=lambda experiment: order[experiment.without_method]), failed
+
+
 def check_engine(
     engine: str, workers: int | None = None, address: str | None = None, gpus: float | None = None
 ) -> None:
-    """Refuse an engine that is none, and options that it would ignore."""
+    """Refuse an unknown engine, and options that the engine would ignore."""
     if engine not in ENGINES:
         raise ValueError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r}.")
-    takers = {"workers": (workers, ENGINES[1:]), "address": (address, ("ray",)), "gpus": (gpus, ("ray",))}
-    for option, (value, engines) in takers.items():
+    users = {"workers": (workers, ENGINES[1:]), "address": (address, ("ray",)), "gpus": (gpus, ("ray",))}
+    for option, (value, engines) in users.items():
         if value is not None and engine not in engines:
             raise ValueError(
-                f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which has no use for it. "
+                f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which ignores it. "
                 f"Choose another engine, or leave `{option}` out."
             )
     if workers is not None:
@@ -185,35 +193,35 @@ def check_engine(
 
 
 def _modules(experiments: Iterable[Experiment]) -> dict[str, str]:
-    """What workers have to import for names that are not noiseproof's: all their modules, which may need each other."""
-    named = {name for experiment in experiments for name in plugin_names(repr(experiment))}
-    every = plugin_modules() if named else set()
-    found = {module: file for module in sorted(every) if module != "__main__" and (file := module_file(module))}
-    if mine := sorted(name for name in named if not found.keys() >= {*plugins.MODULES[name].values()}):
+    """The modules that workers import for plug-ins: all of them, since they may need each other."""
+    names = {name for experiment in experiments for name in plugin_names(repr(experiment))}
+    modules = plugin_modules() if names else set()
+    files = {module: file for module in sorted(modules) if module != "__main__" and (file := module_file(module))}
+    if mine := sorted(name for name in names if not files.keys() >= {*plugins.MODULES[name].values()}):
         raise ValueError(
             "Expected names that workers can import, got names of the script itself "
             f"({', '.join(map(repr, mine))}). Register them in a module of its own and import that, or use the local "
             "engine."
         )
-    return found
+    return files
 
 
-def _imported(plan: Json) -> Plan:
-    """The plan, in a process of its own."""
-    if os.path.isdir(plan["here"]):
-        os.chdir(plan["here"])
+def _set_up_worker(plan: Json) -> Plan:
+    """Prepare a worker's process: folder, path and plug-ins of the driver."""
+    if os.path.isdir(plan["working_dir"]):
+        os.chdir(plan["working_dir"])
     sys.path += [place for place in plan["path"] if place not in sys.path]
     for name, file in plan["modules"].items():
         try:
             importlib.import_module(name)
-        except ImportError:  # a file that the driver was given by its path
+        except ImportError:  # the driver imported it by its path
             import_module(name, file)
     return Plan(**plan)
 
 
-def _forget(key: str, folder: Path) -> None:
+def _remove_failed(key: str, folder: Path) -> None:
     lock = Lock(folder, key)
-    if lock.held and (read_result(folder, key) or {}).get("status") == "failed":  # still: others may have mended it
+    if lock.held and (read_result(folder, key) or {}).get("status") == "failed":  # another driver may have repeated it
         shutil.rmtree(folder / "runs" / key, ignore_errors=True)
         result_path(folder, key).unlink(missing_ok=True)
     lock.release()
@@ -227,7 +235,7 @@ Announce = Callable[[Experiment, Json], None]
 def _run_here(
     todo: Sequence[Experiment], plan: Plan, announce: Announce, fit: Fit = fit_many, wait: bool = True
 ) -> None:
-    """Train what nobody else does; then wait for what others do, and take it over from those that die."""
+    """Train what no other process trains; then wait for the others, and take over from those that die."""
     folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
     fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
     fleet = plan.engine == "local" and fabrics("32").device.type == "cuda"
@@ -236,54 +244,65 @@ def _run_here(
     def make(experiment: Experiment) -> Task:
         return experiment.make_task(plan.data_dir, data=load(experiment.dataset))
 
-    made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
+    made_by = plan.provenance()
     waiting = {experiment.key: experiment for experiment in todo}
-    troubles: dict[str, Exception] = {}  # of runs that are left out
-    told = False
+    troubles: dict[str, Exception] = {}  # by key: these runs are skipped
+    warned = plan.engine != "local"  # workers have no one to warn
 
-    def tell(experiment: Experiment, result: Json) -> None:
+    def finish(experiment: Experiment, result: Json) -> None:
         del waiting[experiment.key]
         announce(experiment, result)
 
-    if fleet:  # runs of one method have one head, and those of one shape are stacked where they set out together
+    if fleet:  # runs of one method have one head: next to each other, those of one shape can be stacked
         methods = list(dict.fromkeys(experiment.method for experiment in todo))
         waiting = dict(sorted(waiting.items(), key=lambda item: methods.index(item[1].method)))
     with torch_threads(plan.threads):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
-                own = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
-                claims = _claim(own, folder)
-                one = partial(fit, fabric=fabrics(precision), at_once=None if fleet else 1)
-                while (found := next(claims, None)) is not None:
-                    some = chain([found], islice(claims, FLEET - 1 if fleet else 0))
-                    _train(some, folder, make, made_by, tell, troubles, one)
+                open_runs = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
+                fit_here = partial(fit, fabric=fabrics(precision), at_once=None if fleet else 1)
+                for claims in _batches(_claim(open_runs, folder), FLEET if fleet else 1):
+                    _train(claims, folder, make, made_by, finish, troubles, fit_here)
             _announce_finished(waiting, folder, announce)
             if not wait or waiting.keys() <= troubles.keys():
                 break
-            if plan.engine == "local" and not told:  # workers have nobody to tell
-                told = True
-                who = (holder(folder, key) for key in waiting)
-                at = {f"process {one.get('pid')} on {one.get('host')}" for one in who if one}
-                log.warning("waiting for %d runs of others: %s", len(waiting), ", ".join(sorted(at)) or "just finished")
+            if not warned:
+                warned = True
+                _warn_waiting(waiting, folder)
             time.sleep(POLL)
     if troubles:
         raise next(iter(troubles.values()))
 
 
-def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[tuple[Experiment, Lock]]:
-    """Those without result that nobody else is training, one after another, with their locks."""
+def _warn_waiting(keys: Collection[str], folder: Path) -> None:
+    holders = (holder(folder, key) for key in keys)
+    places = {f"process {one.get('pid')} on {one.get('host')}" for one in holders if one}
+    log.warning("waiting for %d runs of others: %s", len(keys), ", ".join(sorted(places)) or "just finished")
+
+
+Claim = tuple[Experiment, Lock]
+
+
+def _batches(claims: Iterator[Claim], size: int) -> Iterator[Iterable[Claim]]:
+    """Up to ``size`` claims at a time, each taken only when it is used, so that other drivers find some."""
+    while (first := next(claims, None)) is not None:
+        yield chain([first], islice(claims, size - 1))
+
+
+def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[Claim]:
+    """Lock experiments that have no result and are not in training elsewhere, one after another."""
     for experiment in list(experiments):
         if result_path(folder, experiment.key).exists():
             continue
         lock = Lock(folder, experiment.key)
-        if lock.held and not result_path(folder, experiment.key).exists():  # it may have come in between
+        if lock.held and not result_path(folder, experiment.key).exists():  # written in the meantime
             yield experiment, lock
         else:
             lock.release()
 
 
 def _train(
-    claims: Iterable[tuple[Experiment, Lock]],
+    claims: Iterable[Claim],
     folder: Path,
     make: Callable[[Experiment], Task],
     made_by: Json,
@@ -291,18 +310,17 @@ def _train(
     troubles: dict[str, Exception],
     fit: Fit,
 ) -> None:
-    """Train experiments side by side; write each one's result, and tell of it, as soon as it is there.
+    """Train experiments side by side; write and announce each result as soon as it is complete.
 
-    What says nothing of a run itself is no result: an error of the disk is raised, others are added to ``troubles``.
-    Claims are taken as there is room, so that other drivers find some.
+    Errors that are not the run's own give no result: those of the disk are raised, others are added to ``troubles``.
     """
-    begun: list[tuple[Experiment, Lock, float | None]] = []  # with the rate of wrong labels
-    broken: list[OSError] = []
+    started: list[tuple[Experiment, Lock, float | None]] = []  # with the rate of wrong labels
+    disk_errors: list[OSError] = []
 
     def jobs() -> Iterator[Job]:
-        """Each made when it is asked for, with its task."""
+        """Each is made, with its task, when ``fit`` has room for it."""
         for experiment, lock in claims:
-            run = experiment.plain  # a checkpoint knows one spelling
+            run = experiment.plain  # checkpoints compare specs as text
             try:
                 task = make(run.without_method)
                 experiment.check_unchanged()
@@ -313,18 +331,18 @@ def _train(
             except BaseException:
                 lock.release()
                 raise
-            begun.append((experiment, lock, task.train.rate))
+            started.append((experiment, lock, task.train.rate))
             yield Job(task, run.method, run.settings, run.seed, folder / "runs" / experiment.key)
 
     def finished(number: int, outcome: Outcome) -> None:
-        experiment, lock, rate = begun[number]
+        experiment, lock, rate = started[number]
         if isinstance(outcome, OSError):  # no space left
-            broken.append(outcome)
-        elif isinstance(outcome, BadCheckpoint):  # another's folder
+            disk_errors.append(outcome)
+        elif isinstance(outcome, BadCheckpoint):  # the folder of another run
             troubles[experiment.key] = outcome
-        elif isinstance(outcome, (MemoryError, torch.OutOfMemoryError)):  # its neighbours may have had it
+        elif isinstance(outcome, (MemoryError, torch.OutOfMemoryError)):  # others may have taken it
             troubles[experiment.key] = MemoryError(
-                f"Expected memory for every run, {experiment.key} had none: {outcome}"
+                f"Expected enough memory for every run, got none for {experiment.key}: {outcome}"
             )
         elif not isinstance(outcome, Interrupted):
             result = make_result(experiment, outcome, rate, made_by)
@@ -335,14 +353,14 @@ def _train(
     try:
         fit(jobs(), resume=True, finished=finished)
     finally:
-        for _, lock, _ in begun:
+        for _, lock, _ in started:
             lock.release()
-    if broken:
-        raise broken[0]
+    if disk_errors:
+        raise disk_errors[0]
 
 
 def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: Announce) -> None:
-    """Take those that others have brought a result of out of ``waiting``, and tell of them."""
+    """Remove runs with a result from ``waiting`` and announce them."""
     for key in list(waiting):
         if (result := read_result(folder, key)) is not None:
             announce(waiting.pop(key), result)
@@ -350,7 +368,7 @@ def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: A
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """So many threads within."""
+    """Run the block with ``number`` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -361,8 +379,8 @@ def torch_threads(number: int) -> Iterator[None]:
 
 # In several processes
 
-# The order first: a long one must not wait in the pipe, and the driver with it, until torch is there. Then modules come
-# from where the driver has them, but Python's own from Python: a csv.py of somebody's may lie in the folder.
+# The order is read first: a long one would fill the pipe and block the driver until torch is imported. Modules come
+# from the driver's path, but the standard library from Python: the folder may hold a csv.py.
 START = """
 import json, os, sys
 order, own = json.loads(sys.stdin.readline()), os.path.dirname(os.__file__)
@@ -374,11 +392,11 @@ work(order)
 
 
 def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce, workers: int) -> None:
-    """Keep that many workers alive until everything has a result."""
-    runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # a file may change until a worker reads it
+    """Keep ``workers`` processes alive until every run has a result."""
+    runs = [(experiment.as_dict(), experiment.key) for experiment in todo]  # with the key of now: files may change
     text = json.dumps({"plan": asdict(plan), "experiments": runs}) + "\n"
     waiting = {experiment.key: experiment for experiment in todo}
-    made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
+    made_by = plan.provenance()
     every, deaths = frozenset(waiting), Counter[str]()
     team: list[_Worker] = []
     with stop_on_signals() as stop:
@@ -391,61 +409,61 @@ def _run_in_processes(todo: Sequence[Experiment], plan: Plan, announce: Announce
                     if code in (None, 0, TROUBLE):
                         continue
                     deaths[key] += 1
-                    if not key and deaths[key] == MOST_DEATHS:
-                        raise ChildProcessError(f"Expected workers that work, {MOST_DEATHS} ended with {code}.")
-                    if deaths[key] >= MOST_DEATHS:
-                        why = f"its workers died {deaths[key]} times, the last with exit code {code}"
-                        _give_up(waiting.get(key), plan.folder, why, made_by)
+                    if not key and deaths[key] == MAX_DEATHS:
+                        raise ChildProcessError(f"Expected workers that start, got {MAX_DEATHS} with exit code {code}.")
+                    if deaths[key] >= MAX_DEATHS:
+                        reason = f"its workers died {deaths[key]} times, the last with exit code {code}"
+                        _give_up(waiting.get(key), plan.folder, reason, made_by)
                     worker.stop()
                     team[place] = _Worker(text, plan.threads, place)
                 ended = all(worker.process.poll() in (0, TROUBLE) for worker in team)
                 _announce_finished(waiting, plan.folder, announce)
                 if ended and waiting:
                     raise ChildProcessError(
-                        f"Expected results of all runs, got none of {len(waiting)} from workers that ended. What they "
-                        "wrote above says why."
+                        f"Expected results of all runs, got none of {len(waiting)} from workers that ended. Their "
+                        "output above tells why."
                     )
                 time.sleep(POLL / 4)
         finally:
-            for worker in team:  # all of them before waiting for any
-                worker.leave()
+            for worker in team:  # all before waiting for any
+                worker.request_stop()
             for worker in team:
                 worker.stop()
     if waiting:
-        raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Resume to go on.")
+        raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Start it again to resume.")
 
 
 class _Worker:
-    """A process that trains until nothing is left, or until it hears that its driver has gone."""
+    """A process that trains until nothing is left, or until its driver stops or dies."""
 
     def __init__(self, text: str, threads: int, number: int) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        if torch.cuda.device_count() > 1:  # spread over the GPUs
-            own = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
-            environment["CUDA_VISIBLE_DEVICES"] = own.split(",")[number % len(own.split(","))]
+        if (count := torch.cuda.device_count()) > 1:  # spread over the GPUs
+            devices = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))).split(",")
+            environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START],  # without the folder that it is called in
+            [sys.executable, "-P", "-c", START],  # -P: without the current folder on the path
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # a Ctrl-C is the driver's, who lets its workers save before they end
+            start_new_session=True,  # Ctrl-C reaches the driver only, which lets workers save first
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
-        with suppress(BrokenPipeError):  # it has died already, which its exit code will tell
+        with suppress(BrokenPipeError):  # it died already: see its exit code
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
-        self._said = b""
+        self._output = b""
 
     def last_claim(self, keys: Container[str]) -> str:
-        """The key of the run that it has begun last; nothing of what a module may have printed before."""
+        """The key of the run that it started last; "" if it has started none."""
         assert self.process.stdout is not None
-        self._said = (self._said + (self.process.stdout.read() or b""))[-34:]
-        lines = self._said.decode(errors="replace").split("\n")
+        self._output = (self._output + (self.process.stdout.read() or b""))[-34:]
+        lines = self._output.decode(errors="replace").split("\n")
         return lines[-2] if len(lines) > 1 and lines[-2] in keys else ""
 
-    def leave(self) -> None:
-        """Let it know that it should stop."""
+    def request_stop(self) -> None:
+        """Close its input, upon which it saves and ends."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -453,29 +471,29 @@ class _Worker:
     def stop(self) -> None:
         """Wait for its end."""
         assert self.process.stdout is not None
-        self.leave()
+        self.request_stop()
         while self.process.poll() is None:
-            self.process.stdout.read()  # else it might wait for a reader
+            self.process.stdout.read()  # a full pipe would block it
             time.sleep(POLL / 4)
         self.process.stdout.close()
 
 
 def work(order: Json) -> None:
-    """What a worker does with the order that it has read; on its standard output it says what it begins."""
+    """Train the runs of ``order`` in a worker's process, which writes the key of each on its standard output."""
     claims = os.dup(1)
-    os.dup2(2, 1)  # what a strategy of somebody's prints is not for the driver
+    os.dup2(2, 1)  # what plug-ins print is not for the driver
     threading.Thread(target=_stop_with_driver, daemon=True).start()
 
-    def told(jobs: Iterable[Job]) -> Iterator[Job]:
+    def report(jobs: Iterable[Job]) -> Iterator[Job]:
         for job in jobs:
             os.write(claims, f"{Path(str(job.out)).name}\n".encode())
             yield job
 
     def fit(jobs: Iterable[Job], **options: Any) -> Sequence[Outcome]:
-        return fit_many(told(jobs), **options)
+        return fit_many(report(jobs), **options)
 
     try:
-        plan = _imported(order["plan"])
+        plan = _set_up_worker(order["plan"])
         _run_here([Experiment.from_dict(*run) for run in order["experiments"]], plan, lambda *_: None, fit)
     except Interrupted:
         sys.exit(130)
@@ -485,17 +503,17 @@ def work(order: Json) -> None:
 
 
 def _stop_with_driver() -> None:
-    """The driver writes nothing more: its end of the pipe closes when it stops or dies, and then so must this."""
+    """Wait until the driver's end of the pipe closes, because it stopped or died; then end this process."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)  # the loop saves a checkpoint
 
 
-def _give_up(experiment: Experiment | None, folder: Path, why: str, made_by: Json) -> None:
-    """Write down that an experiment failed, unless someone is at it or done with it."""
+def _give_up(experiment: Experiment | None, folder: Path, reason: str, made_by: Json) -> None:
+    """Write a failed result, unless another process trains the experiment or has finished it."""
     if experiment is None:
         return
     for _, lock in _claim([experiment], folder):
-        write_result(folder, make_result(experiment, RuntimeError(why), None, made_by))
+        write_result(folder, make_result(experiment, RuntimeError(reason), None, made_by))
         lock.release()
 
 
@@ -510,20 +528,20 @@ def _run_on_ray(
     address: str | None,
     gpus: float | None,
 ) -> None:
-    """One task for each experiment; Ray places them, and begins one again whose worker died."""
+    """Submit one task for each experiment; Ray places them, and restarts one whose worker died."""
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise ImportError("Expected ray for this engine. Run `pip install 'noiseproof[ray]'`.") from error
-    own = not ray.is_initialized()
-    if own:
+    started_here = not ray.is_initialized()
+    if started_here:
         size = {"num_cpus": workers * plan.threads, "include_dashboard": False} if address is None else {}
         ray.init(address=address or "local", log_to_driver=False, **size)
     try:
         share = float(torch.cuda.is_available()) if gpus is None else gpus
         _check_room(ray.cluster_resources(), plan.threads, share, address)
-        task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MOST_DEATHS - 1)(_work_on_ray)
-        made_by = provenance(plan.engine, plan.threads, plan.command, plan.accelerator)
+        task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MAX_DEATHS - 1)(_work_on_ray)
+        made_by = plan.provenance()
         waiting = {experiment.key: experiment for experiment in todo}
         running = {task.remote(asdict(plan), experiment.as_dict(), experiment.key): experiment for experiment in todo}
         troubles: list[Exception] = []
@@ -534,47 +552,47 @@ def _run_on_ray(
                     experiment = running.pop(ref)
                     try:
                         taken = _take(ray, ref, experiment, plan.folder, made_by)
-                    except ray.exceptions.RayTaskError as error:  # of the task's own, not the end of its worker
+                    except ray.exceptions.RayTaskError as error:  # an error in the task, not the death of its worker
                         troubles.append(error)
                         continue
                     if not taken:
-                        time.sleep(POLL)  # another driver is at it
+                        time.sleep(POLL)  # another driver trains it
                         running[task.remote(asdict(plan), experiment.as_dict(), experiment.key)] = experiment
                 _announce_finished(waiting, plan.folder, announce)
             if running:
                 for ref in running:
-                    ray.cancel(ref)  # an interrupt, upon which a run saves a checkpoint
+                    ray.cancel(ref)  # interrupts the run, which saves a checkpoint
                 ray.wait(list(running), num_returns=len(running), timeout=30)
-                raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Resume to go on.")
+                raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Start it again to resume.")
         if troubles:
             raise troubles[0]
     finally:
-        if own:
+        if started_here:
             ray.shutdown()
 
 
-def _check_room(there: Mapping[str, float], threads: int, gpus: float, address: str | None) -> None:
-    """Refuse, or on a cluster that may grow say, what would wait for ever."""
-    if threads <= there.get("CPU", 0) and gpus <= there.get("GPU", 0):
+def _check_room(resources: Mapping[str, float], threads: int, gpus: float, address: str | None) -> None:
+    """Refuse what Ray could never place; on a cluster, which may grow, warn."""
+    if threads <= resources.get("CPU", 0) and gpus <= resources.get("GPU", 0):
         return
-    lack = (
-        f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has {there.get('CPU', 0):g} and "
-        f"{there.get('GPU', 0):g}. Ask for less: --threads, --gpus."
+    message = (
+        f"Expected {threads} processors and {gpus:g} GPUs for each run, Ray has {resources.get('CPU', 0):g} and "
+        f"{resources.get('GPU', 0):g}. Ask for less: --threads, --gpus."
     )
     if address is None:
-        raise ValueError(lack)
-    log.warning("%s Waiting until the cluster grows.", lack)
+        raise ValueError(message)
+    log.warning("%s Waiting until the cluster grows.", message)
 
 
 def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
-    """A Ray task: the result of one experiment, None if another driver is at it."""
-    how, one = _imported(plan), Experiment.from_dict(experiment, key)
-    _run_here([one], how, lambda *_: None, wait=False)
-    return read_result(how.folder, one.key)
+    """A Ray task: the result of one experiment, None if another driver trains it."""
+    local_plan = _set_up_worker(plan)
+    _run_here([Experiment.from_dict(experiment, key)], local_plan, lambda *_: None, wait=False)
+    return read_result(local_plan.folder, key)
 
 
 def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Json) -> bool:
-    """Whether a task has brought a result, which is written here if its machine has another folder."""
+    """Whether the task has returned a result, which is written here if its machine has another folder."""
     try:
         result = ray.get(ref)
     except ray.exceptions.RayTaskError:
