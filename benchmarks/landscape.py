@@ -1,4 +1,4 @@
-"""What a point of a loss landscape costs beside a loop written by hand, and how long a whole one takes.
+"""The cost of a point of a loss landscape against a loop written by hand, and the time of a landscape.
 
     python benchmarks/landscape.py [--quick] [--threads 1] [--device cpu|cuda]
 
@@ -22,7 +22,7 @@ from timing import against, quantiles, write_rows
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from noiseproof.analysis.landscape import BATCH, filter_normalised_direction, landscape
+from noiseproof.analysis.after.landscape import BATCH, filter_normalised_direction, landscape
 from noiseproof.models.classifier import build_classifier
 
 POINTS = 21
@@ -38,22 +38,22 @@ def seeded() -> torch.Generator:
 
 @torch.no_grad()
 def by_hand(model: nn.Module, x: Tensor, y: Tensor, points: int, size: int, precision: torch.dtype | None) -> Tensor:
-    """A landscape whose points are written into the model, which gets its own weights back at the end."""
+    """A landscape whose points are written into the model; its weights are restored at the end."""
     generator = seeded()
     directions = [filter_normalised_direction(model, generator) for _ in range(2)]
-    own = {name: p.detach().clone() for name, p in model.named_parameters()}
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     losses = torch.zeros(points, points, device=y.device)
-    # Without its cache, which would give every point the first one's rounded weights.
+    # Without its cache, which would use the rounded weights of the first point for all.
     autocast = nullcontext() if precision is None else torch.autocast(y.device.type, precision, cache_enabled=False)
     with autocast:
         for i, alpha in enumerate(torch.linspace(-1, 1, points).tolist()):
             for j, beta in enumerate(torch.linspace(-1, 1, points).tolist()):
                 for name, p in model.named_parameters():
-                    p.copy_(own[name] + alpha * directions[0][name] + beta * directions[1][name])
+                    p.copy_(weights[name] + alpha * directions[0][name] + beta * directions[1][name])
                 for a, b in zip(x.split(size), y.split(size), strict=True):
                     losses[i, j] += F.cross_entropy(model(a).logits.float(), b, reduction="sum")
     for name, p in model.named_parameters():
-        p.copy_(own[name])
+        p.copy_(weights[name])
     return losses.cpu() / len(y)
 
 
@@ -99,26 +99,26 @@ def measure(device: str, precision: torch.dtype | None, quick: bool) -> dict[str
     }
     if device == "cpu":  # CUDA's batch normalisation cannot go through vmap (torch 2.11)
         contenders["vmap"] = lambda: all_at_once(model, x, y, few, size // 4, precision)
-    for other in contenders.values():  # they compute the same
+    for other in contenders.values():  # all compute the same
         torch.testing.assert_close(other().double(), ours(), rtol=2e-2 if precision else 1e-4, atol=1e-2)
     clock = time.process_time if device == "cpu" else time.perf_counter
     seconds: dict[str, list[float]] = {key: [] for key in contenders}
     for turn in range(3 if quick else 7):
         for key in sorted(contenders, reverse=bool(turn % 2)):
             start = clock()
-            contenders[key]()  # ends with its losses on the CPU: nothing is left to wait for
+            contenders[key]()  # its losses are on the CPU: no synchronisation is needed
             seconds[key].append(clock() - start)
     ratios = against(seconds, "by_hand")
     row: dict[str, object] = {
         "task": f"{name}, {n} images, batches of {size}, {str(precision or torch.float32).removeprefix('torch.')}",
         "ms_per_point": {key: round(1e3 * quantiles(s)[1] / few**2, 2) for key, s in seconds.items()},
-        **{f"{key}_ratio": [round(v, 3) for v in found] for key, found in ratios.items() if key != "by_hand"},
+        **{f"{key}_ratio": [round(v, 3) for v in ratio] for key, ratio in ratios.items() if key != "by_hand"},
     }
     if not quick:
         start, busy = time.perf_counter(), time.process_time()
         ours(POINTS)
         row[f"seconds_{POINTS}x{POINTS}"] = round(time.perf_counter() - start, 1)
-        row["cpu_seconds"] = round(time.process_time() - busy, 1)  # without what other processes took
+        row["cpu_seconds"] = round(time.process_time() - busy, 1)  # without other processes
     return row
 
 
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--device", choices=list(TASKS), default="cpu")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.exit(0, "There is no GPU here: nothing was measured.\n")
+        parser.exit(0, "No GPU: nothing measured.\n")
     torch.set_num_threads(options.threads)
     torch.backends.cudnn.benchmark = True
     rows = []

@@ -134,7 +134,7 @@ def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
 
 def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
     from noiseproof.analysis import collect, open_runs, save
-    from noiseproof.analysis.figures import page_title, runs_table
+    from noiseproof.analysis.runs import page_title, runs_table
 
     began, analysis, review = time.perf_counter(), folder / "analysis.html", folder / "review.html"
     runs = open_runs([folder / "runs" / method for method in methods])

@@ -14,9 +14,10 @@ import torch
 from mpmath import mp
 from torch import Generator
 
-from noiseproof.analysis import features, predictions
-from noiseproof.analysis.figure import Figure, Missing
-from noiseproof.analysis.predictions import Predictions
+from noiseproof.analysis import collect
+from noiseproof.analysis.after import calibration, cost, features, predictions
+from noiseproof.analysis.after.predictions import Predictions
+from noiseproof.analysis.figures import Figure, MissingFigure
 from noiseproof.analysis.runs import RunFolder, open_run
 from noiseproof.data import get_dataset
 from noiseproof.models.classifier import build_classifier
@@ -25,6 +26,7 @@ from noiseproof.strategies import get_strategy
 from noiseproof.train import Settings, prepare, train
 
 SHORT = Settings(epochs=3, model="mlp:hidden=[16]", optimizer="sgd:lr=0.05,momentum=0.9")
+OF_PREDICTIONS = ["dissection", "label-probability", "confusion", "reliability", "calibration", "annotators", "cost"]
 CIFAR_N = Path(os.environ.get("NOISEPROOF_DATA", "/none"), "cifar-n", "CIFAR-10_human.pt")
 
 
@@ -134,7 +136,7 @@ def test_calibration_of_a_made_up_model() -> None:
     # Six predictions 90 % sure, half of them right; four 60 % sure, all right.
     p = np.array([[0.9, 0.1]] * 6 + [[0.6, 0.4]] * 4)
     labels = np.array([0, 0, 0, 1, 1, 1] + [0] * 4)
-    found = predictions.calibration(labels, p)
+    found = calibration.calibration(labels, p)
     assert found.ece == pytest.approx(0.6 * 0.4 + 0.4 * 0.4)
     with mp.workdps(30):
         nll = -(3 * mp.log("0.9") + 3 * mp.log("0.1") + 4 * mp.log("0.6")) / 10
@@ -145,13 +147,13 @@ def test_calibration_of_a_made_up_model() -> None:
 
 def test_a_model_that_is_right_as_often_as_it_says_is_calibrated() -> None:
     p = np.array([[0.75, 0.25]] * 4)
-    assert predictions.calibration([0, 0, 0, 1], p).ece == pytest.approx(0, abs=1e-15)
-    assert predictions.calibration([0, 0, 0, 0], p).ece == pytest.approx(0.25)
+    assert calibration.calibration([0, 0, 0, 1], p).ece == pytest.approx(0, abs=1e-15)
+    assert calibration.calibration([0, 0, 0, 0], p).ece == pytest.approx(0.25)
 
 
 def test_bins_of_confidence_have_their_upper_end() -> None:
     p = np.array([[0.8, 0.2, 0.0, 0.0, 0.0], [1.0, 0, 0, 0, 0], [0.2] * 5])
-    table = predictions.reliability([0, 0, 0], p, bins=5)
+    table = calibration.reliability([0, 0, 0], p, bins=5)
     assert table["samples"].tolist() == [1, 0, 0, 1, 1]
     assert math.isnan(table["accuracy"][1])
 
@@ -165,11 +167,11 @@ def test_ece_as_a_loop_over_bins_computes_it() -> None:
         if member:
             accuracy = sum(p[i].argmax() == labels[i] for i in member) / len(member)
             total += len(member) / 500 * abs(accuracy - sum(p[i].max() for i in member) / len(member))
-    assert predictions.calibration(labels, p).ece == pytest.approx(total, rel=1e-12)
+    assert calibration.calibration(labels, p).ece == pytest.approx(total, rel=1e-12)
 
 
 def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
-    assert predictions.calibration([1, 0], [[1.0, 0.0], [1.0, 0.0]]).nll == math.inf
+    assert calibration.calibration([1, 0], [[1.0, 0.0], [1.0, 0.0]]).nll == math.inf
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
 )
 def test_refuses_what_are_no_predictions(labels: list[float], p: list[list[float]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        predictions.calibration(labels, p)
+        calibration.calibration(labels, p)
 
 
 @pytest.mark.parametrize(
@@ -224,9 +226,9 @@ def test_annotator_nll_is_the_mean_of_means() -> None:
     for i in range(40):
         given = [v for v in votes[i] if v >= 0]
         means.append(sum(-math.log(p[i, v]) for v in given) / len(given))
-    assert predictions.annotator_nll(votes, p) == pytest.approx(sum(means) / 40, rel=1e-13)
+    assert calibration.annotator_nll(votes, p) == pytest.approx(sum(means) / 40, rel=1e-13)
     with pytest.raises(ValueError, match="row 1 has none"):
-        predictions.annotator_nll([[0], [-1]], [[0.5, 0.5], [0.5, 0.5]])
+        calibration.annotator_nll([[0], [-1]], [[0.5, 0.5], [0.5, 0.5]])
 
 
 @pytest.mark.skipif(not CIFAR_N.is_file(), reason="CIFAR-10N's file is not in $NOISEPROOF_DATA/cifar-n")
@@ -238,11 +240,11 @@ def test_annotators_of_cifar10n() -> None:
     assert votes.shape == (50_000, 3)
     wrong = (votes != np.asarray(clean)[:, None]).mean(0)
     assert wrong == pytest.approx([0.1723, 0.1812, 0.1764], abs=1e-4)
-    assert predictions.annotator_nll(votes, np.full((50_000, 10), 0.1)) == pytest.approx(math.log(10))
+    assert calibration.annotator_nll(votes, np.full((50_000, 10), 0.1)) == pytest.approx(math.log(10))
     sure = np.full((50_000, 10), 0.2 / 9)
     sure[np.arange(50_000), clean] = 0.8
     r = wrong.mean()
-    assert predictions.annotator_nll(votes, sure) == pytest.approx(
+    assert calibration.annotator_nll(votes, sure) == pytest.approx(
         -(1 - r) * math.log(0.8) - r * math.log(0.2 / 9), rel=1e-12
     )
 
@@ -254,26 +256,26 @@ def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
     runs = pd.DataFrame(
         {"tau": [1, 1, 2, 2], "lam": [0.1, 0.1, 0.1, 0.5], "seed": [0, 1, 0, 0], "test_accuracy": [0.5, 0.7, 0.8, 0.9]}
     )
-    table = predictions.sensitivity(runs, ["tau", "lam"])
+    table = cost.sensitivity(runs, ["tau", "lam"])
     assert table[["tau", "lam", "runs"]].values.tolist() == [[1, 0.1, 2], [2, 0.1, 1], [2, 0.5, 1]]
     assert table["mean"].tolist() == pytest.approx([0.6, 0.8, 0.9])
     assert table["std"][0] == pytest.approx(math.sqrt(0.02)) and math.isnan(table["std"][1])
-    heat = predictions.sensitivity_figure(runs, ["tau", "lam"])
+    heat = cost.sensitivity_figure(cost.Trials(runs, ["tau", "lam"]))
     assert heat.layers[0].kind == "heat" and heat.data["tau"].tolist() == ["1", "2", "2"]
-    band = predictions.sensitivity_figure(runs, ["tau"])
+    band = cost.sensitivity_figure(cost.Trials(runs, ["tau"]))
     assert band.data["low"].tolist() == pytest.approx([0.6 - math.sqrt(0.02), 0.85 - math.sqrt(0.005)])
     with pytest.raises(ValueError, match="one or two hyperparameters"):
-        predictions.sensitivity_figure(runs, [])
+        cost.sensitivity_figure(cost.Trials(runs, []))
     with pytest.raises(ValueError, match="Expected the columns sigma, test_accuracy, sigma not among"):
-        predictions.sensitivity(runs, ["sigma"])
+        cost.sensitivity(runs, ["sigma"])
 
 
 def test_which_parameters_vary() -> None:
-    assert predictions.varied(["gce:q=0.3", "ce"]) is None
-    assert predictions.varied(["gce:q=0.3", "gce"]) is None
-    assert predictions.varied(["gce:q=0.3", "gce:q=0.3"]) is None
-    assert predictions.varied(["ce & momentum:alpha=0.9", "ce & momentum:alpha=0.99"]) is None
-    two = predictions.varied(["ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3"])
+    assert cost.varied(["gce:q=0.3", "ce"]) is None
+    assert cost.varied(["gce:q=0.3", "gce"]) is None
+    assert cost.varied(["gce:q=0.3", "gce:q=0.3"]) is None
+    assert cost.varied(["ce & momentum:alpha=0.9", "ce & momentum:alpha=0.99"]) is None
+    two = cost.varied(["ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3"])
     assert two is not None and list(two) == ["tau", "lam"]
 
 
@@ -333,18 +335,16 @@ def check_figure(figure: Figure) -> None:
 
 
 def test_every_figure_of_runs(runs: dict[str, RunFolder]) -> None:
-    figures = predictions.prediction_figures(runs)
-    assert [figure.name for figure in figures] == [
-        "dissection", "label-probability", "confusion", "reliability", "calibration", "annotators", "cost",
-    ]  # fmt: skip
+    figures = collect(runs, only=OF_PREDICTIONS)
+    assert [figure.name for figure in figures] == OF_PREDICTIONS
     for figure in figures:
-        if isinstance(figure, Missing):
+        if isinstance(figure, MissingFigure):
             assert figure.name == "annotators" and "CIFAR-10" in figure.needs
         else:
             check_figure(figure)
-    cost = next(f for f in figures if f.name == "cost")
-    assert isinstance(cost, Figure) and cost.data["method"].tolist() == list(runs)
-    again = predictions.prediction_figures(runs)
+    costs = next(f for f in figures if f.name == "cost")
+    assert isinstance(costs, Figure) and costs.data["method"].tolist() == list(runs)
+    again = collect(runs, only=OF_PREDICTIONS)
     for one, two in zip(figures, again, strict=True):
         if isinstance(one, Figure) and isinstance(two, Figure):
             pd.testing.assert_frame_equal(one.data, two.data, check_exact=True)
@@ -354,14 +354,13 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     for q in ("0.3", "0.7"):
         train(task, f"gce:q={q}", SHORT, out=tmp_path / q)
-    figures = predictions.prediction_figures({q: open_run(tmp_path / q) for q in ("0.3", "0.7")})
-    figure = figures[-1]
+    (figure,) = collect({q: open_run(tmp_path / q) for q in ("0.3", "0.7")}, only=["sensitivity-q"])
     assert isinstance(figure, Figure) and figure.name == "sensitivity-q" and figure.data["q"].tolist() == [0.3, 0.7]
     train(prepare(get_dataset("digits"), "symmetric:rate=0.2"), "gce:q=0.5", SHORT, out=tmp_path / "other")
     train(task, "gce:q=0.5", replace(SHORT, epochs=SHORT.epochs + 1), out=tmp_path / "longer")
     for other in ("other", "longer"):
-        mixed = predictions.prediction_figures({q: open_run(tmp_path / q) for q in ("0.3", other)})
-        assert mixed[-1].name == "cost"  # what other noise or more epochs did is not what q did
+        (mixed,) = collect({q: open_run(tmp_path / q) for q in ("0.3", other)}, only=["sensitivity-q"])
+        assert isinstance(mixed, MissingFigure)  # what other noise or more epochs did is not what q did
 
 
 def test_a_run_out_of_reach_is_left_out_with_the_reason(runs: dict[str, RunFolder], tmp_path: Path) -> None:
@@ -369,20 +368,20 @@ def test_a_run_out_of_reach_is_left_out_with_the_reason(runs: dict[str, RunFolde
     task = prepare(type(data)("mine", data.classes, data.train, data.test), "symmetric:rate=0.4")
     train(task, "ce", SHORT, out=tmp_path)
     own = open_run(tmp_path)
-    both = predictions.prediction_figures({"ce": runs["ce"], "mine": own})
+    both = collect({"ce": runs["ce"], "mine": own}, only=OF_PREDICTIONS)
     dissected = both[0]
     assert isinstance(dissected, Figure) and "Without mine: " in dissected.reading
     assert dissected.data["method"].unique().tolist() == ["ce"]
-    alone = {figure.name: figure for figure in predictions.prediction_figures({"mine": own})}
-    assert isinstance(alone["reliability"], Missing) and "open_run(folder, task=…)" in alone["reliability"].needs
-    assert isinstance(alone["dissection"], Missing) and isinstance(alone["cost"], Figure)
+    alone = {figure.name: figure for figure in collect({"mine": own}, only=OF_PREDICTIONS)}
+    assert isinstance(alone["reliability"], MissingFigure) and "open_run(folder, task=…)" in alone["reliability"].needs
+    assert isinstance(alone["dissection"], MissingFigure) and isinstance(alone["cost"], Figure)
     assert alone["dissection"].needs == alone["reliability"].needs  # not its truth, which is known
 
 
 def test_without_truth_there_is_no_dissection() -> None:
     unknown = {"ce": Predictions(np.array([0, 1]), np.eye(2))}
     for figure in (predictions.dissection_figure(unknown), predictions.confusion_figure(unknown)):
-        assert isinstance(figure, Missing) and "clean labels are known" in figure.needs
+        assert isinstance(figure, MissingFigure) and "clean labels are known" in figure.needs
     assert predictions.label_probability_figure(unknown).data["labels"].unique().tolist() == ["all"]
 
 
@@ -459,11 +458,10 @@ def test_decision_boundary_of_a_linear_model_is_a_sigmoid(moons: RunFolder) -> N
 
 
 def test_only_points_in_the_plane_have_a_boundary(runs: dict[str, RunFolder]) -> None:
-    assert not features.is_in_the_plane(runs["ce"])
     with pytest.raises(ValueError, match="two classes of points in the plane, got 10 classes of digits"):
         features.decision_boundary(runs["ce"])
     missing = features.boundary_figure({})
-    assert isinstance(missing, Missing) and "two-moons" in missing.needs
+    assert isinstance(missing, MissingFigure) and "two-moons" in missing.needs
 
 
 def test_given_labels_of_a_noise_model_and_their_confusion_agree() -> None:

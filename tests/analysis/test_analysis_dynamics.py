@@ -13,10 +13,10 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from noiseproof.analysis import dynamics
-from noiseproof.analysis.dynamics import RIGHT, WRONG, dynamics_figures
-from noiseproof.analysis.figure import Figure, Missing
-from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs
+from noiseproof.analysis import collect
+from noiseproof.analysis.during import curves, samples, variants
+from noiseproof.analysis.figures import Figure, MissingFigure, first_seeds, histogram
+from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, open_run, open_runs, seeds_of
 from noiseproof.core.output import Output
 from noiseproof.data import NoisyData, get_dataset
 from noiseproof.losses import get_loss
@@ -33,6 +33,10 @@ Array = np.ndarray
 def train(*args: Any, **options: Any) -> Result:
     """On the CPU, also where there is a GPU."""
     return train_anywhere(*args, **{"fabric": Fabric(accelerator="cpu", devices=1), **options})
+
+
+def during(runs: Any) -> list[Figure | MissingFigure]:
+    return collect(runs, stage="during")
 
 
 def digits(seed: int = 0) -> Task:
@@ -106,7 +110,7 @@ def test_alpha_and_snr_are_what_paper_004_defines(own: tuple[Strategy, ...], tmp
         for group, member in enumerate((~flipped, flipped)):
             sums[group] += rate[epoch] * np.array([w.numpy()[member].sum(), member.sum()])
         expected[epoch + 1] = sums[:, 0].sum() / sums[:, 1].sum(), np.divide(*(sums[:, 0] / sums[:, 1]))
-    found = dynamics.sample_weights(open_run(tmp_path)).set_index("epoch")
+    found = samples.sample_weights(open_run(tmp_path)).set_index("epoch")
     assert len(set(rate.values())) == 4  # else their part in it would not show
     for epoch, (alpha, snr) in expected.items():
         assert found.loc[epoch, "alpha"] == pytest.approx(alpha, rel=1e-5)
@@ -138,7 +142,7 @@ def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
     task = two_classes()
     blind = replace(task, train=replace(task.train, clean=None))
     train(blind, "gce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path, samples=True)
-    found = dynamics.sample_weights(open_run(tmp_path))
+    found = samples.sample_weights(open_run(tmp_path))
     assert np.isnan(found["snr"]).all() and found["alpha"].iloc[0] == pytest.approx(found["mean"].iloc[0])
     assert found["alpha"].iloc[0] == pytest.approx(open_run(tmp_path).samples(1)["pull"].mean(), rel=1e-6)
 
@@ -148,7 +152,7 @@ def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
 
 def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -> None:
     run = open_run(folder("gce"))
-    table = dynamics.margin_distributions(run, bins=25)
+    table = samples.margin_distributions(run, bins=25)
     assert sorted(set(table["epoch"])) == [1, 3, 6]
     margins = {epoch: run.samples(epoch)["margin"].astype(float) for epoch in (1, 3, 6)}
     low, high = min(m.min() for m in margins.values()), max(m.max() for m in margins.values())
@@ -165,7 +169,7 @@ def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -
 
 
 def test_margins_part_as_training_goes_on(folder: Callable[..., Path]) -> None:
-    table = dynamics.margin_distributions(open_run(folder("gce")))
+    table = samples.margin_distributions(open_run(folder("gce")))
     table["sum"] = table["samples"] * table["margin"]
     sums = table.groupby(["epoch", "labels"])[["sum", "samples"]].sum()
     mean = (sums["sum"] / sums["samples"]).unstack()
@@ -174,9 +178,9 @@ def test_margins_part_as_training_goes_on(folder: Callable[..., Path]) -> None:
 
 
 def test_a_loss_without_a_weight_has_margins_all_the_same(folder: Callable[..., Path]) -> None:
-    table = dynamics.margin_distributions(open_run(folder("nce")))
+    table = samples.margin_distributions(open_run(folder("nce")))
     assert table["weight"].isna().all() and table["samples"].sum() > 0
-    figure = dynamics.margin_figure(open_runs([folder("nce")]))
+    figure = samples.margin_figure(open_runs([folder("nce")]))
     assert isinstance(figure, Figure) and figure.data["density"].notna().any()
 
 
@@ -194,7 +198,7 @@ def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
                 expected[rows.numpy()] = 1 / (1 + np.exp(-out.attention.double().numpy()))
         np.testing.assert_allclose(run.samples(epoch)["trust"], expected, rtol=2**-10)
         np.testing.assert_allclose(run.samples(epoch)["pull"] > 0, True)
-        table = dynamics.distributions(run, "trust", [epoch], edges=np.linspace(0, 1, 11))
+        table = samples.distributions(run, "trust", [epoch], edges=np.linspace(0, 1, 11))
         rounded = expected.astype(np.float16).astype(float)
         counts = [((rounded >= i / 10) & ((rounded < (i + 1) / 10) | (i == 9))).sum() for i in range(10)]
         assert table.groupby("trust")["samples"].sum().tolist() == counts
@@ -202,7 +206,7 @@ def test_trust_is_the_attention_that_the_head_gave(tmp_path: Path) -> None:
 
 def test_margins_beyond_half_precision_do_not_stop_the_others() -> None:
     values = np.array([0.1, np.inf, -np.inf, np.nan, 0.9])
-    table = dynamics.histogram(values, {"all": np.full(5, True)}, np.array([0.0, 0.5, 1.0]), "margin")
+    table = histogram(values, {"all": np.full(5, True)}, np.array([0.0, 0.5, 1.0]), "margin")
     assert table["samples"].tolist() == [1, 1]
 
 
@@ -222,16 +226,16 @@ def test_margins_of_a_run_whose_logits_are_huge(tmp_path: Path) -> None:
     )
     run = open_run(tmp_path)
     assert np.isinf(run.samples(1)["margin"]).any()
-    table = dynamics.distributions(run, "margin", bins=5)
+    table = samples.distributions(run, "margin", bins=5)
     assert 0 < table["samples"].sum() < 90 and np.isfinite(table["margin"]).all()
 
 
 def test_mixtures_of_samples_have_no_weights(tmp_path: Path) -> None:
     train(digits(), "dividemix:warmup=1", replace(SHORT, epochs=3), out=tmp_path, samples=True)
-    assert set(dynamics.distributions(open_run(tmp_path), "margin")["epoch"]) == {1, 2, 3}
-    assert set(dynamics.distributions(open_run(tmp_path), "weight")["epoch"]) == {1}
+    assert set(samples.distributions(open_run(tmp_path), "margin")["epoch"]) == {1, 2, 3}
+    assert set(samples.distributions(open_run(tmp_path), "weight")["epoch"]) == {1}
     with pytest.raises(NotARun, match="only mixtures"):
-        dynamics.distributions(open_run(tmp_path), "weight", [3])
+        samples.distributions(open_run(tmp_path), "weight", [3])
 
 
 # Curves
@@ -240,7 +244,7 @@ def test_mixtures_of_samples_have_no_weights(tmp_path: Path) -> None:
 def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
     runs = open_runs([folder("ce", seed) for seed in (0, 1, 2)] + [folder("gce")])
     assert list(runs) == ["ce · seed=0", "ce · seed=1", "ce · seed=2", "gce"]
-    table = dynamics.curves(runs, ["test_accuracy", "train_loss"])
+    table = curves.curves(runs, ["test_accuracy", "train_loss"])
     assert set(table["method"]) == {"ce", "gce"} and len(table) == 2 * 2 * 6
     for quantity in ("test_accuracy", "train_loss"):
         each = np.stack([run.rows[quantity] for name, run in runs.items() if name != "gce"])
@@ -252,7 +256,7 @@ def test_curves_are_means_over_seeds(folder: Callable[..., Path]) -> None:
 
 def test_accuracy_curves_keep_right_and_wrong_labels_apart(folder: Callable[..., Path]) -> None:
     run = open_run(folder("ce"))
-    figure = dynamics.accuracy_figure({"ce": run})
+    figure = curves.accuracy_figure({"ce": run})
     assert isinstance(figure, Figure)
     data = figure.data[figure.data["rows"] == "training rows"].set_index(["labels", "epoch"])["value"]
     assert run.is_flipped is not None
@@ -266,7 +270,7 @@ def test_false_label_accuracy_is_that_of_the_bias_paper(folder: Callable[..., Pa
     """Accuracy on rows that were mislabelled in training, against their true class (bias paper, Fig. 4, lower
     panels)."""
     run = open_run(folder("gce"))
-    figure = dynamics.false_label_figure({"gce": run})
+    figure = curves.false_label_figure({"gce": run})
     assert isinstance(figure, Figure) and run.is_flipped is not None
     data = figure.data.set_index(["predicted", "epoch"])["value"]
     for epoch in (1, 6):
@@ -281,7 +285,7 @@ def test_noise_variants_stand_side_by_side_with_none(folder: Callable[..., Path]
     specs = ["ce", "sln:sigma=0.2", "sln:sigma=1.0", "noise-f:sigma=0.1", "noise-theta:sigma=0.1"]
     left_out = [folder("ce", epochs=3), folder("sln-mo"), folder("gce")]
     runs = open_runs([*map(folder, specs), *left_out])
-    table = dynamics.noise_variants(runs)
+    table = variants.noise_variants(runs)
     kinds = table.groupby("variant", sort=False)["sigma"].unique().map(set).to_dict()
     assert kinds == {
         "noise on labels (z_y)": {0.0, 0.2, 1.0},
@@ -296,7 +300,7 @@ def test_noise_variants_stand_side_by_side_with_none(folder: Callable[..., Path]
 
 def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
     slow = folder("ce", optimizer="sgd:lr=0.001,momentum=0.9", schedule="constant")
-    figure = dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", 1), slow, folder("gce")]))
+    figure = variants.schedule_figure(open_runs([folder("ce"), folder("ce", 1), slow, folder("gce")]))
     assert isinstance(figure, Figure)
     assert set(figure.data["schedule"]) == {"sgd, lr=0.001, constant, 6 epochs", "sgd, lr=0.05, cosine, 6 epochs"}
     assert set(figure.data["kind"]) == {"ce"}
@@ -307,16 +311,16 @@ def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
 def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) -> None:
     wide = {"model": "mlp:hidden=[64]", "epochs": 3}
     noisy = [folder("sln:sigma=0.2", epochs=3), folder("sln:sigma=0.2", **wide), folder("ce", **wide)]
-    table = dynamics.noise_variants(open_runs(noisy))
+    table = variants.noise_variants(open_runs(noisy))
     kinds = table.groupby("variant", sort=False)["sigma"].unique().map(set).to_dict()
     assert kinds == {
         "noise on labels (z_y), model=mlp:hidden=[32]": {0.2},
         "noise on labels (z_y), model=mlp:hidden=[64]": {0.0, 0.2},
     }
     assert not table.duplicated(["variant", "sigma", "epoch"]).any()
-    figure = dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", epochs=3), folder("ce", **wide)]))
+    figure = variants.schedule_figure(open_runs([folder("ce"), folder("ce", epochs=3), folder("ce", **wide)]))
     assert isinstance(figure, Figure) and set(figure.data["kind"]) == {"ce, model=mlp:hidden=[32]"}
-    assert isinstance(dynamics.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), Missing)
+    assert isinstance(variants.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), MissingFigure)
 
 
 def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -> None:
@@ -329,20 +333,20 @@ def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -
         {"source": {"spec": "digits", "augment": False, "labels": 5}, "precision": "bf16-mixed"},
     ]
     runs = {f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more}) for n, more in enumerate(own)}
-    seeds = {name: [run.seed for run in group] for name, group in dynamics.seeds_of(runs).items()}
+    seeds = {name: [run.seed for run in group] for name, group in seeds_of(runs).items()}
     assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
     some = {name: run for name, run in runs.items() if run.seed < 2}
-    assert list(dynamics.seeds_of(some)) == ["ce"]
+    assert list(seeds_of(some)) == ["ce"]
 
 
 def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
     for seed in (0, 1):
         train(digits(), "ce", replace(SHORT, epochs=2), seed=seed, out=tmp_path / str(seed), samples=True)
     both, one = open_runs([tmp_path / "1", tmp_path / "0"]), open_runs([tmp_path / "0"])
-    figure, alone = dynamics.weight_figure(both), dynamics.weight_figure(one)
+    figure, alone = (samples.weight_figure(first_seeds(runs)) for runs in (both, one))
     assert isinstance(figure, Figure) and isinstance(alone, Figure)
     assert figure.data.equals(alone.data) and set(figure.data["method"]) == {"ce"}
-    assert figure.reading == f"{alone.reading} Of several seeds the smallest alone is shown."
+    assert figure.reading == f"{alone.reading} Of several seeds only the smallest is shown."
 
 
 # Label correction
@@ -351,21 +355,21 @@ def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
 def test_correction_that_has_not_begun_is_missing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(digits(), "sln-mo-lc:start=2", replace(SHORT, epochs=3), out=tmp_path, max_steps=14)
-    figure = dynamics.correction_figure(open_runs([tmp_path]))
-    assert isinstance(figure, Missing) and "epoch 3" in figure.needs
+    figure = variants.correction_figure(open_runs([tmp_path]))
+    assert isinstance(figure, MissingFigure) and "epoch 3" in figure.needs
 
 
 def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
     straight, inverted = folder("sln-mo-lc:start=3"), folder("sln-mo-lc:start=3,invert=true")
     run = open_run(straight)
     (kept,) = (s.state_dict()["kept"] for s in run.result().strategies if "kept" in s.state_dict())
-    table = dynamics.kept_shares(run, bins=10)
+    table = variants.kept_shares(run, bins=10)
     assert run.is_flipped is not None
     for name, member in ((WRONG, run.is_flipped), (RIGHT, ~run.is_flipped)):
         counts = np.histogram(kept.double().numpy()[member], 10, (0, 1))[0]
         assert table[table["labels"] == name]["samples"].tolist() == counts.tolist()
     runs = open_runs([straight, inverted, folder("sln-mo"), folder("gce")])
-    figure = dynamics.correction_figure(runs)
+    figure = variants.correction_figure(runs)
     assert isinstance(figure, Figure)
     targets = figure.data.groupby("method")["target"].unique().map(list).to_dict()
     assert targets == {
@@ -382,7 +386,7 @@ def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("method", ["ln", "ln:dummy=false", "ln-identity", "ln-diagonal", "ln-isotropic"])
 def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[..., Path]) -> None:
     run = open_run(folder(method))
-    found = dynamics.residuals(run)
+    found = samples.residuals(run)
     loss, (model,) = run.method.loss, run.models()
     rows, x = slice(0, 40), run.task.train.x
     assert isinstance(x, Tensor) and run.task.normalise is not None
@@ -409,22 +413,22 @@ def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[...
 
 def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
     runs = open_runs([folder("ln"), folder("ln-identity"), folder("ce")])
-    figure = dynamics.residual_figure(runs)
+    figure = samples.residual_figure(runs)
     assert isinstance(figure, Figure) and figure.log_x
     assert list(dict.fromkeys(figure.data["panel"])) == [
         "ln, evaluated with Σ = I", "ln, evaluated with Σ_θ", "ln-identity, evaluated with Σ = I",
     ]  # fmt: skip
     assert figure.data.groupby("panel")["samples"].sum().tolist() == [len(open_run(folder("ln")).given)] * 3
     with pytest.raises(NotARun, match="Use the method `ln`"):
-        dynamics.residuals(open_run(folder("ce")))
+        samples.residuals(open_run(folder("ce")))
 
 
 # What is missing
 
 
 def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Path]) -> None:
-    figures = {figure.name: figure for figure in dynamics_figures(open_runs([folder("ce", samples=False)]))}
-    needs = {name: figure.needs for name, figure in figures.items() if isinstance(figure, Missing)}
+    figures = {figure.name: figure for figure in during(open_runs([folder("ce", samples=False)]))}
+    needs = {name: figure.needs for name, figure in figures.items() if isinstance(figure, MissingFigure)}
     assert sorted(needs) == [
         "attention", "kept-labels", "label-correction", "margins", "residuals", "sample-weights", "schedules",
         "sgd-noise",
@@ -438,7 +442,7 @@ def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Pa
 def test_all_figures_of_runs_that_have_everything(folder: Callable[..., Path]) -> None:
     specs = ["ce", "gce", "sln:sigma=0.2", "sln-mo-lc:start=3", "nal", "ln"]
     runs = open_runs([*map(folder, specs), folder("ce", epochs=3)])
-    first, second = dynamics_figures(runs), dynamics_figures(runs)
+    first, second = during(runs), during(runs)
     for figure, again in zip(first, second, strict=True):
         assert isinstance(figure, Figure) and isinstance(again, Figure), figure.name
         assert figure.data.equals(again.data) and len(figure.data)
@@ -454,7 +458,7 @@ def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:
         own = Settings(epochs=2, model="mlp:hidden=[4]")
         train(blind, method, own, out=tmp_path / name, samples=True)
     runs = open_runs([tmp_path / name for name in "abc"], task=blind)
-    figures = {figure.name: figure for figure in dynamics_figures(runs)}
+    figures = {figure.name: figure for figure in during(runs)}
     shown = {name for name, figure in figures.items() if isinstance(figure, Figure)}
     assert shown == {"accuracy-curves", "loss-curves", "margins", "sample-weights", "kept-labels"}
     margins = figures["margins"]
@@ -464,6 +468,6 @@ def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:
 def test_a_run_that_was_opened_is_not_changed(folder: Callable[..., Path]) -> None:
     path = folder("ln")
     before = {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-    dynamics_figures({"ln": open_run(path)})
+    during({"ln": open_run(path)})
     assert isinstance(open_run(path), RunFolder)
     assert before == {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}

@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from noiseproof.analysis.initialization import (
-    attenuation,
+from noiseproof.analysis import to_matplotlib, to_plotly
+from noiseproof.analysis.before.logistic_normal import attenuation, simplex_density
+from noiseproof.analysis.before.losses import (
+    Start,
     average_errors,
     error_map,
     error_map_figure,
-    initial_logits,
     logit_biases,
     loss_figures,
     margin_density,
     mean_weight,
-    robustness,
-    simplex_density,
     weights,
     weights_figure,
 )
-from noiseproof.analysis.marks import legend
-from noiseproof.analysis.plots import to_matplotlib, to_plotly
+from noiseproof.analysis.before.robustness import robustness
+from noiseproof.analysis.before.untrained import initial_logits
+from noiseproof.analysis.page.marks import legend
 from noiseproof.cli import app
 from noiseproof.core.grammar import split_specs
 from noiseproof.core.margin import margin
@@ -110,7 +110,7 @@ def test_initial_logits_leave_the_global_generator_and_the_method_alone(digits: 
 
 def test_a_models_own_margins_are_drawn_beside_the_simulated(digits: Task) -> None:
     logits, labels = initial_logits(digits, settings=Settings(model="mlp:hidden=[8]"), rows=300)
-    data = weights_figure(["mae"], 10, margins=margin(logits, labels)).data
+    data = weights_figure(Start(["mae"], 10, logits, labels)).data
     own = data[data["margins"] == "Δ of your model"]
     assert np.trapezoid(own["density"], own["margin"]) == pytest.approx(1)
     middle = np.trapezoid(own["density"] * own["margin"], own["margin"])
@@ -273,7 +273,7 @@ def test_what_is_no_transition_matrix_or_no_plain_loss_is_refused() -> None:
 
 
 def test_figures_are_complete_and_ln_has_its_own() -> None:
-    figures = {figure.name: figure for figure in loss_figures(["mae", "gce:q=0.7", "ln"], 20)}
+    figures = {figure.name: figure for figure in loss_figures(Start(["mae", "gce:q=0.7", "ln"], 20))}
     assert list(figures) == ["loss-weights", "average-error", "logit-bias", "ln-attenuation", "simplex"]
     for figure in figures.values():
         assert figure.reading and figure.paper and figure.stage == "Before training"
@@ -282,10 +282,10 @@ def test_figures_are_complete_and_ln_has_its_own() -> None:
     assert list(dict.fromkeys(figures["average-error"].data["panel"])) == [
         "10 classes", "20 classes", "100 classes", "1000 classes",
     ]  # fmt: skip
-    alone = loss_figures(["ln:covariance=identity,dummy=false"], 10)  # its logits are no softmax's, with Σ = I too
+    alone = loss_figures(Start(["ln:covariance=identity,dummy=false"], 10))  # not logits of a softmax
     assert [figure.name for figure in alone] == ["ln-attenuation", "simplex"]
     with pytest.raises(ValueError, match="needs attention, logits"):
-        loss_figures(["nal"], 10)
+        loss_figures(Start(["nal"], 10))
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,12 @@ def test_the_command_draws_and_says_which_condition_holds(tmp_path: Path) -> Non
     ("options", "message"),
     [
         ([], "--classes or --data"),
-        (["--classes", "10", "--model", "lenet5"], "--data for a model"),
+        (["--classes", "10", "--model", "lenet5"], "--data for --model"),
         (["--data", "digits", "--classes", "11"], "Expected --classes 10"),
-        (["--classes", "10", "--sigma", "0.5"], "Expected --out, a file to draw to, since --sigma 0.5"),
+        (
+            ["--classes", "10", "--sigma", "0.5"],
+            "Expected --out, a file for figures, which alone depend on --sigma",
+        ),
     ],
 )
 def test_the_command_refuses(options: list[str], message: str) -> None:
@@ -349,7 +352,7 @@ def test_losses_that_have_no_conditions_are_named() -> None:
     assert result.exit_code == 0 and list(json.loads(result.stdout)) == ["mae"]
     ln, peer = result.stderr.splitlines()
     assert ln.endswith("ln, which needs logits, root") and peer.endswith(
-        "peer, which looks at the other rows of a batch"
+        "peer, which depends on the other rows of a batch"
     )
     for options in (["ln"], ["peer,ln", "--json"]):
         nothing = runner.invoke(app, [*command, *options])

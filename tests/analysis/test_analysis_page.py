@@ -20,12 +20,24 @@ import pytest
 from test_analysis_plots import drawn, every_kind, figure
 from typer.testing import CliRunner
 
-from noiseproof.analysis import Figure, Layer, Missing, collect, make_page, open_runs, save, to_matplotlib, to_plotly
-from noiseproof.analysis import page as page_module
-from noiseproof.analysis.figures import MAKERS, kept_landscape, page_title, runs_table
-from noiseproof.analysis.marks import COLORS, GREY, SCALE, palette
-from noiseproof.analysis.plots import to_csv
-from noiseproof.analysis.shell import environment
+from noiseproof.analysis import (
+    Figure,
+    Layer,
+    MissingFigure,
+    collect,
+    make_page,
+    open_runs,
+    save,
+    to_matplotlib,
+    to_plotly,
+)
+from noiseproof.analysis.after.landscape import kept_landscape
+from noiseproof.analysis.figures import figure_makers
+from noiseproof.analysis.page import html as page_module
+from noiseproof.analysis.page.html import to_csv
+from noiseproof.analysis.page.marks import COLORS, GREY, SCALE, palette
+from noiseproof.analysis.page.shell import environment
+from noiseproof.analysis.runs import page_title, runs_table
 from noiseproof.cli import app
 from noiseproof.data import get_dataset
 from noiseproof.train import Settings, prepare, train
@@ -98,7 +110,7 @@ def read(browser: Any, tmp_path: Path) -> Iterator[Read]:
     opened = []
 
     def open_page(
-        figures: list[Figure | Missing], width: int = 1280, page: dict[str, Any] | None = None, **context: Any
+        figures: list[Figure | MissingFigure], width: int = 1280, page: dict[str, Any] | None = None, **context: Any
     ) -> Reader:
         path = tmp_path / "page.html"
         path.write_text(make_page(figures, **(page or {})), "utf-8")
@@ -285,7 +297,7 @@ def test_words_of_the_user_are_words(read: Read) -> None:
     )
     grid = figure("grid", data, Layer("heat", "x", "dash", z="y"))
     page = read(
-        [one, grid, replace(one, name=f"again {EVIL}"), Missing("none", EVIL, EVIL, EVIL)],
+        [one, grid, replace(one, name=f"again {EVIL}"), MissingFigure("none", EVIL, EVIL, EVIL)],
         page={"title": EVIL, "intro": EVIL, "runs": [{EVIL: EVIL}]},
     )
     page.draw()
@@ -397,13 +409,13 @@ def test_a_page_stays_under_six_megabytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_figures_with_one_name_are_refused() -> None:
     one = every_kind()[0]
-    with pytest.raises(ValueError, match="Expected figures with names of their own, got several of curves"):
+    with pytest.raises(ValueError, match="Expected figures with unique names, got several of curves"):
         make_page([one, one])
 
 
 def test_templates_are_part_of_the_package() -> None:
     root = Path(__file__).parents[2]
-    files = sorted((root / "src/noiseproof/analysis/templates").iterdir())
+    files = sorted((root / "src/noiseproof/analysis/page/templates").iterdir())
     assert {file.name for file in files} >= {
         "shell.html.j2",
         "shell.css",
@@ -429,7 +441,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [root / "ce", root / "gce"]
 
 
-CHEAP = [name for maker in MAKERS if "features" not in maker.names for name in maker.names]
+CHEAP = [maker.name for maker in figure_makers() if maker.name != "features"]
 
 
 def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: list[Path]) -> None:
@@ -437,13 +449,13 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     found = collect(folders, progress=lambda *what: told.append(what))
     names = [one.name for one in found]
     assert len(set(names)) == len(names)
-    assert [done for _, done, _ in told] == list(range(len(MAKERS) + 1))
-    known = [name for maker in MAKERS for name in maker.names]
+    assert [done for _, done, _ in told] == list(range(len(figure_makers()) + 1))
+    known = [maker.name for maker in figure_makers()]
     assert all(name in known or name.startswith("sensitivity-") for name in names)
     order = ["Before training", "During training", "After training"]
     stages = [order.index(one.stage) for one in found]
     assert stages == sorted(stages)
-    missing = {one.name: one.needs for one in found if isinstance(one, Missing)}
+    missing = {one.name: one.needs for one in found if isinstance(one, MissingFigure)}
     assert missing["attention"].startswith("noiseproof train --samples")
     assert missing["landscape-contour"] == "noiseproof analyze landscape RUN"
     assert {"loss-weights", "accuracy-curves", "margins", "dissection", "confusion", "reliability", "features"} <= {
@@ -452,7 +464,7 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
     only = collect(folders, only=["cost", "accuracy-curves"])
     assert [one.name for one in only] == ["accuracy-curves", "cost"]
     (none,) = collect(folders, only=["sensitivity-q"])
-    assert isinstance(none, Missing) and none.name == "sensitivity-q"
+    assert isinstance(none, MissingFigure) and none.name == "sensitivity-q"
     with pytest.raises(ValueError, match="Expected figures of loss-weights, .*, got nonsense"):
         collect(folders, only=["nonsense"])
 
@@ -460,7 +472,7 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
 def test_a_gaussian_process_has_no_features_and_takes_nobody_else_s(folders: list[Path], tmp_path: Path) -> None:
     train(prepare(get_dataset("two-moons:n=60")), "gp", Settings(epochs=1), out=tmp_path / "gp")
     (alone,) = collect([tmp_path / "gp"], only=["features"])
-    assert isinstance(alone, Missing) and "A Gaussian process has no features" in alone.needs
+    assert isinstance(alone, MissingFigure) and "A Gaussian process has no features" in alone.needs
     (beside,) = collect([tmp_path / "gp", folders[0]], only=["features"])
     assert isinstance(beside, Figure) and set(beside.data["method"]) == {"ce"}
 
@@ -556,12 +568,12 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
         assert answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
     table.assign(seed=1).to_csv(own[1] / "landscape.csv", index=False)
     (drawn,) = collect(runs, only=["landscape-contour"])
-    assert isinstance(drawn, Missing) and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
+    assert isinstance(drawn, MissingFigure) and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
     answer = run("page", *own, "--only", "landscape-contour,cost", "--out", tmp_path / "p.html")
     assert answer.exit_code == 0 and "not drawn: landscape-contour, needs landscapes of one" in answer.stderr
     half = pd.concat([table[:12].assign(seed=1), table[12:]])
     for wrong in (table[["alpha", "beta"]], table[["alpha", "beta", "loss"]], half, table[:-1]):
         wrong.to_csv(own[0] / "landscape.csv", index=False)
         answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
-        assert answer.exit_code == 2 and "Expected a landscape and what made it in" in answer.stderr
+        assert answer.exit_code == 2 and "Expected a landscape with its seed and criterion in" in answer.stderr
         assert "Make it again: `noiseproof analyze landscape" in answer.stderr

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from noiseproof.analysis import Figure, Layer, Missing, save, to_matplotlib, to_plotly
-from noiseproof.analysis.marks import COLORS, GREY, SCALE, legend, palette, series
+from noiseproof.analysis import Figure, Layer, MissingFigure, save, to_matplotlib, to_plotly
+from noiseproof.analysis.page.marks import COLORS, GREY, SCALE, legend, palette, series
 
 
 def figure(name: str, data: pd.DataFrame, *layers: Layer, **options: Any) -> Figure:
@@ -22,7 +22,7 @@ def figure(name: str, data: pd.DataFrame, *layers: Layer, **options: Any) -> Fig
     return Figure(name=name, data=data, layers=layers, **{"x_label": "x", "y_label": "y", **about, **options})
 
 
-def every_kind() -> list[Figure | Missing]:
+def every_kind() -> list[Figure | MissingFigure]:
     """A figure of each kind of mark; together they have everything that a figure can ask for."""
     epochs = np.arange(1, 21)
     curves = pd.DataFrame(
@@ -122,12 +122,12 @@ def every_kind() -> list[Figure | Missing]:
             log_x=True,
             log_y=True,
         ),
-        Missing("attention", "How attention trusts its labels", "NAL paper, Figs. 11-13", "noiseproof train --samples"),
-        Missing("variants", "Noise in SGD", "SLN paper, Fig. 5", "runs of `sln` and `noise-f` beside `ce`"),
+        MissingFigure("attention", "Attention", "NAL paper, Figs. 11-13", "noiseproof train --samples"),
+        MissingFigure("variants", "Noise in SGD", "SLN paper, Fig. 5", "runs of `sln` and `noise-f` beside `ce`"),
     ]
 
 
-def drawn(figures: list[Figure | Missing]) -> list[Figure]:
+def drawn(figures: list[Figure | MissingFigure]) -> list[Figure]:
     return [one for one in figures if isinstance(one, Figure)]
 
 

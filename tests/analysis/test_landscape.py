@@ -10,16 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from noiseproof.analysis.figure import Figure
-from noiseproof.analysis.figures import keep_landscape, kept_landscape
-from noiseproof.analysis.landscape import (
+from noiseproof.analysis.after.landscape import (
     Landscape,
     cross_entropy,
     filter_normalised_direction,
+    keep_landscape,
+    kept_landscape,
     landscape,
     landscape_figures,
     run_landscape,
 )
+from noiseproof.analysis.figures import Figure
 from noiseproof.analysis.runs import open_run
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset

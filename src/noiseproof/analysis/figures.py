@@ -1,215 +1,264 @@
-"""Every figure that runs can make, from one table of the functions that make them."""
+"""What a figure is, and all figures of a set of runs.
+
+A figure is a tidy table, a description of how its columns are drawn, and one sentence on how to read it. To add one,
+write a function that returns the table in a module of ``before``, ``during`` or ``after`` and decorate it with
+:func:`figure`; :func:`collect` finds it there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, Literal, TypeVar
 
-import torch
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-from noiseproof.analysis.dynamics import dynamics_figures
-from noiseproof.analysis.features import (
-    boundary_figure,
-    decision_boundary,
-    feature_figure,
-    feature_map,
-    is_in_the_plane,
-)
-from noiseproof.analysis.figure import Figure, Missing
-from noiseproof.analysis.initialization import initial_logits, loss_figures
-from noiseproof.analysis.landscape import Landscape, landscape_figures
-from noiseproof.analysis.predictions import prediction_figures
-from noiseproof.analysis.runs import NotARun, RunFolder, open_runs
+from noiseproof.analysis.runs import RunFolder, Runs, open_runs, seeds_of
 from noiseproof.core.progress import Progress
-from noiseproof.losses.gaussian import LN
 
-Runs = Mapping[str, RunFolder]
-Figures = Sequence[Figure | Missing]
-ROWS = 500  # of a map of features: t-SNE takes seconds for them, and dots stay apart
-LANDSCAPE = "landscape.csv"  # in a run's folder
-
-
-class Maker(NamedTuple):
-    names: tuple[str, ...]  # of the figures; one that ends in - begins them
-    make: Callable[[Runs], Figures]
-
-
-def start_figures(runs: Runs) -> Figures:
-    """What the runs' losses do to an untrained model, that of the first run where its data is within reach."""
-    run, found = next(iter(runs.values())), {}
-    for other in runs.values():
-        with suppress(NotARun):  # one of a method that has to be given
-            found[str(other.method.loss)] = other.method.loss
-    losses = [
-        loss for loss in found.values() if isinstance(loss, LN) or (loss.needs == {"logits"} and loss.independent_rows)
-    ]
-    if not losses:
-        needs = "a run whose loss is a function of logits alone, or `ln`"
-        return [
-            Missing(
-                "loss-weights",
-                "What weight each margin gets",
-                "curriculum paper, Figs. 2, 5-8",
-                needs,
-                "Before training",
-            )
-        ]
-    try:
-        logits, labels = initial_logits(run.task, run.method, run.settings, seed=run.seed)
-    except (ValueError, OSError):  # then simulated ones
-        return loss_figures(losses, run.num_classes)
-    return loss_figures(losses, run.num_classes, logits=logits, labels=labels)
-
-
-def feature_figures(runs: Runs) -> Figures:
-    """Maps of features of every run whose data and weights are within reach."""
-    maps, why = {}, ""
-    for name, run in runs.items():
-        try:
-            maps[name] = feature_map(run, rows=ROWS)
-        except (ValueError, OSError) as error:
-            why += f"{name}: {error} "
-    if maps:
-        return [feature_figure(maps)]
-    return [Missing("features", "Penultimate features, t-SNE", "SLN paper, Fig. 7", why.strip(), "After training")]
-
-
-def plane_figures(runs: Runs) -> Figures:
-    """Decision boundaries of the runs on points in the plane."""
-    tables = {}
-    for name, run in runs.items():
-        try:
-            if is_in_the_plane(run):
-                tables[name] = decision_boundary(run)
-        except (ValueError, OSError):
-            continue
-    return [boundary_figure(tables)]
-
-
-def kept_landscape_figures(runs: Runs) -> Figures:
-    """Landscapes that ``noiseproof analyze landscape`` has left in the runs' folders."""
-    found = {name: kept for name, run in runs.items() if (kept := kept_landscape(run)) is not None}
-    needs = "noiseproof analyze landscape RUN"
-    if found:
-        try:
-            return landscape_figures(found)
-        except ValueError as error:  # not made alike
-            needs = str(error).removeprefix("Expected ")
-    about = ("SLN paper, Fig. 2", needs, "After training")
-    return [
-        Missing("landscape-contour", "Loss around the trained model", *about),
-        Missing("landscape-surface", "Loss around the trained model as a surface", *about),
-    ]
-
-
-def keep_landscape(run: RunFolder, found: Landscape) -> Path:
-    """Write a landscape of ``run_landscape`` into the run's folder, where pages find it, with what made it."""
-    path = run.folder / LANDSCAPE
-    found.table().to_csv(path, index=False, lineterminator="\n")
-    return path
-
-
-def kept_landscape(run: RunFolder) -> Landscape | None:
-    """The landscape in a run's folder."""
-    import pandas as pd
-
-    path = run.folder / LANDSCAPE
-    if not path.is_file():
-        return None
-    try:
-        cells = pd.read_csv(path, dtype=str)  # str: read back exactly
-        ((seed, rows, criterion),) = cells[["seed", "rows", "criterion"]].drop_duplicates().to_numpy()
-        table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
-        points = torch.tensor(sorted(table["alpha"].unique()), dtype=torch.float64)
-        losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
-        made_by: dict[str, int | str] = {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)}
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
-        raise NotARun(f"Expected a landscape and what made it in {path}, got: {error!r}. {remedy}") from error
-    return Landscape(points, losses, made_by)
-
-
-MAKERS = (
-    Maker(("loss-weights", "average-error", "logit-bias", "ln-attenuation", "simplex"), start_figures),
-    Maker(
-        (
-            "accuracy-curves", "loss-curves", "false-labels", "margins", "sample-weights", "attention", "sgd-noise",
-            "label-correction", "kept-labels", "schedules", "residuals",
-        ),
-        dynamics_figures,
-    ),
-    Maker(
-        (
-            "dissection", "label-probability", "confusion", "reliability", "calibration", "annotators", "cost",
-            "sensitivity-",
-        ),
-        prediction_figures,
-    ),
-    Maker(("features",), feature_figures),
-    Maker(("boundary",), plane_figures),
-    Maker(("landscape-contour", "landscape-surface"), kept_landscape_figures),
+T = TypeVar("T")
+Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
+READABLE = "a run whose data and weights can be read"
+STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
+MODULES = (  # in the order of a page
+    "before.losses", "before.logistic_normal", "during.curves", "during.samples", "during.variants",
+    "after.predictions", "after.calibration", "after.cost", "after.features", "after.landscape",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Columns of a figure's data as marks; each value of ``color`` is a series that can be switched off.
+
+    Series whose ``y`` (or ``z``) is empty throughout are left out, so layers may use different columns of one table.
+    """
+
+    kind: Kind
+    x: str
+    y: str
+    color: str | None = None
+    z: str | None = None  # what heat, contour and surface show
+    low: str | None = None  # a band around y
+    high: str | None = None
+    dash: str | None = None  # a column; each value gets a line style
+    label: str | None = None  # name in the legend of a layer without color
+
+
+@dataclass(frozen=True, eq=False)  # tables do not compare
+class Figure:
+    """A table and how to draw it."""
+
+    name: str  # unique on a page: "loss-weights"
+    title: str
+    reading: str  # one sentence: what to look for
+    paper: str  # the figures it reproduces: "curriculum paper, Figs. 2, 5-8"
+    data: pd.DataFrame  # tidy: one row per mark
+    layers: tuple[Layer, ...]
+    x_label: str
+    y_label: str
+    panel: str | None = None  # a column; each value gets a panel
+    log_x: bool = False
+    log_y: bool = False
+    share_y: bool = True  # between panels
+    stack: bool = False  # bars or areas of one panel on top of each other
+    equal: bool = False  # one unit has the same length on both axes
+    stage: str = ""  # section of a page: "During training"
+
+
+@dataclass(frozen=True)
+class MissingFigure:
+    """A figure whose data was not recorded."""
+
+    name: str
+    title: str
+    paper: str
+    needs: str  # what records it: "noiseproof train --samples"
+    stage: str = ""
+
+
+class Needs(Exception):
+    """Raised by a figure's function when its data was not recorded; the message says what records it."""
+
+
+class Subjects(dict[str, T]):
+    """What figures are made of, by run; ``note`` is a sentence for the reader on runs that are left out."""
+
+    def __init__(self, subjects: Mapping[str, T], note: str = "") -> None:
+        super().__init__(subjects)
+        self.note = note
+
+
+@dataclass(frozen=True, eq=False)
+class FigureMaker(Generic[T]):
+    """A registered figure: called with its subject, it returns the figure, or None where there is nothing to show."""
+
+    make: Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]
+    subject: Callable[[Runs], T]  # what ``make`` takes, from runs
+    fields: dict[str, Any]  # of the figure; ``make`` may return some to replace
+
+    @property
+    def name(self) -> str:
+        return str(self.fields["name"])
+
+    def __call__(self, subject: T) -> Figure | MissingFigure | None:
+        try:
+            made = self.make(subject)
+        except Needs as needs:
+            return self.missing(str(needs))
+        if made is None:
+            return None
+        data, changes = made if isinstance(made, tuple) else (made, {})
+        drawn = Figure(**self.fields | changes, data=data)
+        return replace(drawn, reading=drawn.reading + getattr(subject, "note", ""))
+
+    def missing(self, needs: str) -> MissingFigure:
+        """The figure without its data."""
+        return MissingFigure(**{key: self.fields[key] for key in ("name", "title", "paper", "stage")}, needs=needs)
+
+
+def figure(
+    name: str, title: str, *layers: Layer, subject: Callable[[Runs], T], **fields: Any
+) -> Callable[[Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]], FigureMaker[T]]:
+    """Make a figure of a function that returns its table.
+
+    The function may return a pair of the table and fields of the figure that depend on it, None for no figure, or
+    raise :class:`Needs`.
+
+    Args:
+        name: unique among all figures; one that ends in ``-`` is the start of names that the function returns.
+        subject: computes the argument of the function from runs; figures with the same one share its result.
+        fields: of :class:`Figure`.
+    """
+
+    def register(make: Callable[[T], Any]) -> FigureMaker[T]:
+        stage = STAGES.get(make.__module__.removeprefix("noiseproof.analysis.").partition(".")[0], "")
+        options = {"name": name, "title": title, "layers": layers, "stage": stage, **fields}
+        Figure(**options, data=pd.DataFrame())  # refuses unknown fields
+        return FigureMaker(make, subject, options)
+
+    return register
+
+
+@cache
+def figure_makers() -> tuple[FigureMaker[Any], ...]:
+    """All registered figures, in the order of a page."""
+    modules = [import_module(f"noiseproof.analysis.{name}") for name in MODULES]
+    makers = [(module, value) for module in modules for value in vars(module).values()]
+    return tuple(m for module, m in makers if isinstance(m, FigureMaker) and m.make.__module__ == module.__name__)
 
 
 def collect(
     runs: Runs | Sequence[str | Path],
     *,
     only: Sequence[str] = (),
+    stage: str | None = None,
     data_dir: str | Path | None = None,
     progress: Progress | None = None,
-) -> list[Figure | Missing]:
-    """All figures of a set of runs, or ``only`` those of these names; what lacks its data says what records it.
+) -> list[Figure | MissingFigure]:
+    """All figures of a set of runs; a figure without data says what records it.
 
     Args:
-        runs: folders of runs, or what ``open_runs`` made of them.
-        progress: called with the next group of figures, how many groups are done, and how many there are.
+        runs: folders of runs, or the result of ``open_runs``.
+        only: names of figures.
+        stage: ``before``, ``during`` or ``after`` training, by default all of them.
+        progress: called with the name of the next figure, how many are done, and how many there are.
     """
     opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
     if not opened:
-        raise ValueError("Expected the folder of a run at least, got none.")
-    known = [name for maker in MAKERS for name in maker.names]
-    if strange := [name for name in only if not _is_named(name, known)]:
-        names = ", ".join(name + "…" * name.endswith("-") for name in known)
-        raise ValueError(f"Expected figures of {names}, got {', '.join(strange)}.")
-    makers = [maker for maker in MAKERS if not only or any(_is_named(name, maker.names) for name in only)]
-    found: list[Figure | Missing] = []
+        raise ValueError("Expected the folder of at least one run, got none.")
+    makers = figure_makers()
+    if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
+        names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
+        raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
+    makers = tuple(maker for maker in makers if not only or any(_matches(name, maker) for name in only))
+    makers = tuple(maker for maker in makers if stage is None or maker.fields["stage"] == STAGES[stage])
+    subjects: dict[Any, Any] = {}
+    figures: list[Figure | MissingFigure] = []
     for number, maker in enumerate(makers):
         if progress is not None:
-            progress(maker.names[0], number, len(makers))
-        found += [figure for figure in maker.make(opened) if not only or figure.name in only]
+            progress(maker.name, number, len(makers))
+        made = _make(maker, opened, subjects)
+        figures += [made] if made is not None and (not only or made.name in only) else []
     if progress is not None:
         progress("", len(makers), len(makers))
-    made = {figure.name for figure in found}
-    return found + [
-        Missing(name, name, "", "other runs: these have nothing for it") for name in only if name not in made
-    ]
+    absent = [name for name in only if name not in {made.name for made in figures}]
+    return figures + [MissingFigure(name, name, "", "other runs: these have no data for it") for name in absent]
 
 
-def _is_named(name: str, names: Sequence[str]) -> bool:
-    return name in names or any(known.endswith("-") and name.startswith(known) for known in names)
+def _matches(name: str, maker: FigureMaker[Any]) -> bool:
+    return name.startswith(maker.name) if maker.name.endswith("-") else name == maker.name
 
 
-def runs_table(runs: Runs) -> list[dict[str, Any]]:
-    """What stands at the top of a page about its runs."""
-    rows = []
-    for name, run in runs.items():
-        row: dict[str, Any] = {"run": name, "dataset": run.dataset, "noise": run.noise}
+def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> Figure | MissingFigure | None:
+    """A figure of ``runs``; ``subjects`` holds those computed so far, or why there is none."""
+    if maker.subject not in subjects:
         try:
-            row |= {"wrong labels": "unknown" if run.rate is None else f"{run.rate:.1%}"}
-        except ValueError:  # an earlier version's folder, without its labels
-            row |= {"wrong labels": "unknown"}
-        record = run.rows
-        row |= {"model": str(run.config.get("model", "")), "epochs": int(record["epoch"].max()), "seed": run.seed}
-        last = record.iloc[-1]
-        shown = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
-        row |= {words: f"{last[column]:.4f}" for column, words in shown.items() if column in record}
-        rows.append(row)
-    return rows
+            subjects[maker.subject] = maker.subject(runs)
+        except Needs as needs:
+            subjects[maker.subject] = needs
+    subject = subjects[maker.subject]
+    return maker.missing(str(subject)) if isinstance(subject, Needs) else maker(subject)
 
 
-def page_title(runs: Runs) -> str:
-    """What a page about these runs is called."""
-    where = " and ".join(dict.fromkeys(run.dataset for run in runs.values()))
-    return f"{next(iter(runs))} on {where}" if len(runs) == 1 else f"{len(runs)} runs on {where}"
+# Shared by figures
+
+
+def all_runs(runs: Runs) -> Runs:
+    """The subject of figures that show every run."""
+    return runs
+
+
+def first_seeds(runs: Runs) -> Subjects[RunFolder]:
+    """The subject of figures that show samples: of runs that differ only in their seed, the one with the smallest."""
+    groups = seeds_of(runs)
+    several = any(len(group) > 1 for group in groups.values())
+    first = {name: min(group, key=lambda run: run.seed) for name, group in groups.items()}
+    return Subjects(first, " Of several seeds only the smallest is shown." if several else "")
+
+
+def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subjects[T]:
+    """``make(run)`` of every run that has the data for it; the note names the others and what they lack.
+
+    If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
+    """
+    made, note = {}, ""
+    for name, run in runs.items():
+        try:
+            made[name] = make(run)
+        except (ValueError, OSError) as error:
+            note += f" Without {name}: {error}"
+    if needs and not made:
+        raise Needs(f"{needs}.{note}" if note else needs)
+    return Subjects(made, note)
+
+
+def stack(tables: Mapping[Any, pd.DataFrame], column: str = "method", *, needs: str = "") -> pd.DataFrame:
+    """Tables as one, with their names in ``column``; raises :class:`Needs` if there are none."""
+    if not tables:
+        raise Needs(needs)
+    table: pd.DataFrame = pd.concat(tables, names=[column]).reset_index(level=0).reset_index(drop=True)
+    return table
+
+
+def histogram(values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: NDArray[Any], name: str) -> pd.DataFrame:
+    """Counts and densities of the finite ``values`` (N,) in each group (N,) of rows.
+
+    Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples`` and ``density``,
+    whose integral is one in each group.
+
+    >>> table = histogram(np.array([0.1, 0.2, 0.7]), {"all": np.full(3, True)}, np.array([0.0, 0.5, 1.0]), "x")
+    >>> table[["x", "samples", "density"]].round(3).values.tolist()
+    [[0.25, 2.0, 1.333], [0.75, 1.0, 0.667]]
+    """
+    tables = []
+    middles, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+    for group, member in groups.items():
+        counts = np.histogram(values[member & np.isfinite(values)], edges)[0]
+        columns = {"labels": group, name: middles, "low": edges[:-1], "high": edges[1:], "samples": counts}
+        tables.append(pd.DataFrame(columns | {"density": counts / (max(1, counts.sum()) * widths)}))
+    return pd.concat(tables, ignore_index=True)

@@ -1,4 +1,4 @@
-"""A run's folder, opened again: its record, its samples, its labels, and, built anew, its task and its models."""
+"""Folders of runs: their records, samples and labels, and, rebuilt from them, their tasks and models."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -30,26 +31,23 @@ from noiseproof.train.loop import reopen
 from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Part = Literal["train", "validation", "test"]
 Which = Literal["last", "best"]
 Array = NDArray[Any]
 
-# What differs between seeds in run.json, or may: inputs are normalised by the rows that are not held out. The source
-# says how they were prepared else.
+# Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not held out. How else they
+# were prepared is in the source.
 OF_A_SEED = ("seed", "labels", "inputs", "input_shape", "augment", "normalise", "source")
-_NAME = re.compile(r"epoch-(\d+)\.safetensors")
+RIGHT, WRONG, ALL = "right", "wrong", "all"  # labels
 
 
 class NotARun(ValueError):
-    """A folder that is no run's, or lacks what was asked of it."""
+    """A folder that is not of a run, or lacks a part of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """What a run has left in ``folder``; everything is read, or built, when it is first asked for.
+    """The folder of a run; everything in it is read, or rebuilt, on first access.
 
     Nothing in a folder is executed: it holds JSON, CSV and safetensors, and names that are looked up in registries.
     """
@@ -57,13 +55,13 @@ class RunFolder:
     folder: Path
     config: dict[str, Any]  # run.json: name, method, dataset, noise, seed, classes and all settings
     data_dir: str | Path | None = None
-    own: dict[str, Any] = field(default_factory=dict)  # a task and a method that the folder cannot describe
+    given_parts: dict[str, Any] = field(default_factory=dict)  # a task and a method that the folder cannot describe
 
     # What was recorded
 
     @property
     def name(self) -> str:
-        """The method as it was asked for."""
+        """The method as it was specified."""
         return str(self.config.get("name", self.config["method"]))
 
     @property
@@ -80,8 +78,6 @@ class RunFolder:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        if "classes" not in self.config:
-            raise self._lacks("the names of its classes")
         return tuple(map(str, self.config["classes"]))
 
     @property
@@ -89,19 +85,17 @@ class RunFolder:
         return len(self.classes)
 
     def alike(self, *but: str) -> str:
-        """What the run shares with those that differ in their seed, and in the keys ``but`` of run.json, alone."""
+        """A key that is the same for runs that differ only in their seed and in the keys ``but`` of run.json."""
         same = {key: value for key, value in self.config.items() if key not in (*OF_A_SEED, *but)}
         source = self.config.get("source") or {}
         return repr((sorted(same.items()), [source.get(key) for key in ("spec", "paper", "augment")]))
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """record.csv: one row an epoch (docs/training.md says what the columns are)."""
-        import pandas as pd
-
+        """record.csv: one row per epoch (docs/training.md lists the columns)."""
         path = self.folder / "record.csv"
         if not path.is_file():
-            raise NotARun(f"Expected record.csv in {self.folder}, got none: not one epoch was finished. Resume it.")
+            raise NotARun(f"Expected record.csv in {self.folder}, got none: no epoch was finished. Resume it.")
         try:
             with path.open(encoding="utf-8", newline="") as file:  # pandas would round the last digit
                 rows = pd.DataFrame([{name: float(v) for name, v in row.items()} for row in csv.DictReader(file)])
@@ -113,19 +107,19 @@ class RunFolder:
     @cached_property
     def sample_epochs(self) -> tuple[int, ...]:
         """The epochs, counted from 1, whose samples were recorded; none without ``--samples``."""
-        found = [_NAME.fullmatch(path.name) for path in (self.folder / "samples").glob("*.safetensors")]
-        if not any(found):
-            return ()
-        # A run that goes on from an earlier checkpoint has files of epochs that it has yet to train again.
-        return tuple(sorted({int(match[1]) for match in found if match} & set(self.rows["epoch"].tolist())))
+        names = [path.stem.removeprefix("epoch-") for path in (self.folder / "samples").glob("epoch-*.safetensors")]
+        recorded = {int(name) for name in names if name.isdecimal()}
+        # A run that resumed from an earlier checkpoint has files of epochs that it has yet to train again.
+        return tuple(sorted(recorded & set(self.rows["epoch"].tolist()))) if recorded else ()
 
     def samples(self, epoch: int) -> dict[str, Array]:
-        """Of every training row in that epoch: ``margin``, ``prediction``, ``weight``, ``pull`` and, of NAL, ``trust``.
+        """``margin``, ``prediction``, ``weight``, ``pull`` and, with NAL, ``trust`` of all training rows in an epoch.
 
-        NaN, and −1 as the prediction, stand for rows that the epoch left out. Earlier versions wrote no ``pull``.
+        Rows that the epoch left out have NaN, and −1 as their prediction.
         """
         if epoch not in self.sample_epochs:
-            few = _few(self.sample_epochs)
+            epochs = self.sample_epochs
+            few = ", ".join(map(str, epochs if len(epochs) < 6 else (*epochs[:3], "…", epochs[-1])))
             known = f"has those of {few}" if few else "was trained without --samples"
             raise NotARun(f"Expected samples of epoch {epoch} in {self.folder}, but it {known}.")
         tensors = _read(self.folder / "samples" / f"epoch-{epoch:04d}.safetensors")
@@ -133,10 +127,8 @@ class RunFolder:
 
     @cached_property
     def labels(self) -> dict[str, Tensor]:
-        """``given``, ``clean`` (where it is known) and ``index`` of training rows; ``validation.given`` and so on."""
+        """``given``, ``clean`` (if known) and ``index`` of training rows; ``validation.given`` and so on."""
         path = self.folder / "labels.safetensors"
-        if not path.is_file():
-            raise self._lacks("its labels (labels.safetensors)")
         labels = {name: values.long() for name, values in _read(path).items()}
         if not {"given", "index"} <= labels.keys():
             raise NotARun(f"Expected labels in {path}, got {', '.join(labels) or 'nothing'}.")
@@ -144,17 +136,17 @@ class RunFolder:
 
     @property
     def given(self) -> Array:
-        """The labels that were trained on, (N,)."""
+        """The labels of the training rows, (N,)."""
         return self.labels["given"].numpy()
 
     @property
     def clean(self) -> Array | None:
-        """The true classes (N,), −1 for none of these; None where the truth is not known."""
+        """The true classes (N,), −1 for none of them; None if they are not known."""
         return self.labels["clean"].numpy() if "clean" in self.labels else None
 
     @property
     def is_flipped(self) -> NDArray[np.bool_] | None:
-        """Where the given label is wrong, (N,); None where the truth is not known."""
+        """Which given labels are wrong, (N,); None if the true classes are not known."""
         return None if self.clean is None else self.given != self.clean
 
     @property
@@ -162,7 +154,15 @@ class RunFolder:
         """The realised share of wrong labels."""
         return None if self.is_flipped is None else float(self.is_flipped.mean())
 
-    # What is built again
+    @property
+    def label_groups(self) -> dict[str, Array]:
+        """The training rows (N,) with wrong and with right labels; all of them if the true classes are not known."""
+        flipped = self.is_flipped
+        if flipped is None:
+            return {ALL: np.full(len(self.given), True)}
+        return {name: member for name, member in ((WRONG, flipped), (RIGHT, ~flipped)) if member.any()}
+
+    # What is rebuilt
 
     @cached_property
     def settings(self) -> Settings:
@@ -173,40 +173,40 @@ class RunFolder:
             model = without_weights(settings.model)
         except ValueError as error:
             raise NotARun(str(error)) from error
-        return replace(settings, model=model, compile=False)  # what is only looked at need not be compiled
+        return replace(settings, model=model, compile=False)  # not worth it for a single pass
 
     @cached_property
     def method(self) -> Method:
-        """The method, with its parameters as they were found."""
-        if "method" in self.own:
-            return self.own["method"]  # type: ignore[no-any-return]
+        """The method with all its parameters."""
+        if "method" in self.given_parts:
+            return self.given_parts["method"]  # type: ignore[no-any-return]
         try:
             return _method(str(self.config["method"]))
         except (ValueError, TypeError) as error:
             raise NotARun(
                 f"Expected a method of registered parts in {self.folder}, got {self.config['method']!r}: {error} "
-                "Give it: open_run(folder, method=…)."
+                "Pass it: open_run(folder, method=…)."
             ) from error
 
     @cached_property
     def task(self) -> Task:
-        """The data, with the labels that the folder holds."""
-        if "task" in self.own:
-            return self._checked(self.own["task"])
+        """The data, with the labels of the folder."""
+        if "task" in self.given_parts:
+            return self._checked(self.given_parts["task"])
         source = self.config.get("source") or {}
-        remedy = "Give it: open_run(folder, task=…)."
+        remedy = "Pass it: open_run(folder, task=…)."
         if not source.get("spec"):
-            raise NotARun(f"Expected the name of the data of {self.folder}, got data of somebody's own. {remedy}")
+            raise NotARun(f"Expected the name of the data of {self.folder}, got data without a name. {remedy}")
         if "clean" in self.labels and bool((self.labels["clean"] < 0).any()):
-            raise NotARun(f"Expected the dataset's own inputs in {self.folder}, got some from elsewhere. {remedy}")
+            raise NotARun(f"Expected only inputs of the dataset in {self.folder}, got some from elsewhere. {remedy}")
         data = get_dataset(str(source["spec"]), self.data_root)
-        held = self._part(data, "validation.") if "validation.given" in self.labels else None
+        validation = self._part(data, "validation.") if "validation.given" in self.labels else None
         options = {key: source[key] for key in ("paper", "augment", "data_dir") if key in source}
-        return self._checked(make_task(data, self._part(data, ""), held, noise=self.noise, **options))
+        return self._checked(make_task(data, self._part(data, ""), validation, noise=self.noise, **options))
 
     @property
     def data_root(self) -> str | Path | None:
-        """Where the dataset's files are; None for the usual place."""
+        """Where the dataset's files are; None for the default folder."""
         return self.data_dir or (self.config.get("source") or {}).get("data_dir")
 
     def _part(self, data: Dataset, part: str) -> NoisyData:
@@ -226,14 +226,14 @@ class RunFolder:
         return task
 
     def result(self, accelerator: str = "cpu") -> Result:
-        """The run as its last checkpoint has it, on that device: models, loss, strategies with what they remember."""
-        said = self.config.get("precision")
-        precision = next((short for short, name in PRECISIONS.items() if name == said), "32")
+        """The run as of its last checkpoint, on that device: models, loss and strategies with their state."""
+        recorded = self.config.get("precision")
+        precision = next((short for short, name in PRECISIONS.items() if name == recorded), "32")
         fabric = make_fabric(precision, accelerator=accelerator, devices=1)
         task, method, settings = self.task, self.method, self.settings
         try:
             return reopen(task, method, settings, seed=self.seed, fabric=fabric, folder=self.folder)
-        except (RuntimeError, KeyError, TypeError) as error:  # weights of other shapes, a state that lacks something
+        except (RuntimeError, KeyError, TypeError) as error:  # weights of other shapes, an incomplete state
             raise NotARun(f"Expected a checkpoint of this run in {self.folder}, got: {error}") from error
 
     @cached_property
@@ -243,21 +243,21 @@ class RunFolder:
     def models(self, which: Which = "last") -> list[nn.Module]:
         """The models that predict, on the CPU in evaluation mode: of the last checkpoint or of the best epoch.
 
-        Inputs go through ``task.normalise`` first; ``log_probs`` does so by itself.
+        Normalise inputs with ``task.normalise`` first; ``log_probs`` does so itself.
         """
         models = (self._result if which == "last" else self.result()).models
         if which == "best":
             path = self.folder / "best.safetensors"
             if not path.is_file():
-                raise NotARun(f"Expected {path}, got none: no rows were held out to choose an epoch by.")
+                raise NotARun(f"Expected {path}, got none: no rows were held out to choose an epoch.")
             tensors = _read(path)
             for m, model in enumerate(models):
-                own = f"models.{m}."
-                model.load_state_dict({k.removeprefix(own): v for k, v in tensors.items() if k.startswith(own)})
+                prefix = f"models.{m}."
+                model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         return [model.eval() for model in models]
 
     def inputs(self, part: Part) -> Inputs:
-        """The inputs of a part, as the dataset has them."""
+        """The inputs of a part, not normalised."""
         if part not in get_args(Part):
             raise ValueError(f"Expected a part of {', '.join(get_args(Part))}, got {part!r}.")
         rows = getattr(self.task, part)
@@ -266,11 +266,11 @@ class RunFolder:
         return rows.x  # type: ignore[no-any-return]
 
     def log_probs(self, part: Part = "test") -> Array:
-        """Logarithms of what the run predicts for each row of a part, not augmented: (N, K), averaged over models."""
+        """Log-probabilities (N, K) of the rows of a part, not augmented, averaged over models."""
         return predict_log_probs(self._result.run, self.inputs(part)).numpy()
 
-    def _lacks(self, what: str) -> NotARun:
-        return NotARun(f"Expected {what} in {self.folder}, got none: an earlier version trained it. Train it again.")
+
+Runs = Mapping[str, RunFolder]
 
 
 def open_run(
@@ -280,11 +280,11 @@ def open_run(
     task: Task | None = None,
     method: Method | None = None,
 ) -> RunFolder:
-    """Open what ``noiseproof train --out`` or ``train(out=…)`` has written, or one of ``RESULTS/runs/`` of a benchmark.
+    """Open a folder that ``noiseproof train --out``, ``train(out=…)`` or a benchmark (``RESULTS/runs/``) wrote.
 
     Args:
-        data_dir: where the dataset's files are, if not where they were.
-        task, method: what the folder cannot describe: data of your own, strategies that are not registered.
+        data_dir: where the dataset's files are, if they have moved.
+        task, method: what the folder cannot describe: your own data, strategies that are not registered.
 
     >>> import tempfile
     >>> from noiseproof.data import get_dataset
@@ -302,32 +302,32 @@ def open_run(
     path = Path(folder)
     file = path / "run.json"
     if not file.is_file():
-        what = "no such folder" if not path.exists() else "no run.json in it" if path.is_dir() else "a file"
-        raise NotARun(f"Expected the folder of a run, got {path}: {what}. `noiseproof train --out FOLDER` writes one.")
+        problem = "no such folder" if not path.exists() else "no run.json in it" if path.is_dir() else "a file"
+        raise NotARun(
+            f"Expected the folder of a run, got {path}: {problem}. `noiseproof train --out FOLDER` writes one."
+        )
     try:
         config = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise NotARun(f"Expected JSON in {file}, got: {error}.") from error
-    needed = {"method", "seed", "dataset", "noise"}
-    if not isinstance(config, dict) or not needed <= config.keys():
-        missing = sorted(needed - config.keys()) if isinstance(config, dict) else sorted(needed)
-        raise NotARun(f"Expected the description of a run in {file}, got none of {', '.join(missing)}.")
-    own = {name: value for name, value in (("task", task), ("method", method)) if value is not None}
-    return RunFolder(path, config, data_dir, own)
+    absent = {"method", "seed", "dataset", "noise"} - set(config if isinstance(config, dict) else ())
+    if absent:
+        raise NotARun(f"Expected the description of a run in {file}, got none of {', '.join(sorted(absent))}.")
+    parts = {name: part for name, part in (("task", task), ("method", method)) if part is not None}
+    return RunFolder(path, config, data_dir, parts)
 
 
 def open_runs(folders: Sequence[str | Path], **options: Any) -> dict[str, RunFolder]:
-    """Several runs, each by what tells it from the others: method, then noise, dataset, settings and seed as needed."""
+    """Several runs by name: their method, then noise, dataset, settings and seed as far as they differ."""
     runs = [open_run(folder, **options) for folder in folders]
     names = [run.name for run in runs]
     for key in ("noise", "dataset", *(f.name for f in fields(Settings)), "seed"):
         if len(set(names)) == len(names):
             break
         values = [run.config.get(key) for run in runs]
-        twice = {name for name in names if len({str(v) for n, v in zip(names, values, strict=True) if n == name}) > 1}
-        names = [
-            f"{name} · {key}={value}" if name in twice else name for name, value in zip(names, values, strict=True)
-        ]
+        pairs = list(zip(names, values, strict=True))
+        differ = {name for name in names if len({str(value) for other, value in pairs if other == name}) > 1}
+        names = [f"{name} · {key}={value}" if name in differ else name for name, value in pairs]
     count = Counter(names)
     names = [f"{name} · {run.folder}" if count[name] > 1 else name for name, run in zip(names, runs, strict=True)]
     return dict(zip(names, runs, strict=True))
@@ -347,5 +347,46 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise NotARun(f"Expected a safetensors file in {path}, got: {error}.") from error
 
 
-def _few(epochs: Sequence[int]) -> str:
-    return ", ".join(map(str, epochs if len(epochs) < 6 else (*epochs[:3], "…", epochs[-1])))
+# Several runs
+
+
+def seeds_of(runs: Runs) -> dict[str, list[RunFolder]]:
+    """Runs that differ only in their seed as groups, by their common name."""
+    groups: dict[str, tuple[str, list[RunFolder]]] = {}
+    for name, run in runs.items():
+        key = run.alike()
+        while any(run.seed == other.seed for other in groups.get(key, ("", []))[1]):
+            key += "'"  # they differ in something that run.json does not record
+        groups.setdefault(key, (name, []))[1].append(run)
+    short = Counter(_without_seed(name) for name, _ in groups.values())
+    named = {}
+    for name, group in groups.values():
+        if len(group) > 1 and short[_without_seed(name)] == 1:
+            name = _without_seed(name)
+        elif len(group) > 1:  # another group has the same name but for its seeds
+            name = re.sub(r"\bseed=\d+", f"seeds={','.join(str(run.seed) for run in group)}", name)
+        named[name] = group
+    return named
+
+
+def _without_seed(name: str) -> str:
+    return re.sub(r" · seed=\d+( · .*)?$", "", name)
+
+
+def runs_table(runs: Runs) -> list[dict[str, Any]]:
+    """The table of runs at the top of a page."""
+    rows = []
+    for name, run in runs.items():
+        row: dict[str, Any] = {"run": name, "dataset": run.dataset, "noise": run.noise}
+        row |= {"wrong labels": "unknown" if run.rate is None else f"{run.rate:.1%}"}
+        row |= {"model": str(run.config.get("model", "")), "epochs": int(run.rows["epoch"].max()), "seed": run.seed}
+        columns = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
+        last = run.rows.iloc[-1]
+        rows.append(row | {words: f"{last[column]:.4f}" for column, words in columns.items() if column in last})
+    return rows
+
+
+def page_title(runs: Runs) -> str:
+    """The title of a page about these runs."""
+    datasets = " and ".join(dict.fromkeys(run.dataset for run in runs.values()))
+    return f"{next(iter(runs))} on {datasets}" if len(runs) == 1 else f"{len(runs)} runs on {datasets}"

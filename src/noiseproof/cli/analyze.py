@@ -1,33 +1,28 @@
-"""`noiseproof analyze`: what a loss does before training, during it and after it."""
+"""`noiseproof analyze`: what a loss does before, during and after training."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import AsJson, DataDir, examples, plain, refusals, say, show, show_json
+from noiseproof.cli.show import AsJson, DataDir, count_progress, examples, plain, refusals, say, show, show_json
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from noiseproof.analysis.verdict import Probe, Verdict
-    from noiseproof.core.progress import Progress
+    from noiseproof.analysis.before.forecast import Forecast
+    from noiseproof.analysis.before.robustness import Robustness
+    from noiseproof.analysis.before.untrained import Probe
     from noiseproof.train import Settings, Task
 
-analyze_app = typer.Typer(help="See what a loss does: before training, during it, and after it.", no_args_is_help=True)
+analyze_app = typer.Typer(help="See what a loss does before, during and after training.", no_args_is_help=True)
 app.add_typer(analyze_app, name="analyze")
 
-Classes = Annotated[int | None, typer.Option(min=2, help="The number of classes; that of --data by default.")]
-Data = Annotated[str | None, typer.Option(help="A dataset of `noiseproof data list`, or your own: its labels count.")]
-Model = Annotated[str | None, typer.Option(help="A backbone, untrained, whose margins on --data count.")]
+Classes = Annotated[int | None, typer.Option(min=2, help="Number of classes, by default that of --data.")]
+Data = Annotated[str | None, typer.Option(help="Dataset: one of `noiseproof data list`, or your own.")]
+Model = Annotated[str | None, typer.Option(help="Backbone whose margins on --data, untrained, are used.")]
 Sigma = Annotated[float | None, typer.Option(help="Standard deviation of simulated logits, by default 1.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batches.")]
 
@@ -45,81 +40,71 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batch
 )
 @refusals()
 def analyze_loss(
-    losses: Annotated[str, typer.Option(help="Losses with commas between them: mae,gce:q=0.7,10*nce + mae.")],
+    losses: Annotated[str, typer.Option(help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.")],
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
-    noise: Annotated[str, typer.Option(help="Noise whose transition the asymmetric condition is tested for.")] = "none",
-    out: Annotated[str | None, typer.Option(help="A file to draw to: .html, .png, .pdf or .csv.")] = None,
+    noise: Annotated[
+        str, typer.Option(help="Noise model whose transition matrix the asymmetric condition is tested for.")
+    ] = "none",
+    out: Annotated[str | None, typer.Option(help="File to draw to: .html, .png, .pdf or .csv.")] = None,
     over: Annotated[
-        str | None, typer.Option(help="Two parameters (a,q) of a single loss to map its average error over.")
+        str | None, typer.Option(help="Two parameters (a,q) of a single loss: draw its average error over them.")
     ] = None,
     sigma: Sigma = None,
     seed: Seed = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw what losses do before training, and say which robustness condition each one meets.
+    """Draw what losses do before training, and test which robustness condition each one meets.
 
     Weights over the margins of an untrained network, the average error of the labelled logit, and the logit bias;
-    with --data, of a model and labels of your own.
+    with --data, for your own model and labels.
     """
-    from noiseproof.analysis.initialization import (
-        check_of_logits,
-        error_map_figure,
-        initial_logits,
-        loss_figures,
-        more_than_logits,
-        robustness,
-    )
-    from noiseproof.analysis.plots import save
+    from noiseproof.analysis.before.losses import Start, error_map_figure, loss_figures
+    from noiseproof.analysis.before.robustness import check_of_logits, robustness_of
+    from noiseproof.analysis.before.untrained import initial_logits
+    from noiseproof.analysis.page.files import save
     from noiseproof.core.grammar import split_specs
     from noiseproof.losses import get_loss
     from noiseproof.noise import get_noise
 
-    if over is not None and out is None:
-        raise ValueError("Expected --out, a file to draw the map of --over to, got none.")
-    if sigma is not None and out is None:
-        raise ValueError(f"Expected --out, a file to draw to, since --sigma {sigma:g} changes figures alone, got none.")
-    sigma = 1.0 if sigma is None else sigma
-    task, settings, K = _own(data, model, "none", classes, seed, data_dir)
-    specs = split_specs(losses)
+    specs, parameters = split_specs(losses), [name.strip() for name in over.split(",")] if over else []
+    if over is not None and (len(specs) != 1 or len(parameters) != 2):
+        raise ValueError(f"Expected one loss and two of its parameters for --over, got {losses} and {over}.")
+    if out is None and (over is not None or sigma is not None):
+        option = "the map of --over" if over is not None else f"figures, which alone depend on --sigma {sigma:g}"
+        raise ValueError(f"Expected --out, a file for {option}, got none.")
+    task, settings, K = _prepare(data, model, "none", classes, seed, data_dir)
     logits, labels = (None, None) if task is None else initial_logits(task, "ce", settings, seed=seed)
+    start = Start(specs, K, logits, labels, sigma=1.0 if sigma is None else sigma)
     transition = None if noise == "none" else get_noise(noise).transition(K)
-    made = {spec: get_loss(spec) for spec in specs}
-    left_out = {spec: why for spec, loss in made.items() if (why := more_than_logits(loss, K))}
-    if len(left_out) == len(made) and out is None:  # there is nothing to show
-        check_of_logits(made[specs[0]], K)
-    for spec, why in left_out.items():
+    tested, others = robustness_of({spec: get_loss(spec) for spec in specs}, K, transition)
+    if not tested and out is None:  # there is nothing to show
+        check_of_logits(get_loss(specs[0]), K)
+    for spec, why in others.items():
         say(f"not in the table, whose conditions are of one row's {K} logits alone: {spec}, which {why}")
-    found = {spec: robustness(loss, K, transition) for spec, loss in made.items() if spec not in left_out}
     if out is not None:
-        title = f"Before training, {K} classes"
-        figures = loss_figures(specs, K, logits=logits, labels=labels, sigma=sigma)
-        if over is not None:
-            names = [name.strip() for name in over.split(",")]
-            if len(specs) != 1 or len(names) != 2:
-                raise ValueError(f"Expected one loss and two of its parameters to map, got {losses} and {over}.")
-            figures.append(error_map_figure(specs[0], K, (names[0], names[1]), sigma=sigma))
-        for path in save(figures, out, **({"title": title} if out.endswith(".html") else {})):
+        maps = [error_map_figure(specs[0], K, (parameters[0], parameters[1]), sigma=start.sigma)] if parameters else []
+        for path in save(loss_figures(start) + maps, out, title=f"Before training, {K} classes"):
             say(f"wrote {path}")
     if as_json:
-        return show_json({spec: dataclasses.asdict(one) for spec, one in found.items()})
-    if not found:
-        return None
-    rows = [
-        (
-            spec,
-            "yes" if one.symmetric else "no",
-            plain(one.total),
-            plain(one.spread, ".2g"),
-            "" if one.largest_ratio is None else plain(one.largest_ratio, ".4g"),
-            *(() if transition is None else ("" if one.asymmetric is None else "yes" if one.asymmetric else "no",)),
-        )
-        for spec, one in found.items()
-    ]
-    condition = () if transition is None else (f"asymmetric for {noise}",)
-    return show(("loss", "symmetric", "Σ_y L", "its spread", "asymmetric up to r̃", *condition), rows)
+        return show_json({spec: dataclasses.asdict(result) for spec, result in tested.items()})
+    return _show_robustness(tested, None if transition is None else noise)
+
+
+def _show_robustness(tested: Mapping[str, Robustness], noise: str | None) -> None:
+    def yes(holds: bool | None) -> str:
+        return "" if holds is None else "yes" if holds else "no"
+
+    rows = []
+    for spec, result in tested.items():
+        ratio = "" if result.largest_ratio is None else plain(result.largest_ratio, ".4g")
+        cells = (spec, yes(result.symmetric), plain(result.total), plain(result.spread, ".2g"), ratio)
+        rows.append(cells if noise is None else (*cells, yes(result.asymmetric)))
+    columns = ("loss", "symmetric", "Σ_y L", "its spread", "asymmetric up to r̃")
+    if rows:
+        show(columns if noise is None else (*columns, f"asymmetric for {noise}"), rows)
 
 
 @analyze_app.command(
@@ -135,46 +120,44 @@ def analyze_loss(
 )
 @refusals()
 def analyze_fit(
-    loss: Annotated[str, typer.Option(help="A loss or a sum of losses: mae, gce:q=0.7, 10*nce + mae, …")],
+    loss: Annotated[str, typer.Option(help="Loss or sum of losses: mae, gce:q=0.7, 10*nce + mae, …")],
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
-    probe: Annotated[bool, typer.Option("--probe", help="Also train for --steps on --data, beside ce.")] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Also train for --steps on --data, and ce beside it.")] = False,
     steps: Annotated[int, typer.Option(min=2, help="Steps of --probe.")] = 200,
-    noise: Annotated[str, typer.Option(help="Noise to put on the labels of --data.")] = "none",
+    noise: Annotated[str, typer.Option(help="Noise model for the labels of --data.")] = "none",
     sigma: Sigma = None,
     seed: Seed = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say before training whether a loss learns, partly learns or underfits, and which loss to use instead."""
-    from noiseproof.analysis.initialization import initial_logits
-    from noiseproof.analysis.verdict import probe as run_probe
-    from noiseproof.analysis.verdict import verdict
+    """Forecast before training whether a loss learns, partly learns or underfits, and which loss to use instead."""
+    from noiseproof.analysis.before.forecast import forecast
+    from noiseproof.analysis.before.untrained import initial_logits
+    from noiseproof.analysis.before.untrained import probe as run_probe
     from noiseproof.core.margin import margin
     from noiseproof.losses import get_loss
     from noiseproof.losses.base import terms_of
 
     if sigma is not None and data is not None and all(term.kind == "margin" for _, term in terms_of(get_loss(loss))):
         raise ValueError(
-            f"Expected no --sigma beside --data for {loss}, which looks at margins alone: those of the model on {data} "
-            f"count, none are simulated. Leave out --sigma {sigma:g}, or give --classes instead of --data."
+            f"Expected no --sigma beside --data for {loss}, a function of margins: those of the model on {data} are "
+            f"used, none are simulated. Leave out --sigma {sigma:g}, or use --classes instead of --data."
         )
-    task, settings, K = _own(data, model, noise, classes, seed, data_dir)
-    margins: Tensor | None = None
-    if task is not None:
-        margins = margin(*initial_logits(task, "ce", settings, seed=seed))
-    elif probe:
-        raise ValueError("Expected --data to probe on, got none.")
-    found = verdict(loss, K, margins=margins, sigma=1.0 if sigma is None else sigma)
-    tried = run_probe(task, loss, settings, steps=steps, seed=seed) if probe and task is not None else None
+    task, settings, K = _prepare(data, model, noise, classes, seed, data_dir)
+    if task is None and probe:
+        raise ValueError("Expected --data for --probe, got none.")
+    margins = None if task is None else margin(*initial_logits(task, "ce", settings, seed=seed))
+    result = forecast(loss, K, margins=margins, sigma=1.0 if sigma is None else sigma)
+    probed = run_probe(task, loss, settings, steps=steps, seed=seed) if probe and task is not None else None
     if as_json:
-        extra = {} if tried is None else {"probe": dataclasses.asdict(tried) | {"pace": tried.pace}}
-        return show_json(dataclasses.asdict(found) | extra)
-    return _show_verdict(found, tried)
+        extra = {} if probed is None else {"probe": dataclasses.asdict(probed) | {"pace": probed.pace}}
+        return show_json(dataclasses.asdict(result) | extra)
+    return _show_forecast(result, probed)
 
 
-def _own(
+def _prepare(
     data: str | None, model: str | None, noise: str, classes: int | None, seed: int, data_dir: str | None
 ) -> tuple[Task | None, Settings, int]:
     """The task of a dataset, the settings of a model, and the number of classes."""
@@ -186,57 +169,52 @@ def _own(
         if classes is None:
             raise ValueError("Expected --classes or --data, got neither.")
         if model is not None or noise != "none":
-            raise ValueError(f"Expected --data for {'a model to look at' if model else '--noise'}, got none.")
+            raise ValueError(f"Expected --data for {'--model' if model else '--noise'}, got none.")
         return None, settings, classes
     task = prepare(get_dataset(data, data_dir), noise, seed=seed, data_dir=data_dir)
     if classes not in (None, task.train.num_classes):
-        raise ValueError(f"Expected --classes {task.train.num_classes}, which {data} has, got {classes}.")
+        raise ValueError(f"Expected --classes {task.train.num_classes}, the number of {data}, got {classes}.")
     return task, settings, task.train.num_classes
 
 
-def _show_verdict(found: Verdict, probe: Probe | None) -> None:
-    typer.echo(f"{found.loss} with {found.num_classes} classes {found.answer}: {found.reason}.\n")
+def _show_forecast(result: Forecast, probe: Probe | None) -> None:
+    typer.echo(f"{result.loss} with {result.num_classes} classes {result.answer}: {result.reason}.\n")
     rows = [
-        ("margin", plain(found.margin), "mean Δ of the labels before training (curriculum paper, Eq. 4)"),
-        ("weight", plain(found.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)"),
-        ("maximum", plain(found.maximum), "largest weight over all margins"),
-        ("start", plain(found.start), "weight over maximum"),
-        ("left behind", plain(found.left_behind), "weight of a margin that falls 3 below, over maximum"),
-        ("learnt", plain(found.learnt), "weight at Δ = 0, over maximum"),
-        ("slowness", plain(found.slowness), "time from there to Δ = 0, over cross entropy's"),
+        ("margin", plain(result.margin), "mean Δ of the labels before training (curriculum paper, Eq. 4)"),
+        ("weight", plain(result.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)"),
+        ("maximum", plain(result.maximum), "largest weight over all margins"),
+        ("start", plain(result.start), "weight over maximum"),
+        ("left behind", plain(result.left_behind), "weight of a margin that falls 3 below, over maximum"),
+        ("learnt", plain(result.learnt), "weight at Δ = 0, over maximum"),
+        ("slowness", plain(result.slowness), "time from there to Δ = 0, over cross entropy's"),
     ]
     show(("number", "value", "meaning"), rows)
-    if found.terms:
+    if result.terms:
         typer.echo()
         columns = ("term", "start", "left behind", "share at start", "share left behind", "share learnt")
-        cells = [
-            [f"{plain(term.factor)}*{term.loss}", *(plain(value, ".3g") for value in dataclasses.astuple(term)[2:])]
-            for term in found.terms
-        ]
-        show(columns, cells)
-    if found.answer != "learns":
+        numbers = [[plain(value, ".3g") for value in dataclasses.astuple(term)[2:]] for term in result.terms]
+        names = [f"{plain(term.factor)}*{term.loss}" for term in result.terms]
+        show(columns, [(name, *row) for name, row in zip(names, numbers, strict=True)])
+    if result.instead:
         typer.echo()
-        if not found.instead:
-            typer.echo("No calibrated loss does better: take another loss, such as gce.")
-        else:
-            show(
-                ("use instead", "verdict", "because it has"),
-                [(other.loss, other.answer, other.why) for other in found.instead],
-            )
+        alternatives = [(other.loss, other.answer, other.why) for other in result.instead]
+        show(("use instead", "forecast", "because it has"), alternatives)
+    elif result.answer != "learns":
+        typer.echo("\nNo calibrated loss does better: use another loss, such as gce.")
     if probe is not None:
         typer.echo()
         pairs = [(name, *getattr(probe, name)) for name in ("margin", "accuracy", "weight", "classes")]
         show(
             (f"{probe.steps} steps", "first tenth", "last tenth"),
-            [(n, plain(a, ".4g"), plain(b, ".4g")) for n, a, b in pairs],
+            [(name, plain(first, ".4g"), plain(last, ".4g")) for name, first, last in pairs],
         )
-        typer.echo(f"the margin rose by {probe.gain:.4g}, {probe.pace:.3g} times what cross entropy reached")
+        typer.echo(f"the margin rose by {probe.gain:.4g}, {probe.pace:.3g} times that of cross entropy")
 
 
-# What runs did
+# Trained runs
 
 RunFolders = Annotated[
-    list[str], typer.Argument(help="Folders of runs: what `noiseproof train --out` wrote.", metavar="RUN…")
+    list[str], typer.Argument(help="Folders of runs, as `noiseproof train --out` writes them.", metavar="RUN…")
 ]
 
 
@@ -252,39 +230,40 @@ RunFolders = Annotated[
 @refusals()
 def analyze_page(
     runs: RunFolders,
-    out: Annotated[str | None, typer.Option(help="The file to write, by default page.html, page.pdf, …")] = None,
+    out: Annotated[str | None, typer.Option(help="File to write, by default page.html, page.pdf, …")] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="html, pdf, png or csv, by default as --out ends; png and csv: many files."),
+        typer.Option(
+            "--format",
+            help="html, pdf, png or csv, by default the ending of --out; png and csv are one file per figure.",
+        ),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Names of figures with commas between them, by default all.")] = None,
+    only: Annotated[str | None, typer.Option(help="Names of figures separated by commas, by default all.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw everything that can be seen of runs: one page that needs no network, or figures for a paper.
+    """Draw all figures of runs: one page that needs no network, or figures for a paper.
 
-    The page has the runs' curves, margins, predictions and features beside each other; figures whose data was not
-    recorded say what records it. Loss landscapes are drawn once `noiseproof analyze landscape` has made them.
+    The page compares the curves, margins, predictions and features of the runs; figures whose data was not recorded
+    say what records it. Loss landscapes need `noiseproof analyze landscape` first.
     """
     from pathlib import Path
 
-    from noiseproof.analysis.figure import Missing
-    from noiseproof.analysis.figures import collect, page_title, runs_table
-    from noiseproof.analysis.plots import ENDINGS, save
-    from noiseproof.analysis.runs import open_runs
+    from noiseproof.analysis.figures import MissingFigure, collect
+    from noiseproof.analysis.page.files import ENDINGS, save
+    from noiseproof.analysis.runs import open_runs, page_title, runs_table
 
     path = Path(out or f"page.{form or 'html'}")
     if form is not None and f".{form}" not in ENDINGS:
         raise ValueError(f"Expected html, pdf, png or csv as format, got {form!r}.")
     if form is not None and path.suffix.lower() != f".{form}":
-        raise ValueError(f"Expected a file that ends in .{form}, as --format says, got {out}.")
+        raise ValueError(f"Expected a file that ends in .{form}, as of --format, got {out}.")
     opened = open_runs(runs, data_dir=data_dir)
     names = [name.strip() for name in only.split(",")] if only else []
-    with counting() as progress:
+    with count_progress() as progress:
         figures = collect(opened, only=names, progress=progress)
-    about = {"title": page_title(opened), "runs": runs_table(opened)} if path.suffix.lower() == ".html" else {}
-    written = save(figures, path, **about)
-    missing = {figure.name: figure.needs for figure in figures if isinstance(figure, Missing)}
+    written = save(figures, path, title=page_title(opened), runs=runs_table(opened))
+    missing = {figure.name: figure.needs for figure in figures if isinstance(figure, MissingFigure)}
     if as_json:
         return show_json(
             {"files": written, "figures": [f.name for f in figures if f.name not in missing], "missing": missing}
@@ -309,76 +288,51 @@ def analyze_page(
 def analyze_landscape(
     runs: RunFolders,
     points: Annotated[int, typer.Option(min=3, help="Points along each of the two directions, an odd number.")] = 21,
-    span: Annotated[float, typer.Option(help="How far to go each way; 1 changes each filter by its own length.")] = 1.0,
-    rows: Annotated[int, typer.Option(min=1, help="Training rows whose loss is averaged.")] = 1000,
+    span: Annotated[
+        float, typer.Option(help="Largest distance each way; 1 changes each filter by its own norm.")
+    ] = 1.0,
+    rows: Annotated[int, typer.Option(min=1, help="Training rows to average the loss over.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and the directions.")] = 0,
     out: Annotated[str | None, typer.Option(help="Also draw to this file: .html, .png, .pdf or .csv.")] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads, by default torch's choice.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Number of threads, by default that of torch.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the loss around trained models, and say how sharp their minima are.
+    """Compute the loss around trained models, and how sharp their minima are.
 
-    Each landscape is kept in its run's folder (landscape.csv, with its seed, rows and criterion), where `noiseproof
+    Each landscape is written to its run's folder (landscape.csv, with its seed, rows and criterion), where `noiseproof
     analyze page` finds it; a page compares landscapes of one seed only.
     """
     import torch
 
-    from noiseproof.analysis.figures import keep_landscape, page_title, runs_table
-    from noiseproof.analysis.landscape import RADIUS, landscape_figures, run_landscape
-    from noiseproof.analysis.plots import save
-    from noiseproof.analysis.runs import open_runs
+    from noiseproof.analysis.after.landscape import check_spacing, keep_landscape, landscape_figures, run_landscape
+    from noiseproof.analysis.page.files import save
+    from noiseproof.analysis.runs import open_runs, page_title, runs_table
 
     if precision not in ("32", "bf16"):
         raise ValueError(f"Expected 32 or bf16 as precision, got {precision!r}.")
-    if (apart := span / (points // 2)) > RADIUS * (1 + 1e-9):  # before minutes are spent on it
-        few = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller --span."
-        raise ValueError(f"Expected points at most {RADIUS:g} apart, to tell how sharp it is, got {apart:g}. {few}")
+    check_spacing(points, span)  # before minutes are spent on it
     if threads:
         torch.set_num_threads(threads)
     opened = open_runs(runs, data_dir=data_dir)
-    found, kept = {}, {}
+    landscapes, files = {}, {}
     for name, run in opened.items():
-        with counting(name) as progress:
-            found[name] = run_landscape(
+        with count_progress(name) as progress:
+            landscapes[name] = run_landscape(
                 run, rows=rows, seed=seed, accelerator=accelerator, points=points, span=span,
                 precision=torch.bfloat16 if precision == "bf16" else None, progress=progress,
             )  # fmt: skip
-        kept[name] = keep_landscape(run, found[name])
+        files[name] = keep_landscape(run, landscapes[name])
     if out is not None:
-        about = {"title": page_title(opened), "runs": runs_table(opened)} if out.endswith(".html") else {}
-        for path in save(landscape_figures(found), out, **about):
+        for path in save(landscape_figures(landscapes), out, title=page_title(opened), runs=runs_table(opened)):
             say(f"wrote {path}")
+    numbers = {
+        name: {"loss": around.centre, "sharpness": around.sharpness(), "curvature": around.curvature}
+        for name, around in landscapes.items()
+    }
     if as_json:
-        return show_json({
-            name: {"loss": one.centre, "sharpness": one.sharpness(), "curvature": one.curvature, "file": kept[name]}
-            for name, one in found.items()
-        })  # fmt: skip
-    cells = [
-        (n, plain(o.centre, ".4g"), plain(o.sharpness(), ".4g"), plain(o.curvature, ".4g")) for n, o in found.items()
-    ]
+        return show_json({name: of_run | {"file": files[name]} for name, of_run in numbers.items()})
+    cells = [(name, *(plain(value, ".4g") for value in of_run.values())) for name, of_run in numbers.items()]
     return show(("run", "loss", "sharpness", "curvature"), cells)
-
-
-@contextmanager
-def counting(label: str = "") -> Iterator[Progress]:
-    """Says how much is done: a bar on a terminal, else a line now and then."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True)) as bars:
-            bar = bars.add_task(label)
-            yield lambda stage, done, total: bars.update(bar, completed=done, total=total, description=label or stage)
-        return
-    said = time.monotonic()
-
-    def line(stage: str, done: int, total: int | None) -> None:
-        nonlocal said
-        if (now := time.monotonic()) - said > 5:
-            said = now
-            typer.echo(f"{label or stage} {done}/{total}", err=True)
-
-    yield line

@@ -94,6 +94,24 @@ def bars(*columns: ProgressColumn) -> Iterator[StageProgress]:
 
 
 @contextmanager
+def count_progress(label: str = "") -> Iterator[StageProgress]:
+    """Shows how much is done: a bar on a terminal, else a line every five seconds."""
+    if sys.stderr.isatty():
+        with bars() as move:
+            yield lambda stage, done, total: move(label or "figures", done, total)
+        return
+    shown = time.monotonic()
+
+    def line(stage: str, done: int, total: int | None) -> None:
+        nonlocal shown
+        if (now := time.monotonic()) - shown > 5:
+            shown = now
+            typer.echo(f"{label or stage} {done}/{total}", err=True)
+
+    yield line
+
+
+@contextmanager
 def training_progress(epochs: int, shown: bool) -> Iterator[Progress | None]:
     """Says how far a training is: a bar with the time that is left on a terminal, else a line now and then."""
     if not shown:

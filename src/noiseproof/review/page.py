@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from noiseproof.analysis.shell import pack, render
+from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import SOURCES, open_rows
 from noiseproof.review.queue import Issues, rounded

@@ -1,6 +1,6 @@
-"""Whether the verdict before training agrees with what the papers trained: thresholds, and cells they were not set on.
+"""How often the forecast before training agrees with published results: thresholds, and cells they were not set on.
 
-    python benchmarks/verdict.py
+    python benchmarks/forecast.py
 
 A cell's outcome is its accuracy without added noise over that of cross entropy beside it: from 0.9 it learns, from 0.5
 partly, else it underfits. Thresholds are the geometric means of the two neighbours that they must keep apart among the
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from timing import write_rows
 
-from noiseproof.analysis.verdict import LEARNS, PARTLY, SLOW, Answer, Verdict, verdict
+from noiseproof.analysis.before.forecast import LEARNS, PARTLY, SLOW, Answer, Forecast, forecast
 from noiseproof.bench.tables import load_table
 from noiseproof.data import NoisyData
 from noiseproof.losses import Loss
@@ -35,15 +35,15 @@ CLASSES = {"cifar10": 10, "fashion-mnist": 10, "cifar100": 100, "webvision": 100
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A published cell, what came of it, and what the verdict says."""
+class Cell:
+    """A published cell, its outcome, and the forecast for its loss."""
 
     table: str
     block: str
     row: str
     accuracy: float
     share: float  # of cross entropy's accuracy
-    found: Verdict
+    forecast: Forecast
 
     @property
     def outcome(self) -> Answer:
@@ -51,7 +51,7 @@ class Judged:
 
 
 def loss_of(method: str, dataset: str, num_classes: int) -> Loss:
-    """The loss that a table's method trains with on this dataset."""
+    """The loss of a table's method on this dataset."""
     labels = torch.arange(num_classes)
     data = NoisyData(
         x=torch.zeros(num_classes, 1), given=labels, classes=tuple(map(str, labels.tolist())), index=labels
@@ -60,42 +60,42 @@ def loss_of(method: str, dataset: str, num_classes: int) -> Loss:
 
 
 @cache
-def _verdict(spec: str, num_classes: int) -> Verdict:
-    return verdict(spec, num_classes, alternatives=False)
+def _forecast(spec: str, num_classes: int) -> Forecast:
+    return forecast(spec, num_classes, alternatives=False)
 
 
-def judged(table: str, column: str) -> list[Judged]:
-    """The cells of a table's column; where it has none of that name, of all columns, each a number of classes."""
-    cells = [cell for cell in load_table(table).cells if not column or cell.column == column]
+def read_cells(table: str, column: str) -> list[Cell]:
+    """The cells of a table's column; with an empty name of all columns, each of which is a number of classes."""
+    published = [cell for cell in load_table(table).cells if not column or cell.column == column]
     reference: dict[Any, float] = {}
-    for cell in cells:
+    for cell in published:
         if cell.row.rstrip(" ‡") == "CE":
             reference |= dict.fromkeys([(cell.block, cell.column), cell.column], cell.published.mean)
-    found = []
-    for cell in cells:
+    cells = []
+    for cell in published:
         classes = CLASSES[cell.what["dataset"]] if column else int(cell.column.split()[0])
         loss = loss_of(cell.what["method"], cell.what["dataset"], classes)
         share = cell.published.mean / reference.get((cell.block, cell.column), reference[cell.column])
         block = cell.block or f"WebVision, {classes} classes"
-        found.append(Judged(table, block, cell.row, cell.published.mean, share, _verdict(str(loss), classes)))
-    return found
+        cells.append(Cell(table, block, cell.row, cell.published.mean, share, _forecast(str(loss), classes)))
+    return cells
 
 
-def thresholds(cells: list[Judged]) -> tuple[float, float, float]:
-    """What LEARNS, PARTLY and SLOW must be: between the nearest cells of different outcomes."""
-    fast = [cell for cell in cells if cell.found.slowness <= SLOW]
+def thresholds(cells: list[Cell]) -> tuple[float, float, float]:
+    """LEARNS, PARTLY and SLOW: between the nearest cells with different outcomes."""
+    fast = [cell for cell in cells if cell.forecast.slowness <= SLOW]
     behind = {
-        answer: [c.found.left_behind for c in fast if c.outcome == answer]
+        answer: [c.forecast.left_behind for c in fast if c.outcome == answer]
         for answer in ("learns", "partly", "underfits")
     }
-    slow = [cell.found.slowness for cell in cells if cell.found.slowness > SLOW]
+    slow = [cell.forecast.slowness for cell in cells if cell.forecast.slowness > SLOW]
     learns = math.sqrt(min(behind["learns"]) * max(behind["partly"]))
     partly = math.sqrt(min(behind["partly"]) * max(behind["underfits"]))
-    return learns, partly, math.sqrt(max(cell.found.slowness for cell in fast) * min(slow))
+    return learns, partly, math.sqrt(max(cell.forecast.slowness for cell in fast) * min(slow))
 
 
 def by_one_number(rows: list[dict[str, Any]], number: str) -> dict[str, int]:
-    """How many cells of each table one number gets right, by the two thresholds that suit the tables set on best."""
+    """The number of cells of each table that one number gets right, with its best thresholds on the tables SET_ON."""
     of_set = [row for row in rows if row["set_on"]]
     values = sorted({row[number] for row in of_set})
     cuts = [0.0, *(math.sqrt(low * high) for low, high in pairwise(values)), math.inf]
@@ -116,29 +116,29 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     for tables in (SET_ON, HELD_OUT):
-        cells = [cell for table, column in tables.items() for cell in judged(table, column)]
+        cells = [cell for table, column in tables.items() for cell in read_cells(table, column)]
         if tables is SET_ON:
             print("thresholds: LEARNS {:.4f}, PARTLY {:.4f}, SLOW {:.0f}".format(*thresholds(cells)))
             print(f"in use:     LEARNS {LEARNS:.4f}, PARTLY {PARTLY:.4f}, SLOW {SLOW:.0f}")
         for cell in cells:
             rows.append({
                 "table": cell.table, "set_on": tables is SET_ON, "block": cell.block, "row": cell.row,
-                "loss": cell.found.loss, "classes": cell.found.num_classes, "accuracy": cell.accuracy,
-                "share_of_ce": round(cell.share, 3), "outcome": cell.outcome, "verdict": cell.found.answer,
-                **{name: float(f"{getattr(cell.found, name):.4g}") for name in NUMBERS},
+                "loss": cell.forecast.loss, "classes": cell.forecast.num_classes, "accuracy": cell.accuracy,
+                "share_of_ce": round(cell.share, 3), "outcome": cell.outcome, "forecast": cell.forecast.answer,
+                **{name: float(f"{getattr(cell.forecast, name):.4g}") for name in NUMBERS},
             })  # fmt: skip
         for table in tables:
             of_table = [cell for cell in cells if cell.table == table]
-            agree = Counter(cell.outcome == cell.found.answer for cell in of_table)[True]
+            agree = Counter(cell.outcome == cell.forecast.answer for cell in of_table)[True]
             learn = Counter(cell.outcome == "learns" for cell in of_table)[True]
             held_out = "" if tables is SET_ON else ", held out"
             print(f"{table}: {agree} of {len(of_table)} agree{held_out}; {learn} learn")
             for cell in of_table:
-                if cell.outcome != cell.found.answer:
-                    print(f"  {cell.block}, {cell.row}: {cell.share:.2f} of CE, {cell.found.answer}")
+                if cell.outcome != cell.forecast.answer:
+                    print(f"  {cell.block}, {cell.row}: {cell.share:.2f} of CE, {cell.forecast.answer}")
     for number in ("weight", "start"):
         print(f"by {number} alone: {by_one_number(rows, number)} agree")
-    write_rows(Path(__file__).parent / "results" / "verdict.json", rows)
+    write_rows(Path(__file__).parent / "results" / "forecast.json", rows)
 
 
 if __name__ == "__main__":

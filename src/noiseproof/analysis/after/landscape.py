@@ -1,24 +1,27 @@
 """The loss around a trained model: filter-normalised landscapes (Li et al. 2018; SLN paper, Fig. 2), their sharpness.
 
-A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂. The directions are random, each filter of
-them as long as the model's own filter, so that models whose weights differ in scale can be compared: at distance 1 the
-change of a filter is as large as the filter.
+A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂. The directions are random, and each filter
+of them has the norm of the model's filter, so that models whose weights differ in scale can be compared: at distance 1
+the change of a filter is as large as the filter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from noiseproof.analysis.figure import Figure, Layer
-from noiseproof.analysis.predictions import stacked
+from noiseproof.analysis.figures import Figure, Layer, Needs, Subjects, figure, stack
+from noiseproof.analysis.runs import NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.core.progress import Progress
@@ -26,24 +29,20 @@ from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses.engine import wide
 from noiseproof.strategies.sweeps import evaluating
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from noiseproof.analysis.runs import RunFolder
-
 Direction = dict[str, Tensor]  # by parameter
-Criterion = Callable[[Any, Tensor], Tensor]  # a model's answer and labels to losses (B,)
+Criterion = Callable[[Any, Tensor], Tensor]  # a model's output and labels to losses (B,)
 
-BATCH = {"cpu": 256}  # rows that fit a CPU's cache; elsewhere as many as keep a GPU busy
-RADIUS = 0.25  # within which it is said how sharp a minimum is
-CUT = 10.0  # where figures cut the loss off, as the contours of Li et al.'s code: far out it grows without bound
+BATCH = {"cpu": 256}  # rows that fit the cache of a CPU; a GPU needs more to be busy
+RADIUS = 0.25  # of the sharpness of a minimum
+CUT = 10.0  # of losses in figures, as in the contours of Li et al.'s code: far out they grow without bound
+FILE = "landscape.csv"  # in the folder of a run
 
 
 def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direction:
     """A random direction in which ‖d_f‖ = ‖θ_f‖ for each filter f: d_f ← d_f/‖d_f‖ · ‖θ_f‖ (Li et al. 2018, section 4).
 
     A filter is one output of a convolution or of a linear layer. Parameters with less than two dimensions, which are
-    biases and those of batch normalisation, do not move. ``generator`` is one of the CPU, on every device.
+    biases and those of batch normalisation, do not move. ``generator`` is on the CPU, whatever the model's device.
     """
     direction = {}
     for name, weight in model.named_parameters():
@@ -58,17 +57,17 @@ def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direc
 
 
 def _layout(weight: Tensor) -> torch.memory_format:
-    """Convolutions of a GPU's tensor cores want the channels last."""
+    """Channels last for convolutions on a GPU: its tensor cores need it."""
     return torch.channels_last if weight.is_cuda and weight.dim() == 4 else torch.contiguous_format
 
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Mean losses around a model; the one in the middle is the model's own."""
+    """Mean losses around a model, which is the point in the middle."""
 
     points: Tensor  # (P,): coordinates along each direction, from −span to span
     losses: Tensor  # (P, P) float64: at θ + points[i]·d₁ + points[j]·d₂
-    made_by: dict[str, int | str] = field(default_factory=dict)  # of a run: ``seed``, ``rows`` and ``criterion``
+    made_by: dict[str, int | str] = field(default_factory=dict)  # ``seed``, ``rows`` and ``criterion`` of a run
 
     @property
     def centre(self) -> float:
@@ -79,7 +78,7 @@ class Landscape:
     def sharpness(self, radius: float = RADIUS) -> float:
         """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)), over the points of the grid.
 
-        The relative rise of Keskar et al. (2017), who maximise it over a box around the weights: numbers differ.
+        The relative rise of Keskar et al. (2017), who maximise it over a box around the weights: the numbers differ.
         """
         check_number("radius", radius, "(0, inf)", 0)
         distance = torch.hypot(self.points[:, None], self.points[None, :])
@@ -98,9 +97,7 @@ class Landscape:
         return float(around - 4 * self.centre) / (2 * step**2)
 
     def table(self) -> pd.DataFrame:
-        """One row a point: ``alpha``, ``beta``, ``loss``, and what made it, the same in every row."""
-        import pandas as pd
-
+        """One row per point: ``alpha``, ``beta``, ``loss`` and, the same in all rows, ``made_by``."""
         alpha, beta = torch.meshgrid(self.points, self.points, indexing="ij")
         columns = {"alpha": alpha, "beta": beta, "loss": self.losses}
         table = pd.DataFrame({name: values.flatten().cpu().numpy() for name, values in columns.items()})
@@ -130,18 +127,18 @@ def landscape(
 ) -> Landscape:
     """The mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points`` weights around its own.
 
-    Everything happens on the model's device, where the rows stay. The model is in evaluation mode and is not changed:
-    each point is computed with weights of its own.
+    Everything is computed on the model's device, in evaluation mode. The model is not changed: each point has its own
+    copy of the weights.
 
     Args:
         x: inputs as the model takes them, normalised, (N, …).
-        generator: of the CPU; the same seed gives the same directions on every device.
-        criterion: a model's answer and labels to the losses of the rows.
-        points: how many along each direction, an odd number: the model itself is the middle.
-        span: the directions are followed from −span to span.
+        generator: on the CPU; the same seed gives the same directions on every device.
+        criterion: from a model's output and labels to the losses of the rows.
+        points: along each direction, an odd number: the model itself is the middle.
+        span: of the coordinates, from −span to span.
         batch_size: rows of a forward pass; by default 256 on a CPU, 2048 elsewhere.
-        precision: compute in ``torch.bfloat16``, say, where it is supported.
-        directions: use these in place of random ones.
+        precision: of autocast, such as ``torch.bfloat16``.
+        directions: by default random ones.
         progress: called after each point.
     """
     if check_count("points", points, 3) % 2 == 0:
@@ -169,12 +166,21 @@ def landscape(
         for i, alpha in enumerate(steps.tolist()):
             row = {name: torch.add(w, first[name], alpha=alpha) for name, w in weights.items()}
             for j, beta in enumerate(steps.tolist()):
-                here = {name: torch.add(w, second[name], alpha=beta) for name, w in row.items()}
+                moved = {name: torch.add(w, second[name], alpha=beta) for name, w in row.items()}
                 for inputs, labels in batches:
-                    losses[i, j] += criterion(functional_call(model, here, (inputs,)), labels).double().sum()
+                    losses[i, j] += criterion(functional_call(model, moved, (inputs,)), labels).double().sum()
                 if progress is not None:
                     progress("landscape", i * points + j + 1, points**2)
     return Landscape(steps, (losses / len(y)).cpu())
+
+
+def check_spacing(points: int, span: float) -> None:
+    """Refuse a grid whose points are too far apart for the sharpness."""
+    if (spacing := span / (points // 2)) > RADIUS * (1 + 1e-9):
+        remedy = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller --span."
+        raise ValueError(
+            f"Expected points at most {RADIUS:g} apart, to compute the sharpness, got {spacing:g}. {remedy}"
+        )
 
 
 def run_landscape(
@@ -190,9 +196,9 @@ def run_landscape(
     precision: torch.dtype | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
-    """The landscape of a run's (first) model over given training labels: cross entropy, or the ``own`` loss of the run.
+    """The landscape of a run's (first) model over given training labels: of cross entropy, or of its ``own`` loss.
 
-    ``rows`` training rows, as the model evaluates them, are drawn with ``seed``, and so are the directions.
+    ``rows`` training rows, not augmented, and the directions are drawn with ``seed``.
     """
     if loss not in ("ce", "own"):
         raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
@@ -204,8 +210,8 @@ def run_landscape(
         out = Output._make(v if v is None else v.to(state.dtype) for v in out)
         return own(out, target) if loss == "own" else cross_entropy(own.scores(out), target)
 
-    with evaluating([own]):  # one that draws its scores draws the same ones at every point
-        found = landscape(
+    with evaluating([own]):  # a loss that samples its scores uses the same samples at every point
+        around = landscape(
             result.models[0],
             state.fetch(run.inputs("train"), chosen, state.normalise),
             run.labels["given"][chosen],
@@ -217,53 +223,105 @@ def run_landscape(
             precision=precision,
             progress=progress,
         )
-    return replace(found, made_by={"seed": seed, "rows": len(chosen), "criterion": loss})
+    return replace(around, made_by={"seed": seed, "rows": len(chosen), "criterion": loss})
 
 
-def landscape_figures(landscapes: Mapping[str, Landscape]) -> tuple[Figure, Figure]:
-    """Contours and surfaces of landscapes, by name, on one scale (SLN paper, Fig. 2); other seeds are not compared."""
-    if not landscapes:
-        raise ValueError("Expected a landscape at least, got none.")
-    made = {name: [found.made_by.get(key) for key in ("seed", "criterion")] for name, found in landscapes.items()}
-    first = next(iter(made.values()))
-    if any(other != first for other in made.values()):
-        got = "; ".join(f"{name} of seed {seed} and criterion {criterion}" for name, (seed, criterion) in made.items())
+# Landscapes in the folders of runs
+
+
+def keep_landscape(run: RunFolder, around: Landscape) -> Path:
+    """Write a landscape into the folder of its run, where :func:`collect` finds it."""
+    path = run.folder / FILE
+    around.table().to_csv(path, index=False, lineterminator="\n")
+    return path
+
+
+def kept_landscape(run: RunFolder) -> Landscape | None:
+    """The landscape in the folder of a run."""
+    path = run.folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        cells = pd.read_csv(path, dtype=str)  # str: numbers are read exactly
+        ((seed, rows, criterion),) = cells[["seed", "rows", "criterion"]].drop_duplicates().to_numpy()
+        table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
+        points = torch.tensor(sorted(table["alpha"].unique()), dtype=torch.float64)
+        losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
+        return Landscape(points, losses, {"seed": int(seed), "rows": int(rows), "criterion": str(criterion)})
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
+        raise NotARun(
+            f"Expected a landscape with its seed and criterion in {path}, got: {error!r}. {remedy}"
+        ) from error
+
+
+def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[Landscape]:
+    """Landscapes, refused unless they have the same directions and criterion, with their sharpness as a note."""
+    made = {name: [around.made_by.get(key) for key in ("seed", "criterion")] for name, around in landscapes.items()}
+    seeds, criteria = ({str(pair[n]) for pair in made.values()} for n in range(2))
+    if len(seeds) > 1 or len(criteria) > 1:
+        each = "; ".join(f"{name} of seed {seed} and criterion {criterion}" for name, (seed, criterion) in made.items())
         raise ValueError(
-            f"Expected landscapes of one seed and criterion, to compare them, got {got}. "
+            f"Expected landscapes of one seed and criterion, to compare them, got {each}. "
             "Make them together: `noiseproof analyze landscape RUN RUN`."
         )
-    tables = {}
-    radius = max(RADIUS, *(float(found.points.diff().max()) for found in landscapes.values()))
-    for name, found in landscapes.items():
-        table = found.table()
-        tables[name] = table.assign(shown=table["loss"].clip(upper=max(CUT, found.centre)))
-    data = stacked(tables)
-    each = ", ".join(f"{name} {found.sharpness(radius):.3g}" for name, found in landscapes.items())
-    numbers = f"Sharpness within {radius:g}: {each}."
-    if first[0] is not None:
-        numbers += f" Rows and directions by seed {first[0]}."
-    labels = ("along the first direction", "along the second direction")
-    shared = {"panel": "method", "equal": True, "stage": "After training"}
-    contour = Figure(
-        "landscape-contour",
-        "Loss around the trained model",
-        "Lines close together are a sharp minimum, wide plains a flat one; one unit changes each filter by its own "
-        f"length, losses above {CUT:g} are cut off. {numbers}",
-        "SLN paper, Fig. 2",
-        data,
-        (Layer("contour", "alpha", "beta", z="shown", label="loss"),),
-        *labels,
-        **shared,  # type: ignore[arg-type]
-    )
-    surface = Figure(
-        "landscape-surface",
-        "Loss around the trained model as a surface",
-        f"The steeper the bowl, the sharper the minimum; all surfaces have one scale. {numbers}",
-        "SLN paper, Fig. 2",
-        data,
-        (Layer("surface", "alpha", "beta", z="shown", label="loss"),),
-        *labels,
-        panel="method",
-        stage="After training",
-    )
-    return contour, surface
+    radius = max(RADIUS, *(float(around.points.diff().max()) for around in landscapes.values()))
+    sharpness = ", ".join(f"{name} {around.sharpness(radius):.3g}" for name, around in landscapes.items())
+    seed = "" if seeds == {"None"} else f" Rows and directions by seed {seeds.pop()}."
+    return Subjects(landscapes, f" Sharpness within {radius:g}: {sharpness}.{seed}")
+
+
+def kept_landscapes(runs: Runs) -> Subjects[Landscape]:
+    """The landscapes that ``noiseproof analyze landscape`` wrote, by run."""
+    kept = {name: around for name, run in runs.items() if (around := kept_landscape(run)) is not None}
+    if not kept:
+        raise Needs("noiseproof analyze landscape RUN")
+    try:
+        return comparable(kept)
+    except ValueError as error:
+        raise Needs(str(error).removeprefix("Expected ")) from error
+
+
+def landscape_figures(landscapes: Mapping[str, Landscape]) -> list[Figure]:
+    """Contours and surfaces of landscapes, by name (SLN paper, Fig. 2)."""
+    made = [maker(comparable(landscapes)) for maker in (contour_figure, surface_figure)]
+    return [drawn for drawn in made if isinstance(drawn, Figure)]
+
+
+@figure(
+    "landscape-contour",
+    "Loss around the trained model",
+    Layer("contour", "alpha", "beta", z="shown", label="loss"),
+    subject=kept_landscapes,
+    reading="Lines close together are a sharp minimum, wide plains a flat one; one unit changes each filter by its "
+    f"own norm, losses above {CUT:g} are cut off.",
+    paper="SLN paper, Fig. 2",
+    x_label="along the first direction",
+    y_label="along the second direction",
+    panel="method",
+    equal=True,
+)
+def contour_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
+    return _table(landscapes)
+
+
+@figure(
+    "landscape-surface",
+    "Loss around the trained model as a surface",
+    Layer("surface", "alpha", "beta", z="shown", label="loss"),
+    subject=kept_landscapes,
+    reading="The steeper the bowl, the sharper the minimum; all surfaces have one scale.",
+    paper="SLN paper, Fig. 2",
+    x_label="along the first direction",
+    y_label="along the second direction",
+    panel="method",
+)
+def surface_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
+    return _table(landscapes)
+
+
+def _table(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
+    tables = {name: around.table() for name, around in landscapes.items()}
+    for name, table in tables.items():
+        table["shown"] = table["loss"].clip(upper=max(CUT, landscapes[name].centre))
+    return stack(tables)

@@ -1,4 +1,4 @@
-"""One offline HTML page for any list of figures: plots to zoom and switch, a reading and the data of each."""
+"""One offline HTML page of figures: interactive plots, how to read them, and their data."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from noiseproof.analysis.figure import Figure, Missing
-from noiseproof.analysis.marks import COLORS, GREY, Entry, Series, Style, is_number, legend, palette, series, text
-from noiseproof.analysis.plots import to_csv, to_plotly
-from noiseproof.analysis.shell import pack, render
+import pandas as pd
+
+from noiseproof.analysis.figures import Figure, MissingFigure
+from noiseproof.analysis.page.marks import COLORS, GREY, Entry, Series, Styles, is_number, legend, palette, series, text
+from noiseproof.analysis.page.plotly import to_plotly
+from noiseproof.analysis.page.shell import pack, render
 
 LARGEST = 6_000_000  # bytes of a page
-DIGITS = 6  # of the numbers on a page that would be larger with all of them
+DIGITS = 6  # of the numbers on a page that is too large with all of them
 STROKES = ("none", "6 4", "2 3", "7 3 2 3", "11 3")
-PAPERS = {  # as figures name them
+PAPERS = {  # by the names that figures use
     "LN": "Englesson, Mehrpanah, Azizpour: Logistic-Normal Likelihoods for Heteroscedastic Label Noise",
     "SLN": "Chen et al.: Noise against Noise: Stochastic Label Noise Helps Combat Inherent Label Noise",
     "bias": "Staats, Thamm, Rosenow: Noise-Robust Loss Functions: Enhancing Bounded Losses",
@@ -29,7 +31,7 @@ PAPERS = {  # as figures name them
 
 
 def make_page(
-    figures: Sequence[Figure | Missing],
+    figures: Sequence[Figure | MissingFigure],
     *,
     title: str = "What the loss did",
     intro: str = "",
@@ -37,33 +39,33 @@ def make_page(
 ) -> str:
     """A page that needs no network, under 6 MB; the same figures give the same page, byte for byte.
 
-    ``runs`` are rows of the table at its top. Where the data would make the page too large, numbers keep six digits;
-    where it still would, the largest figures are left out, and say so.
+    ``runs`` are the rows of the table at its top. If the page is too large, numbers keep six digits; if it still is,
+    the largest figures are left out and named.
     """
     ids = [identifier(figure.name) for figure in figures]
-    if twice := {name for name in ids if [*ids, "content"].count(name) > 1}:  # content is an id of the shell
-        raise ValueError(f"Expected figures with names of their own, got several of {', '.join(sorted(twice))}.")
+    if repeated := {name for name in ids if [*ids, "content"].count(name) > 1}:  # content is an id of the shell
+        raise ValueError(f"Expected figures with unique names, got several of {', '.join(sorted(repeated))}.")
     drawn = [figure for figure in figures if isinstance(figure, Figure)]
     styles = palette(drawn)
     code = _plotly()
     packed = {figure.name: _pack(figure, styles) for figure in drawn}
-    room = LARGEST - len(code[1]) - 500_000  # for everything else
+    limit = LARGEST - len(code[1]) - 500_000  # for everything else
     notes = {}
-    if sum(map(len, packed.values())) > room:
+    if sum(map(len, packed.values())) > limit:
         packed = {figure.name: _pack(figure, styles, DIGITS) for figure in drawn}
         notes = dict.fromkeys(packed, f"Numbers are kept to {DIGITS} digits; --format csv has all of them.")
-    while sum(map(len, packed.values())) > room:
+    while sum(map(len, packed.values())) > limit:
         del packed[max(packed, key=lambda name: len(packed[name]))]
     stages: dict[str, list[dict[str, Any]]] = {}
     for figure, name in zip(figures, ids, strict=True):
         item: dict[str, Any] = {"id": name, "title": figure.title, "paper": figure.paper, "missing": True}
-        if isinstance(figure, Missing):
+        if isinstance(figure, MissingFigure):
             item["needs"] = _code(figure.needs)
         elif figure.name not in packed:
-            item["needs"] = _code(f"a page of its own (`--only {figure.name}`): this one would be larger than 6 MB")
+            item["needs"] = _code(f"a separate page (`--only {figure.name}`): with it this one is larger than 6 MB")
         else:
             item |= {
-                "missing": False, "reading": figure.reading, "legend": [_shown(e) for e in legend(figure, styles)],
+                "missing": False, "reading": figure.reading, "legend": [_swatch(e) for e in legend(figure, styles)],
                 "packed": packed[figure.name], "height": 300, "note": notes.get(figure.name, ""),
             }  # fmt: skip
         stages.setdefault(figure.stage, []).append(item)
@@ -83,7 +85,7 @@ def make_page(
 
 
 def _code(words: str) -> list[tuple[bool, str]]:
-    """Words with `commands` among them as (is a command, words); a command alone needs no marks."""
+    """Text with `commands` in it as pairs (is a command, text); a command alone needs no backticks."""
     words = f"`{words}`" if words.startswith(("noiseproof ", "--")) else words
     return [(n % 2 == 1, part) for n, part in enumerate(words.split("`"))]
 
@@ -97,6 +99,11 @@ def identifier(name: str) -> str:
     return re.sub(r"[^\w.]+", "-", name).strip("-").lower()
 
 
+def to_csv(data: pd.DataFrame, digits: int | None = None) -> str:
+    """A figure's data as CSV, with all digits or with ``digits`` of them."""
+    return data.to_csv(index=False, lineterminator="\n", float_format=f"%.{digits}g" if digits else None)
+
+
 @lru_cache(maxsize=1)
 def _plotly() -> tuple[str, str]:
     """plotly.js, as it is and packed."""
@@ -106,8 +113,8 @@ def _plotly() -> tuple[str, str]:
     return code, pack(code)
 
 
-def _pack(figure: Figure, styles: Mapping[tuple[str, str], Style], digits: int | None = None) -> str:
-    """A figure's CSV and its plot, whose columns are named where plotly has arrays: the data is there once."""
+def _pack(figure: Figure, styles: Styles, digits: int | None = None) -> str:
+    """A figure's CSV and its plot, with names of columns in place of arrays, so that the data is stored once."""
     table = to_csv(figure.data, digits)
     header, *cells = csv.reader(io.StringIO(table))
 
@@ -130,23 +137,19 @@ def _pack(figure: Figure, styles: Mapping[tuple[str, str], Style], digits: int |
     return pack(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":")))
 
 
-def _shared(
-    figures: Sequence[Figure], styles: Mapping[tuple[str, str], Style]
-) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Switches for what the legend of one figure names and others show, too, if only in panels; by column."""
-    found: dict[str, dict[str, Entry]] = {}
-    seen: Counter[str] = Counter()  # in how many figures
+def _shared(figures: Sequence[Figure], styles: Styles) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Switches, by column, for entries of a legend that other figures show too, if only in panels."""
+    entries: dict[str, dict[str, Entry]] = {}
+    uses: Counter[str] = Counter()  # number of figures
     for figure in figures:
-        seen.update({column for one in series(figure, styles) for column, _ in one.keys})
+        uses.update({column for one in series(figure, styles) for column, _ in one.keys})
         for entry in legend(figure, styles):
             if entry.column and not is_number(figure.data[entry.column]):
-                found.setdefault(entry.column, {}).setdefault(entry.value, entry)
-    return [
-        (column, [_shown(entry) for entry in entries.values()]) for column, entries in found.items() if seen[column] > 1
-    ]
+                entries.setdefault(entry.column, {}).setdefault(entry.value, entry)
+    return [(column, [_swatch(e) for e in of.values()]) for column, of in entries.items() if uses[column] > 1]
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
+def _swatch(entry: Entry) -> dict[str, Any]:
     color = entry.color or GREY
     return {
         "column": entry.column, "value": entry.value, "line": entry.line, "strokes": STROKES[entry.dash],

@@ -1,4 +1,4 @@
-"""The shell of every page that noiseproof writes: one file, nothing fetched, scripts known by their hash."""
+"""The shell of all HTML pages: one file that fetches nothing and runs only scripts with known hashes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @lru_cache
 def environment(*packages: str) -> Environment:
-    """Templates of these packages (their folder ``templates``), then of this one; everything shown is escaped."""
+    """Templates of these packages (their folder ``templates``), then of this one; all values are escaped."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    loaders = [PackageLoader(package) for package in (*packages, "noiseproof.analysis")]
+    loaders = [PackageLoader(package) for package in (*packages, "noiseproof.analysis.page")]
     return Environment(
         loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -26,8 +26,8 @@ def environment(*packages: str) -> Environment:
 def render(template: str, *packages: str, scripts: tuple[str, ...], later: tuple[str, ...] = (), **context: Any) -> str:
     """A page made of a template that extends ``shell.html.j2``.
 
-    ``scripts`` are files among the templates. Only they may run, and what they insert if it is one of ``later``: markup
-    that slipped in with the data stays dead, and no request can leave the page.
+    Only ``scripts``, which are templates, and the texts ``later`` that they insert may run: markup in the data has no
+    effect, and the page makes no requests.
     """
     from markupsafe import Markup
 
@@ -38,10 +38,10 @@ def render(template: str, *packages: str, scripts: tuple[str, ...], later: tuple
         f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    early, *late = (Markup(f"<script>{text}</script>") for text in texts)  # our own files, not the user's words
+    early, *late = (Markup(f"<script>{text}</script>") for text in texts)  # our files, not the user's text
     return sources.get_template(template).render(policy=policy, early=early, late=late, **context)
 
 
 def pack(content: str) -> str:
-    """Text as base64 of gzip: small, and without any character that means something in HTML."""
+    """Text as base64 of gzip: small, and without characters that have a meaning in HTML."""
     return base64.b64encode(gzip.compress(content.encode(), 9, mtime=0)).decode()

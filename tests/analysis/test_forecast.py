@@ -1,4 +1,4 @@
-"""The verdict before training: its numbers against the theory, its thresholds and its agreement with the papers."""
+"""The forecast before training: its numbers against the theory, its thresholds and its agreement with the papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from noiseproof.analysis.verdict import FALL, LEARNS, PARTLY, SLOW, probe, verdict
+from noiseproof.analysis.before.forecast import FALL, LEARNS, PARTLY, SLOW, forecast
+from noiseproof.analysis.before.untrained import probe
 from noiseproof.cli import app
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
@@ -30,7 +31,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def benchmark() -> ModuleType:
     sys.path.insert(0, str(BENCHMARKS))  # it imports its neighbour
     try:
-        spec = importlib.util.spec_from_file_location("verdict_benchmark", BENCHMARKS / "verdict.py")
+        spec = importlib.util.spec_from_file_location("forecast_benchmark", BENCHMARKS / "forecast.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
@@ -47,7 +48,7 @@ def benchmark() -> ModuleType:
     ("spec", "num_classes"), [("ce", 100), ("mae", 1000), ("gce:q=0.7", 10), ("nce", 100), ("0.7*nce + 0.3*mae", 1000)]
 )
 def test_the_weight_is_the_average_error_and_the_margin_its_expectation(spec: str, num_classes: int) -> None:
-    found = verdict(spec, num_classes, alternatives=False)
+    found = forecast(spec, num_classes, alternatives=False)
     assert found.weight == pytest.approx(-average_error(spec, 0.0, num_classes), rel=1e-9)
     assert found.margin == pytest.approx(expected_margin(num_classes), rel=1e-9)
     assert found.start == pytest.approx(found.weight / found.maximum)
@@ -56,7 +57,7 @@ def test_the_weight_is_the_average_error_and_the_margin_its_expectation(spec: st
 def test_the_weight_is_what_calibrate_keeps() -> None:
     calibrated = calibrate("gce:q=0.7", 1000)
     assert calibrated.loss is not None
-    known, kept = verdict("gce:q=0.7", 100, alternatives=False), verdict(calibrated.loss, 1000, alternatives=False)
+    known, kept = forecast("gce:q=0.7", 100, alternatives=False), forecast(calibrated.loss, 1000, alternatives=False)
     assert known.weight == pytest.approx(0.028234, abs=1e-6)  # papers/README, section 5
     assert kept.weight == pytest.approx(known.weight, rel=1e-3) and kept.weight == pytest.approx(-calibrated.error)
 
@@ -70,7 +71,7 @@ def test_the_numbers_of_mae_against_drawn_logits() -> None:
         p = torch.sigmoid(z - rest)
         return float(((1 - p) if cross_entropy else p * (1 - p)).mean())
 
-    found = verdict("mae", K, alternatives=False)
+    found = forecast("mae", K, alternatives=False)
     way = -expected_margin(K)
     assert found.weight == pytest.approx(weight(0.0), rel=5e-3)
     assert found.maximum == pytest.approx(0.25)
@@ -82,27 +83,27 @@ def test_the_numbers_of_mae_against_drawn_logits() -> None:
 
 
 def test_a_factor_changes_the_pace_and_nothing_else() -> None:
-    one, ten = verdict("mae", 100, alternatives=False), verdict("10*mae", 100, alternatives=False)
+    one, ten = forecast("mae", 100, alternatives=False), forecast("10*mae", 100, alternatives=False)
     assert ten.left_behind == pytest.approx(one.left_behind) and ten.slowness == pytest.approx(one.slowness / 10)
 
 
 def test_shares_of_terms_add_up_and_each_is_over_its_own_maximum() -> None:
-    found = verdict("0.7*nce + 0.3*mae", 100, alternatives=False)
+    found = forecast("0.7*nce + 0.3*mae", 100, alternatives=False)
     nce, mae = found.terms
     assert nce.share + mae.share == pytest.approx(1) and nce.share_learnt + mae.share_learnt == pytest.approx(1)
-    alone = verdict("mae", 100, alternatives=False)
+    alone = forecast("mae", 100, alternatives=False)
     assert mae.start == pytest.approx(alone.start) and mae.left_behind == pytest.approx(alone.left_behind)
     assert nce.start > 0.99 and nce.share_left_behind > 0.9  # NCE keeps those that fall behind,
     assert mae.share_learnt > 0.9  # MAE finishes
 
 
 def test_a_hair_of_cross_entropy_does_not_make_mae_learn() -> None:
-    assert verdict("1e-6*ce + mae", 100, alternatives=False).answer == "underfits"
+    assert forecast("1e-6*ce + mae", 100, alternatives=False).answer == "underfits"
 
 
 def test_own_margins_take_the_place_of_simulated_ones() -> None:
     margins = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 2
-    found = verdict("mae", 100, margins=margins, alternatives=False)
+    found = forecast("mae", 100, margins=margins, alternatives=False)
     p = torch.sigmoid(margins)
     assert found.margin == pytest.approx(float(margins.mean()))
     assert found.weight == pytest.approx(float((p * (1 - p)).mean()))
@@ -110,33 +111,33 @@ def test_own_margins_take_the_place_of_simulated_ones() -> None:
 
 
 @pytest.mark.parametrize("spec", ["gce:q=0.7", "nce"])
-def test_margins_of_simulated_logits_give_the_verdict_without_margins(spec: str) -> None:
+def test_margins_of_simulated_logits_give_the_forecast_without_margins(spec: str) -> None:
     logits = torch.randn(20_000, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     margins = logits[:, 0] - logits[:, 1:].logsumexp(1)
-    own, simulated = (verdict(spec, 50, margins=m, alternatives=False) for m in (margins, None))
+    own, simulated = (forecast(spec, 50, margins=m, alternatives=False) for m in (margins, None))
     assert own.answer == simulated.answer
     # z_k is drawn here and zero there: a wider spread, hence larger tails of a convex weight.
     assert own.weight == pytest.approx(simulated.weight, rel=0.35)
 
 
-def test_a_weight_that_is_zero_somewhere_takes_for_ever() -> None:
-    found = verdict("tgce:k=0.5", 100, alternatives=False)
+def test_a_weight_that_is_zero_somewhere_never_arrives() -> None:
+    found = forecast("tgce:k=0.5", 100, alternatives=False)
     assert found.left_behind == 0 and found.answer == "underfits"
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_few_classes(num_classes: int) -> None:
-    assert verdict("mae", num_classes).answer == "learns"
+    assert forecast("mae", num_classes).answer == "learns"
 
 
-def test_what_cannot_be_judged_is_refused() -> None:
+def test_what_cannot_be_forecast_is_refused() -> None:
     with pytest.raises(ValueError, match="needs logits, root"):
-        verdict("ln", 10)
+        forecast("ln", 10)
     for spec in ("peer", "ln:covariance=identity,dummy=false"):  # of other rows too; of nine logits
         with pytest.raises(ValueError, match="one row's 10 logits alone"):
-            verdict(spec, 10)
+            forecast(spec, 10)
     with pytest.raises(ValueError, match=r"`margins` \(N,\)"):
-        verdict("mae", 10, margins=torch.zeros(2, 3))
+        forecast("mae", 10, margins=torch.zeros(2, 3))
 
 
 # --- Its answers ------------------------------------------------------------------------------------------------------
@@ -144,14 +145,14 @@ def test_what_cannot_be_judged_is_refused() -> None:
 
 def test_the_contradictions_that_the_raw_weight_runs_into() -> None:
     """A sum that starts lower than MAE learns, MAE does not; NCE starts at its maximum and does not."""
-    both = verdict("0.7*nce + 0.3*mae", 100, alternatives=False)
-    mae, nce = verdict("unit:loss=mae", 100, alternatives=False), verdict("nce", 100, alternatives=False)
+    both = forecast("0.7*nce + 0.3*mae", 100, alternatives=False)
+    mae, nce = forecast("unit:loss=mae", 100, alternatives=False), forecast("nce", 100, alternatives=False)
     assert both.weight < mae.weight and nce.start > 0.99
     assert (both.answer, mae.answer, nce.answer) == ("learns", "underfits", "underfits")
 
 
 def test_thresholds_are_what_the_two_tables_give(benchmark: ModuleType) -> None:
-    rows = json.loads((BENCHMARKS / "results" / "verdict.json").read_text())["rows"]
+    rows = json.loads((BENCHMARKS / "results" / "forecast.json").read_text())["rows"]
     fast = [row for row in rows if row["set_on"] and row["slowness"] <= SLOW]
     slow = [row["slowness"] for row in rows if row["set_on"] and row["slowness"] > SLOW]
     behind = {
@@ -165,11 +166,11 @@ def test_thresholds_are_what_the_two_tables_give(benchmark: ModuleType) -> None:
 
 def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None:
     """The cells of margin losses again, which need no sample, against the file that the documentation quotes."""
-    rows = json.loads((BENCHMARKS / "results" / "verdict.json").read_text())["rows"]
+    rows = json.loads((BENCHMARKS / "results" / "forecast.json").read_text())["rows"]
     for row in rows:
         if get_loss(row["loss"]).kind == "margin":
-            found = verdict(row["loss"], row["classes"], alternatives=False)
-            assert found.answer == row["verdict"] and found.left_behind == pytest.approx(row["left_behind"], rel=1e-3)
+            found = forecast(row["loss"], row["classes"], alternatives=False)
+            assert found.answer == row["forecast"] and found.left_behind == pytest.approx(row["left_behind"], rel=1e-3)
     for table, column in (benchmark.SET_ON | benchmark.HELD_OUT).items():
         cells = [cell for cell in benchmark.load_table(table).cells if not column or cell.column == column]
         there = [row for row in rows if row["table"] == table]
@@ -178,7 +179,7 @@ def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None
             found_loss = benchmark.loss_of(cell.what["method"], cell.what["dataset"], row["classes"])
             assert str(found_loss) == row["loss"], cell
     agree = {
-        table: sum(row["verdict"] == row["outcome"] for row in rows if row["table"] == table)
+        table: sum(row["forecast"] == row["outcome"] for row in rows if row["table"] == table)
         for table in dict.fromkeys(row["table"] for row in rows)
     }
     assert agree == {
@@ -200,9 +201,9 @@ def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None
     ],
 )
 def test_the_loss_to_use_instead_is_calibrated_and_learns(spec: str, num_classes: int, instead: str) -> None:
-    found = verdict(spec, num_classes)
+    found = forecast(spec, num_classes)
     assert found.answer == "underfits" and found.instead[0].loss == instead
-    again = verdict(found.instead[0].loss, num_classes)
+    again = forecast(found.instead[0].loss, num_classes)
     assert again.answer == "learns" == found.instead[0].answer and again.instead == ()
 
 
@@ -264,6 +265,6 @@ def test_a_probe_needs_data() -> None:
     assert result.exit_code == 2 and "--data" in result.stderr
 
 
-def test_a_suggestion_that_cannot_be_made_costs_no_verdict() -> None:
+def test_a_suggestion_that_cannot_be_made_costs_no_forecast() -> None:
     """A logit bias beyond what a loss takes."""
-    assert verdict("mae", 10, sigma=1000.0).answer == "underfits"
+    assert forecast("mae", 10, sigma=1000.0).answer == "underfits"

@@ -1,0 +1,1 @@
+"""What trained models predict, what their features look like, and the loss around them."""

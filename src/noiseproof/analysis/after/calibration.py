@@ -1,0 +1,157 @@
+"""How far predicted probabilities can be trusted: reliability, calibration error, the labels of several annotators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from noiseproof.analysis.after.predictions import (
+    Predictions,
+    check_predictions,
+    heldout_predictions,
+    label_losses,
+    training_predictions,
+)
+from noiseproof.analysis.figures import Layer, Needs, figure, stack
+from noiseproof.core.checks import check_count
+
+BINS = 15  # of confidence, as in Guo et al. (2017)
+PUBLISHED = {"het-τ-Σ": 1.66, "ce": 1.60, "gce": 1.58, "nan": 1.54, "ln": 1.18}  # LN paper, Table 4, no noise added
+
+
+@dataclass(frozen=True)
+class CalibrationScores:
+    """Scores of predicted probabilities against labels."""
+
+    ece: float  # Σ_b share_b · |accuracy_b − confidence_b|
+    nll: float  # mean of −log p_y
+    brier: float  # mean of Σ_k (p_k − 1[k = y])²
+    accuracy: float
+    confidence: float  # mean of max_k p_k
+
+
+def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> pd.DataFrame:
+    """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal width.
+
+    >>> table = reliability([0, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.7, 0.3]], bins=2)
+    >>> table[["high", "samples", "confidence", "accuracy"]].round(3).values.tolist()
+    [[0.5, 0.0, nan, nan], [1.0, 3.0, 0.833, 0.667]]
+    """
+    y, p = check_predictions(labels, pred_probs)
+    bins = check_count("bins", bins, 1)
+    confidence, hit = np.clip(p.max(1), 0, 1), p.argmax(1) == y
+    edges = np.linspace(0, 1, bins + 1)
+    place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    samples = np.bincount(place, minlength=bins)
+    with np.errstate(invalid="ignore"):  # 0/0: a bin without samples
+        columns = {
+            "low": edges[:-1],
+            "high": edges[1:],
+            "middle": (edges[:-1] + edges[1:]) / 2,
+            "samples": samples,
+            "confidence": np.bincount(place, confidence, bins) / samples,
+            "accuracy": np.bincount(place, hit, bins) / samples,
+        }
+    return pd.DataFrame(columns)
+
+
+def calibration(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> CalibrationScores:
+    """Expected calibration error over ``bins`` bins (Guo et al. 2017), NLL and Brier score against ``labels``.
+
+    >>> scores = calibration([0, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.7, 0.3]], bins=2)
+    >>> round(scores.ece, 4), round(scores.nll, 4), round(scores.brier, 4)  # 5/6 sure, 2/3 right
+    (0.1667, 0.4716, 0.34)
+    """
+    y, p = check_predictions(labels, pred_probs)
+    table = reliability(y, p, bins=bins).dropna()
+    gaps = table["samples"] / len(y) * (table["accuracy"] - table["confidence"]).abs()
+    return CalibrationScores(
+        ece=float(gaps.sum()),
+        nll=float(label_losses(y, p).mean()),
+        brier=float(((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean()),
+        accuracy=float((p.argmax(1) == y).mean()),
+        confidence=float(p.max(1).mean()),
+    )
+
+
+@figure(
+    "reliability",
+    "Reliability diagram",
+    Layer("line", "middle", "middle", label="as right as sure"),
+    Layer("line", "confidence", "accuracy", color="method"),
+    subject=heldout_predictions,
+    reading="Below the diagonal a model is overconfident, above it underconfident.",
+    paper="LN paper, App. G.2",
+    x_label="confidence",
+    y_label="accuracy",
+)
+def reliability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
+    return stack({name: reliability(p.labels, p.pred_probs) for name, p in runs.items()})
+
+
+@figure(
+    "calibration",
+    "Calibration",
+    Layer("bars", "metric", "value", color="method"),
+    subject=heldout_predictions,
+    reading="The lower, the better the predicted probabilities match how often they are right.",
+    paper="LN paper, App. G.2",
+    x_label="",
+    y_label="",
+    panel="metric",
+    share_y=False,
+)
+def calibration_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
+    rows = []
+    for name, p in runs.items():
+        scores = calibration(p.labels, p.pred_probs)
+        values = {f"ECE, {BINS} bins": scores.ece, "NLL": scores.nll, "Brier score": scores.brier}
+        rows += [{"method": name, "metric": metric, "value": value} for metric, value in values.items()]
+    return pd.DataFrame(rows)
+
+
+def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
+    """Mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App. G.2, Eq. 29 and Table 4).
+
+    ``annotations`` are (N, A), −1 where an annotator did not label a row.
+
+    >>> round(annotator_nll([[0, 0, 1], [1, -1, 1]], [[0.5, 0.5], [0.2, 0.8]]), 4)
+    0.4581
+    """
+    votes, p = np.asarray(annotations), np.asarray(pred_probs, dtype=np.float64)
+    if votes.ndim != 2 or votes.shape[:1] != p.shape[:1]:
+        raise ValueError(
+            f"Expected annotations (N, A) of the rows of pred_probs (N, K), got {votes.shape} and {p.shape}."
+        )
+    given = votes >= 0
+    if not given.any(1).all():
+        raise ValueError(f"Expected a label in every row, row {int((~given.any(1)).argmax())} has none. Drop it.")
+    row, annotator = given.nonzero()
+    losses = np.zeros(votes.shape)
+    losses[row, annotator] = label_losses(votes[row, annotator], p[row])
+    return float((losses.sum(1) / given.sum(1)).mean())
+
+
+@figure(
+    "annotators",
+    "How well predictions cover the labels of three annotators",
+    Layer("bars", "method", "nll", color="numbers"),
+    subject=training_predictions,
+    reading="The lower, the better the predicted distribution covers the labels that different people give to an "
+    "image; the published models were trained on CIFAR-10's own labels.",
+    paper="LN paper, Table 4",
+    x_label="",
+    y_label="mean NLL of the annotators' labels",
+)
+def annotator_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
+    annotated = [(name, p.annotations, p.pred_probs) for name, p in runs.items()]
+    measured = {name: annotator_nll(votes, probs) for name, votes, probs in annotated if votes is not None}
+    if not measured:
+        raise Needs("a run on CIFAR-10, and CIFAR-10N's labels beside it")
+    sources = {"measured": measured, "published": PUBLISHED}
+    rows = [(source, method, nll) for source, values in sources.items() for method, nll in values.items()]
+    return pd.DataFrame(rows, columns=["numbers", "method", "nll"])

@@ -1,0 +1,318 @@
+"""Predictions for labelled rows: which labels a model agrees with, which it memorised, how they compare with the truth.
+
+Functions take arrays (``labels``, ``pred_probs``, …), which may come from any library, and return tables; figures take
+the :class:`Predictions` of runs, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
+
+from noiseproof.analysis.figures import READABLE, Layer, Needs, Subjects, each, figure, histogram, stack
+from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, Part, RunFolder, Runs
+from noiseproof.core.checks import check_count
+from noiseproof.core.probs import check_probabilities
+from noiseproof.data.base import derive_generator, shuffled, take
+from noiseproof.noise.human import CIFAR10N
+from noiseproof.strategies import Strategy, predict_log_probs
+from noiseproof.strategies.correction import LabelCorrection
+from noiseproof.strategies.memory import EstimatedTargets
+
+INTERVALS = 50  # of the dissection: 1000 samples each on CIFAR, as in the SLN paper
+KNOWN_TRUTH = "a dataset whose clean labels are known, such as one with synthetic noise"
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """A model's predictions for labelled rows."""
+
+    labels: Array  # (N,): as given
+    pred_probs: Array  # (N, K)
+    clean: Array | None = None  # (N,): −1 for a row of no class
+    corrected: Array | None = None  # (N,): the method's final labels, if it changes them
+    classes: tuple[str, ...] = ()
+    rows: Array | None = None  # (N,): their places in the dataset
+    annotations: Array | None = None  # (N, A): labels of several annotators, −1 for none
+
+    def __post_init__(self) -> None:
+        check_predictions(self.labels, self.pred_probs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes, by default their numbers."""
+        return self.classes or tuple(str(k) for k in range(self.pred_probs.shape[1]))
+
+
+def check_predictions(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
+    """``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes and probabilities."""
+    y, p = np.asarray(labels), np.asarray(pred_probs, dtype=np.float64)
+    if p.ndim != 2 or y.shape != p.shape[:1] or not len(p):
+        raise ValueError(
+            f"Expected labels (N,) and pred_probs (N, K) of the same rows, at least one, got {y.shape} and {p.shape}."
+        )
+    _check_classes("labels", y, p.shape[1])
+    check_probabilities("pred_probs", p)
+    return y, p
+
+
+def _check_classes(name: str, y: Array, num_classes: int, lowest: int = 0) -> None:
+    if y.dtype.kind not in "iu" or y.min() < lowest or y.max() >= num_classes:
+        raise ValueError(f"Expected {name} in {lowest} … {num_classes - 1}, got {y.dtype} from {y.min()} to {y.max()}.")
+
+
+def _same_rows(**columns: ArrayLike) -> list[Array]:
+    """The columns as arrays, refused unless they have one number per row."""
+    arrays = {name: np.asarray(column) for name, column in columns.items()}
+    shapes = [array.shape for array in arrays.values()]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
+        got = " and ".join(map(str, shapes))
+        raise ValueError(f"Expected {' and '.join(arrays)} (N,) of the same rows, at least one, got {got}.")
+    return list(arrays.values())
+
+
+def label_losses(labels: ArrayLike, pred_probs: ArrayLike) -> Array:
+    """−log p_y of each row, (N,)."""
+    y, p = check_predictions(labels, pred_probs)
+    with np.errstate(divide="ignore"):  # probability zero: the loss is infinite
+        losses: Array = -np.log(p[np.arange(len(y)), y])
+    return losses
+
+
+# Predictions of runs
+
+
+def predict(
+    run: RunFolder, part: Part = "train", *, rows: int | None = None, seed: int = 0, accelerator: str = "auto"
+) -> Predictions:
+    """Predictions of a run's final models for a part of its data, not augmented.
+
+    ``rows`` limits them to that many rows, drawn with ``seed``.
+    """
+    given, clean = part_labels(run, part)
+    result = run.result(accelerator)
+    corrected = corrected_labels(result.strategies, given) if part == "train" else None
+    annotations = _annotations(run) if part == "train" else None
+    chosen = shuffled(len(given), derive_generator(seed, 0))[:rows].sort().values
+    p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
+    index = chosen.numpy()
+    clean, corrected, annotations = (
+        None if column is None else column[index] for column in (clean, corrected, annotations)
+    )
+    return Predictions(given[index], p, clean, corrected, run.classes, index, annotations)
+
+
+def training_predictions(runs: Runs) -> Subjects[Predictions]:
+    """The predictions of runs for their training rows."""
+    return each(runs, lambda run: predict(run, "train"), needs=READABLE)
+
+
+def heldout_predictions(runs: Runs) -> Subjects[Predictions]:
+    """The predictions of runs for their test rows."""
+    tested = {name: run for name, run in runs.items() if "test_accuracy" in run.rows}
+    if not tested:
+        raise Needs("a dataset with test rows")
+    return each(tested, lambda run: predict(run, "test"), needs=READABLE)
+
+
+def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
+    """Given and, if they are known, clean labels of a part of a run's data."""
+    run.inputs(part)  # refuses a part without rows
+    data = getattr(run.task, part)
+    given, clean = (data.y, data.y) if part == "test" else (data.given, data.clean)
+    return given.cpu().numpy(), None if clean is None else clean.cpu().numpy()
+
+
+def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
+    """The most probable class of each target that strategies made of ``given`` labels; None if they changed none."""
+    y = np.asarray(given)
+    for strategy in strategies:
+        if isinstance(strategy, EstimatedTargets):
+            labels: Array = strategy.table.mean(1).argmax(1).cpu().numpy()
+            return labels
+        if isinstance(strategy, LabelCorrection) and strategy.kept is not None and strategy.predicted is not None:
+            kept, predicted = strategy.kept.double().cpu().numpy()[:, None], strategy.predicted.cpu().numpy()
+            K = predicted.shape[1] if predicted.ndim == 2 else max(int(predicted.max()), int(y.max())) + 1
+            soft = predicted if predicted.ndim == 2 else np.eye(K)[predicted]
+            return np.asarray((kept * np.eye(K)[y] + (1 - kept) * soft).argmax(1))
+    return None
+
+
+def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> Array:
+    """The three human labels of each of CIFAR-10's training images, (50000, 3), from the official file.
+
+    ``clean`` are the labels of CIFAR-10, which check that the file has the same images in the same order.
+    """
+    truth = torch.as_tensor(np.asarray(clean))
+    columns = [CIFAR10N(f"random{n}", folder).corrupt(truth, generator=0, num_classes=10).given for n in (1, 2, 3)]
+    return torch.stack(columns, 1).numpy()
+
+
+def _annotations(run: RunFolder) -> Array | None:
+    """The labels of CIFAR-10N's annotators for a run's training rows; None if it was not trained on CIFAR-10."""
+    if not run.dataset.startswith("cifar10") or run.num_classes != 10 or run.clean is None:
+        return None
+    parts = [run.labels[name] for name in ("index", "validation.index") if name in run.labels]
+    truths = [run.labels[name] for name in ("clean", "validation.clean") if name in run.labels]
+    rows, truth = torch.cat(parts), torch.cat(truths)
+    if not torch.equal(rows.sort().values, torch.arange(50_000)) or bool((truth < 0).any()):
+        return None  # not exactly all images
+    try:
+        votes = cifar10n_annotations(torch.empty_like(truth).scatter(0, rows, truth), run.data_root)
+        return np.asarray(votes[run.labels["index"].numpy()])
+    except (ValueError, OSError):  # CIFAR-10N is not at hand
+        return None
+
+
+# Labels against predictions and the truth
+
+CASES = {  # label right?, prediction right?
+    (True, True): "label right, prediction right",
+    (True, False): "label right, prediction wrong",
+    (False, True): "label wrong, prediction right",
+    (False, False): "label wrong, prediction wrong",
+}
+
+
+def dissection(
+    labels: ArrayLike, predicted: ArrayLike, losses: ArrayLike, clean: ArrayLike, *, size: int | None = None
+) -> pd.DataFrame:
+    """Samples in ascending order of loss, ``size`` to an interval, counted by the four cases (SLN paper, Fig. 4).
+
+    ``rank`` is the number of samples before the middle of an interval. There are 50 intervals by default.
+
+    >>> dissection([0, 1, 1, 0], [0, 1, 0, 1], losses=[0.1, 0.2, 3, 4], clean=[0, 1, 0, 0], size=2)["samples"].tolist()
+    [2, 0, 0, 0, 0, 1, 1, 0]
+    """
+    y, prediction, loss, truth = _same_rows(labels=labels, predicted=predicted, losses=losses, clean=clean)
+    size = check_count("size", size, 1) if size is not None else max(1, -(-len(y) // INTERVALS))
+    order = np.argsort(loss, kind="stable")
+    right_label, right_prediction = (y == truth)[order], (prediction == truth)[order]
+    interval = np.arange(len(y)) // size
+    last = int(interval[-1])
+    middle = np.minimum(np.arange(last + 1) * size + size / 2, (np.arange(last + 1) * size + len(y)) / 2)
+    rows = []
+    for (label, prediction_), case in CASES.items():
+        member = (right_label == label) & (right_prediction == prediction_)
+        rows.append(
+            pd.DataFrame({"rank": middle, "case": case, "samples": np.bincount(interval[member], minlength=last + 1)})
+        )
+    table = pd.concat(rows)
+    return table.sort_values("rank", kind="stable", ignore_index=True)
+
+
+@figure(
+    "dissection",
+    "Which samples have small losses",
+    Layer("area", "rank", "share", color="case"),
+    subject=training_predictions,
+    reading="From the smallest loss to the largest: wrong labels among the small losses were memorised; wrong labels "
+    "with right predictions are those that label correction can repair.",
+    paper="SLN paper, Figs. 4, 9",
+    x_label="samples in ascending order of loss",
+    y_label="share of samples",
+    panel="method",
+    stack=True,
+)
+def dissection_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
+    tables = {}
+    for name, p in runs.items():
+        if p.clean is not None:
+            table = dissection(p.labels, p.pred_probs.argmax(1), label_losses(p.labels, p.pred_probs), p.clean)
+            table["share"] = table["samples"] / table.groupby("rank")["samples"].transform("sum")
+            tables[name] = table
+    return stack(tables, needs=KNOWN_TRUTH)
+
+
+def label_probability(
+    labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None, *, bins: int = 50
+) -> pd.DataFrame:
+    """Density of p_y, the probability of the given label, separately for right and wrong labels (SLN paper, Fig. 3).
+
+    >>> table = label_probability([0, 1], [[0.9, 0.1], [0.6, 0.4]], clean=[0, 0], bins=2)
+    >>> table[table["density"] > 0][["labels", "probability", "density"]].values.tolist()
+    [['right', 0.75, 2.0], ['wrong', 0.25, 2.0]]
+    """
+    y, p = check_predictions(labels, pred_probs)
+    p_y = np.clip(p[np.arange(len(y)), y], 0, 1)
+    edges = np.linspace(0, 1, check_count("bins", bins, 1) + 1)
+    groups = {ALL: np.ones(len(y), bool)}
+    if clean is not None:
+        y, truth = _same_rows(labels=y, clean=clean)
+        groups = {RIGHT: y == truth, WRONG: y != truth}
+    return histogram(p_y, groups, edges, "probability").drop(columns=["low", "high"])
+
+
+@figure(
+    "label-probability",
+    "How sure the model is of the given labels",
+    Layer("line", "probability", "density", color="method", dash="labels"),
+    subject=training_predictions,
+    reading="Robust training keeps the probabilities of wrong labels away from one, and moves those of right labels "
+    "little.",
+    paper="SLN paper, Fig. 3",
+    x_label="predicted probability of the given label",
+    y_label="density of samples",
+)
+def label_probability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
+    return stack({name: label_probability(p.labels, p.pred_probs, p.clean) for name, p in runs.items()})
+
+
+def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd.DataFrame:
+    """The number of rows of a clean class with each label, and their share of the class (NAL paper, Figs. 1-6).
+
+    Rows of no class (−1) are left out.
+
+    >>> confusion([0, 1, 1], clean=[0, 0, 1], classes=["a", "b"])["share"].tolist()
+    [0.5, 0.5, 0.0, 1.0]
+    """
+    (y, truth), K = _same_rows(labels=labels, clean=clean), len(classes)
+    _check_classes("labels", y, K)
+    _check_classes("clean labels", truth, K, lowest=-1)
+    known = truth >= 0
+    counts = np.bincount(truth[known] * K + y[known], minlength=K * K).reshape(K, K)
+    share = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    return pd.DataFrame(
+        {
+            "clean": np.repeat(np.array(classes, object), K),
+            "label": np.tile(np.array(classes, object), K),
+            "samples": counts.ravel(),
+            "share": share.ravel(),
+            "percent": np.rint(100 * share).ravel(),  # what a cell has room for
+        }
+    )
+
+
+@figure(
+    "confusion",
+    "Labels against the truth",
+    Layer("heat", "label", "clean", z="percent", label="% of the class"),
+    subject=training_predictions,
+    reading="The brighter the diagonal, the more labels of a class are right; bright cells beside it are the classes "
+    "that it is mistaken for.",
+    paper="NAL paper, Figs. 1-6",
+    x_label="label",
+    y_label="clean class",
+    panel="labels",
+)
+def confusion_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
+    tables: dict[str, pd.DataFrame] = {}
+    shown: list[Array] = []
+    for name, p in runs.items():
+        if p.clean is None:
+            continue
+        kind, final = ("predicted", p.pred_probs.argmax(1)) if p.corrected is None else ("corrected", p.corrected)
+        columns = {f"{kind}, {name}": final}
+        if not any(np.array_equal(p.labels, other) for other in shown):  # most runs share their labels
+            columns = {f"given to {name}" if shown else "given": p.labels} | columns
+            shown.append(p.labels)
+        for title, labels in columns.items():
+            right = np.mean(labels == p.clean)
+            tables[f"{title} ({right:.1%} right)"] = confusion(labels, p.clean, p.names)
+    return stack(tables, "labels", needs=KNOWN_TRUTH)

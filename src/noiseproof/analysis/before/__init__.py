@@ -1,0 +1,1 @@
+"""What a loss does before training, from its formula and the margins of an untrained network."""

@@ -1,0 +1,122 @@
+"""The Logistic-Normal likelihood (LN paper): attenuation of large residuals, and its density on the simplex."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from noiseproof.analysis.before.losses import Start, starting_losses
+from noiseproof.analysis.figures import Layer, figure
+from noiseproof.losses.logistic_normal import LogisticNormal, softmax_centred
+
+
+def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, points: int = 121) -> pd.DataFrame:
+    """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at the best variance.
+
+    In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper, section 3.1 and B.4).
+
+    >>> attenuation([0.5], points=3)
+       lambda  residual  loss  gradient
+    0     0.5       0.0   0.0  0.000000
+    1     0.5       1.5   1.0  0.666667
+    2     0.5       3.0   1.0  0.333333
+    """
+    r = np.linspace(0, reach, points)
+    tables = []
+    for lam in lams:
+        variance = np.maximum(lam**2, r**2)
+        tables.append(pd.DataFrame({"lambda": lam, "residual": r, "loss": r**2 / variance, "gradient": r / variance}))
+    return pd.concat(tables, ignore_index=True)
+
+
+@figure(
+    "ln-attenuation",
+    "How the Logistic-Normal likelihood attenuates large residuals",
+    Layer("line", "residual", "value", color="λ"),
+    subject=starting_losses,
+    reading="Up to a residual of λ the loss is a squared error; beyond it the learned variance keeps the loss at one, "
+    "and the larger the residual, the smaller its gradient.",
+    paper="LN paper, Fig. 2",
+    x_label="residual r = |y − μ|",
+    y_label="at the best variance",
+    panel="quantity",
+    share_y=False,
+)
+def attenuation_figure(start: Start) -> pd.DataFrame | None:
+    if not start.logistic_normal:
+        return None
+    lams = sorted({0.1, 0.5, 1.0, *(float(loss.hyperparameters["lam"]) for loss in start.logistic_normal)})
+    table = attenuation(lams).melt(["lambda", "residual"], ["loss", "gradient"], "quantity", "value")
+    table["λ"] = table["lambda"].map("λ = {:g}".format)
+    titles = {"loss": "label-dependent loss r²/σ²", "gradient": "gradient |∂L/∂μ| = r/σ²"}
+    return table.assign(quantity=table["quantity"].map(titles))
+
+
+def simplex_density(
+    loc: Sequence[float] = (0.5, 0.3), root: Sequence[float] = (0.7, -0.5), lam: float = 0.4, *, points: int = 81
+) -> pd.DataFrame:
+    """The ``density`` of a Logistic-Normal of three classes, in logit space and on the simplex (LN paper, Eq. 4).
+
+    ``x`` and ``y`` are the logits; on the simplex they place (p_1, p_2, p_3) in a triangle whose corners are the
+    classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the area of (p_1, p_2).
+
+    >>> table = simplex_density(points=201)
+    >>> logits = table[table["space"] == "logits"]
+    >>> step = logits["x"].unique()
+    >>> round(float(logits["density"].sum() * (step[1] - step[0]) ** 2), 3)
+    1.0
+    """
+    mean, c = torch.tensor(loc, dtype=torch.float64), torch.tensor(root, dtype=torch.float64)
+    if mean.shape != (2,) or c.shape != (2,):
+        raise ValueError(f"Expected `loc` and `root` of two numbers each, got {tuple(loc)} and {tuple(root)}.")
+    distribution = LogisticNormal(mean, root=c, lam=lam)
+    reach = 4 * (lam + float(c @ c))  # standard deviations along c
+    side = torch.linspace(-reach, reach, points, dtype=torch.float64)
+    z1, z2 = torch.meshgrid(mean[0] + side, mean[1] + side, indexing="ij")
+    z = torch.stack([z1, z2], -1)  # (n, n, 2)
+    probs = softmax_centred(z)
+    # p(z) = p(q)·|∂q/∂z|, and the determinant of the centred softmax is the product of all probabilities.
+    flat = (distribution.log_prob(probs) + probs.log().sum(-1)).exp()
+    logits = {"space": "logits", "x": z1.flatten(), "y": z2.flatten(), "density": flat.flatten()}
+    x, y = torch.meshgrid(torch.linspace(0, 1, points), torch.linspace(0, 1, points), indexing="ij")
+    x, y = x.double(), y.double() * math.sqrt(0.75)
+    p3 = y / math.sqrt(0.75)
+    p2 = x - p3 / 2
+    p = torch.stack([1 - p2 - p3, p2, p3], -1)
+    inside = (p > 1e-9).all(-1)
+    density = torch.full_like(x, math.nan)
+    density[inside] = distribution.log_prob(p[inside]).exp()
+    simplex = {"space": "simplex", "x": x.flatten(), "y": y.flatten(), "density": density.flatten()}
+    tables = [
+        pd.DataFrame({k: v.numpy() if isinstance(v, Tensor) else v for k, v in part.items()})
+        for part in (logits, simplex)
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+@figure(
+    "simplex",
+    "A normal distribution of logits is a Logistic-Normal one of probabilities",
+    Layer("contour", "x", "y", z="share", label="density over its maximum"),
+    subject=starting_losses,
+    reading="The centred softmax maps the ellipse of the logits to the triangle of three classes, so that "
+    "regression noise becomes label noise; colours are each density over its maximum.",
+    paper="LN paper, Fig. 1",
+    x_label="first coordinate",
+    y_label="second coordinate",
+    panel="panel",
+    share_y=False,
+    equal=True,
+)
+def simplex_figure(start: Start) -> pd.DataFrame | None:
+    if not start.logistic_normal:
+        return None
+    table = simplex_density()
+    titles = {"logits": "logits z_1, z_2", "simplex": "probabilities, a class at each corner"}
+    table["panel"] = table["space"].map(titles)
+    return table.assign(share=table["density"] / table.groupby("panel")["density"].transform("max"))

@@ -1,0 +1,1 @@
+"""What happened while runs were trained, from their records and recorded samples."""

@@ -1,0 +1,196 @@
+"""Runs that differ in one thing: where SGD noise is added, how labels are corrected, the schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from noiseproof.analysis.during.curves import curve, curves
+from noiseproof.analysis.during.samples import BINS
+from noiseproof.analysis.figures import Layer, Needs, all_runs, each, figure, first_seeds, histogram, stack
+from noiseproof.analysis.runs import OF_A_SEED, NotARun, RunFolder, Runs, seeds_of
+from noiseproof.core.grammar import parse_call
+from noiseproof.heads import HEADS
+from noiseproof.strategies.correction import LabelCorrection
+
+TESTED = "a dataset with test rows"
+CORRECTION = "label-correction"
+SGD_NOISE = {
+    "sln": "noise on labels (z_y)",
+    "noise-f": "noise on ∇ in logits (z_f)",
+    "noise-theta": "noise on ∇ in weights (z_θ)",
+}
+TARGETS = {  # by whether label correction inverts ω; None: no correction
+    None: "label",
+    False: "ω·label + (1 − ω)·prediction",
+    True: "(1 − ω)·label + ω·prediction",
+}
+
+
+def _strategies(run: RunFolder) -> dict[str, dict[str, Any]]:
+    """The parameters of a run's strategies, by name."""
+    calls = (parse_call(part) for part in str(run.config["method"]).split(" × ")[1:])
+    return {name: params for name, params in calls if name not in HEADS}
+
+
+def _differences(runs: Runs, *but: str) -> dict[str, str]:
+    """For each run the settings, other than its method and ``but``, in which the runs differ: ``, key=value …``."""
+    ignored = (*OF_A_SEED, "method", "name", "classes", "rows", *but)
+    keys = dict.fromkeys(key for run in runs.values() for key in run.config if key not in ignored)
+    differing = [key for key in keys if len({repr(run.config.get(key)) for run in runs.values()}) > 1]
+    return {name: "".join(f", {key}={run.config.get(key)}" for key in differing) for name, run in runs.items()}
+
+
+# Noise in SGD
+
+
+def noise_variants(runs: Runs) -> pd.DataFrame:
+    """Test accuracy by epoch of runs with one kind of SGD noise and no other strategy, and σ = 0 beside each kind.
+
+    Returns the columns of ``curves``, ``variant`` (which part of a step the noise is added to), ``sigma`` and ``size``,
+    σ as text.
+    """
+    table = curves(runs, ["test_accuracy"])
+    groups = {name: group[0] for name, group in seeds_of(runs).items()}
+    # Runs that share this key differ only in their strategies and their seed.
+    key = {
+        name: str(run.config["method"]).split(" × ")[0] + run.alike("method", "name") for name, run in groups.items()
+    }
+    plain = {key[name]: name for name, run in groups.items() if not _strategies(run)}
+    noisy = {name: next(iter(_strategies(run).items())) for name, run in groups.items() if len(_strategies(run)) == 1}
+    noisy = {
+        name: (kind, params)
+        for name, (kind, params) in noisy.items()
+        if kind in SGD_NOISE and params.get("until") is None
+    }
+    differences = _differences({name: groups[name] for name in noisy})
+    tables = []
+    for name, (kind, params) in noisy.items():
+        sigmas = {plain.get(key[name], name): 0.0, name: float(params["sigma"])}
+        variant = SGD_NOISE[kind] + differences[name]
+        tables += [table[table["method"] == m].assign(variant=variant, sigma=sigma) for m, sigma in sigmas.items()]
+    if not tables:
+        return table.iloc[:0].assign(variant="", sigma=0.0, size="")
+    both = pd.concat(tables, ignore_index=True).drop_duplicates(["variant", "method", "epoch"], ignore_index=True)
+    ordered = [f"σ = {sigma:g}" for sigma in sorted(both["sigma"].unique())]
+    return both.assign(size=pd.Categorical(both["sigma"].map("σ = {:g}".format), ordered, ordered=True))
+
+
+@figure(
+    "sgd-noise",
+    "Noise in SGD, by where it is added",
+    curve("size"),
+    subject=all_runs,
+    reading="Look for a σ between plain cross entropy (σ = 0), which learns wrong labels, and one that learns nothing; "
+    "the SLN paper finds a wide range of them only for noise on the labels.",
+    paper="SLN paper, Fig. 5",
+    x_label="epoch",
+    y_label="test accuracy",
+    panel="variant",
+)
+def noise_figure(runs: Runs) -> pd.DataFrame:
+    table = noise_variants(runs)
+    if not len(table):
+        raise Needs("runs of `sln`, `noise-f` and `noise-theta` beside `ce`: noiseproof train --method sln:sigma=0.5 …")
+    return table
+
+
+# Label correction
+
+
+@figure(
+    "label-correction",
+    "Label correction: ω or 1 − ω",
+    curve(dash="target"),
+    subject=all_runs,
+    reading="",
+    paper="SLN paper, Fig. 10",
+    x_label="epoch",
+    y_label="test accuracy",
+)
+def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
+    corrected = [frozenset(_strategies(run)) for run in runs.values() if CORRECTION in _strategies(run)]
+    if not corrected:
+        raise Needs("runs of `sln-mo-lc`, with `invert=true` and without")
+    comparable = {*corrected, *(strategies - {CORRECTION} for strategies in corrected)}
+    runs = {name: run for name, run in runs.items() if frozenset(_strategies(run)) in comparable}
+    table = curves(runs, ["test_accuracy"])
+    if not len(table):
+        raise Needs(TESTED)
+    calls = {name: _strategies(group[0]).get(CORRECTION) for name, group in seeds_of(runs).items()}
+    first, last = min(int(call["start"]) + 1 for call in calls.values() if call), int(table["epoch"].max())
+    if last < first:
+        raise Needs(f"a run that reaches epoch {first}, where its correction begins")
+    table = table[table["epoch"] >= first - max(1, (last - first) // 2)]
+    targets = {name: TARGETS[bool(call["invert"]) if call else None] for name, call in calls.items()}
+    reading = (
+        f"From epoch {first} on targets are mixed with predictions: whether a label that keeps more weight the larger "
+        "its loss (ω) protects the model from its own mistakes better than 1 − ω does, as the SLN paper finds."
+    )
+    return table.assign(target=table["method"].map(targets)).reset_index(drop=True), {"reading": reading}
+
+
+def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
+    """The share of each given label in the targets of the last epoch, as histograms of right and wrong labels."""
+    strategies = run.result().strategies
+    kept = next((s.kept for s in strategies if isinstance(s, LabelCorrection) and s.kept is not None), None)
+    if kept is None:
+        raise NotARun(f"Expected a run of {run.folder} that corrects labels, got none. Use `sln-mo-lc`.")
+    return histogram(kept.double().cpu().numpy(), run.label_groups, np.linspace(0, 1, bins + 1), "kept")
+
+
+@figure(
+    "kept-labels",
+    "How much of a label its correction keeps",
+    Layer("area", "kept", "density", color="labels"),
+    subject=first_seeds,
+    reading="The share of the given label in the last targets; the rest is the model's prediction.",
+    paper="SLN paper, section 3.3",
+    x_label="share of the given label",
+    y_label="density",
+    panel="method",
+    share_y=False,
+)
+def kept_figure(runs: Runs) -> pd.DataFrame:
+    corrected = {name: run for name, run in runs.items() if CORRECTION in _strategies(run)}
+    return stack(each(corrected, kept_shares, needs="a run of `sln-mo-lc` that has reached its correction"))
+
+
+# Schedules
+
+
+@figure(
+    "schedules",
+    "The effect of the schedule",
+    curve("schedule"),
+    subject=all_runs,
+    reading="Whether a bounded loss learns wrong labels when it is trained for long, and whether a larger or a smaller "
+    "learning rate keeps cross entropy from them, as the curriculum paper finds.",
+    paper="curriculum paper, Fig. 4",
+    x_label="epoch",
+    y_label="accuracy",
+    panel="panel",
+)
+def schedule_figure(runs: Runs) -> pd.DataFrame:
+    groups = {name: group[0] for name, group in seeds_of(runs).items()}
+    schedules = {name: _schedule(run) for name, run in groups.items()}
+    differences = _differences(groups, "optimizer", "schedule", "epochs")
+    kind = {name: run.name + differences[name] for name, run in groups.items()}
+    several = {k for k in kind.values() if len({schedules[name] for name in groups if kind[name] == k}) > 1}
+    if not several:
+        raise Needs("runs of one method that differ in --optimizer, --schedule or --epochs")
+    table = curves(runs, ["test_accuracy", "false_label_accuracy"])
+    table = table[[kind[name] in several for name in table["method"]]]
+    if not len(table):
+        raise Needs(TESTED)
+    table = table.assign(kind=table["method"].map(kind), schedule=table["method"].map(schedules))
+    words = {"test_accuracy": "test rows: true class", "false_label_accuracy": "mislabelled rows: their wrong label"}
+    table["panel"] = table["kind"] + ": " + table["quantity"].map(words)
+    return table.sort_values("kind", kind="stable", ignore_index=True)
+
+
+def _schedule(run: RunFolder) -> str:
+    name, params = parse_call(str(run.config["optimizer"]))
+    return f"{name}, lr={params.get('lr', '?')}, {run.config['schedule']}, {run.config['epochs']} epochs"

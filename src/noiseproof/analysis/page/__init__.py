@@ -1,0 +1,1 @@
+"""Figures drawn: as one offline HTML page, for a paper, as CSV."""

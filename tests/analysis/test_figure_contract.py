@@ -1,0 +1,121 @@
+"""Every registered figure, found by itself: its declaration, its table, its drawing, and what it says without data."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from noiseproof import analysis
+from noiseproof.analysis import Figure, Layer, MissingFigure, collect, make_page, open_runs, to_matplotlib, to_plotly
+from noiseproof.analysis.figures import STAGES, FigureMaker, Needs, Subjects, all_runs, each, figure, figure_makers
+from noiseproof.analysis.runs import RunFolder
+from noiseproof.data import get_dataset
+from noiseproof.train import Settings, prepare, train
+
+SHORT = Settings(epochs=3, model="mlp:hidden=[8]")
+MAKERS = figure_makers()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
+    """Runs that together have the data of all figures but those that need CIFAR-10 or a landscape."""
+    root = tmp_path_factory.mktemp("runs")
+    task = prepare(get_dataset("two-moons:n=120"), "symmetric:rate=0.3", validation=0.1)
+    for n, method in enumerate(("ce", "gce:q=0.5", "sln:sigma=0.3", "sln-mo-lc:start=1", "nal", "ln")):
+        train(task, method, SHORT, out=root / str(n), samples=True)
+    train(task, "ce", Settings(epochs=2, model="mlp:hidden=[8]"), out=root / "short", samples=True)
+    return open_runs(sorted(root.iterdir()))
+
+
+@pytest.fixture(scope="module")
+def figures(runs: dict[str, RunFolder]) -> dict[str, Figure | MissingFigure]:
+    return {one.name: one for one in collect(runs)}
+
+
+def test_figures_of_every_module_are_found() -> None:
+    packages = [import_module(f"noiseproof.analysis.{stage}") for stage in STAGES]
+    modules = [
+        import_module(f"{package.__name__}.{module.name}")
+        for package in packages
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    declared = {value.name for module in modules for value in vars(module).values() if isinstance(value, FigureMaker)}
+    assert declared == {maker.name for maker in MAKERS} and len(declared) == len(MAKERS)
+
+
+def test_the_documentation_names_every_figure() -> None:
+    text = (Path(analysis.__file__).parents[3] / "docs" / "analysis.md").read_text("utf-8")
+    assert {maker.name for maker in MAKERS} <= set(re.findall(r"`([\w-]+)`", text))
+
+
+@pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.name)
+def test_a_figure_has_its_data_or_says_what_records_it(
+    maker: FigureMaker[Any], figures: dict[str, Figure | MissingFigure]
+) -> None:
+    one = figures.get(maker.name)
+    if maker.name == "sensitivity-":  # these runs are not of one method
+        assert one is None
+        return
+    assert one is not None and one.title and one.paper and one.stage in STAGES.values()
+    if isinstance(one, MissingFigure):
+        assert maker.name in ("annotators", "landscape-contour", "landscape-surface") and one.needs
+        return
+    assert one.reading.endswith(".") and one.layers and len(one.data)
+    for layer in one.layers:
+        used = (layer.x, layer.y, layer.z, layer.color, layer.low, layer.high, layer.dash, one.panel)
+        assert {name for name in used if name} <= set(one.data.columns)
+        shown = one.data[layer.z or layer.y]
+        assert shown.notna().any() and not np.isinf(shown.dropna().to_numpy(float)).any()
+    assert to_plotly(one)["data"]
+    to_matplotlib(one).canvas.draw()
+
+
+def test_a_page_has_all_of_them(figures: dict[str, Figure | MissingFigure]) -> None:
+    page = make_page(list(figures.values()))
+    assert [name for name in figures if f'<article id="{name}"' not in page] == []
+
+
+# The decorator
+
+
+def made(table: Any, **fields: Any) -> FigureMaker[Any]:
+    about = {"reading": "Look.", "paper": "", "x_label": "", "y_label": "", **fields}
+    return figure("mine", "Mine", Layer("line", "x", "y"), subject=all_runs, **about)(table)
+
+
+def test_a_function_returns_its_table_and_what_depends_on_it() -> None:
+    table = pd.DataFrame({"x": [1], "y": [2]})
+    plain, changed = made(lambda subject: table)({}), made(lambda subject: (table, {"title": "Other"}))({})
+    assert isinstance(plain, Figure) and plain.data is table and plain.title == "Mine" and plain.reading == "Look."
+    assert isinstance(changed, Figure) and changed.title == "Other"
+    noted = made(lambda subject: table)(Subjects({}, " Without a."))
+    assert isinstance(noted, Figure) and noted.reading == "Look. Without a."
+    assert made(lambda subject: None)({}) is None
+    with pytest.raises(TypeError, match="colour"):
+        made(lambda subject: table, colour="red")
+
+
+def test_a_function_without_data_says_what_it_needs() -> None:
+    def table(subject: Any) -> pd.DataFrame:
+        raise Needs("a run")
+
+    assert made(table)({}) == MissingFigure("mine", "Mine", "", "a run")
+
+
+def test_runs_without_the_data_are_noted(runs: dict[str, RunFolder]) -> None:
+    def name(run: RunFolder) -> str:
+        if run.name == "ce":
+            raise ValueError("Expected more.")
+        return run.name
+
+    subjects = each(dict(list(runs.items())[:2]), name)
+    assert (
+        dict(subjects) == {"gce:q=0.5": "gce:q=0.5"} and subjects.note == f" Without {next(iter(runs))}: Expected more."
+    )
