@@ -125,10 +125,10 @@ def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
     pixels.assign(digit=data.given.numpy()).to_csv(table, index=False)
     report = audit(read_rows(table, label="digit"), epochs=epochs, seed=seed)
     report.save(folder / "audit")
-    called, wrong = report.found.is_issue, data.is_flipped.numpy()
+    called, wrong = report.label_issues.is_issue, data.is_flipped.numpy()
     return Audited(
         folder / "audit", len(data), int(wrong.sum()), int(called.sum()), int((called & wrong).sum()),
-        report.found.noise_rate, report.found.noise_interval, time.perf_counter() - began,
+        report.label_issues.noise_rate, report.label_issues.noise_interval, time.perf_counter() - began,
     )  # fmt: skip
 
 

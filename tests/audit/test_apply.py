@@ -464,7 +464,7 @@ def test_accept_all_mends_more_than_accepting_every_issue_would(tmp_path: Path) 
     p = 0.2 + 0.6 / (1 + np.exp(-2 * x))  # Bayes' rule: the chance that a row's label is given as 1
     report = audit_rows(read_rows(labels=given, pred_probs=np.stack([1 - p, p], 1)))
     report.save(tmp_path / "audit")
-    issues = report.data.row[report.found.is_issue]
+    issues = report.data.row[report.label_issues.is_issue]
     mended = corrected(tmp_path / "audit", given, accept_all=True)
     changed = np.flatnonzero(mended != given)
     assert set(changed) < set(issues)

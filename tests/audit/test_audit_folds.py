@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noiseproof.audit.evidence.folds import (
-    Duplicates,
-    connected,
-    find_duplicates,
-    in_one_fold,
-    make_folds,
-    merge_groups,
-    outlier_scores,
-    same_rows,
-)
-from noiseproof.audit.evidence.neighbours import Neighbours
+from noiseproof.audit.evidence.duplicates import Duplicates, find_duplicates, same_rows
+from noiseproof.audit.evidence.folds import connected, in_one_fold, make_folds, merge_groups
+from noiseproof.audit.evidence.neighbours import Neighbours, outlier_scores
 
 
 def brute_force(x: np.ndarray, k: int = 10) -> Neighbours:
@@ -138,7 +130,7 @@ def test_a_row_that_has_a_copy_is_no_outlier() -> None:
     near = brute_force(x)
     score, cut = outlier_scores(near, find_duplicates(x, np.zeros(300, np.int64), near).is_duplicate)
     assert score[2] > cut and (score[[0, 1, 3, 4]] <= 1).all()
-    assert (outlier_scores(near)[0][[0, 1]] <= 1).all()  # equal rows are known without a word
+    assert (outlier_scores(near)[0][[0, 1]] <= 1).all()  # equal rows need no mask
     common = np.repeat(np.eye(4, dtype=np.float32), [100, 100, 3, 1], axis=0)
     score, cut = outlier_scores(brute_force(common))
     assert (score[:-1] <= 1).all() and score[-1] > cut

@@ -14,9 +14,13 @@ import pytest
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
-from noiseproof.audit.evidence.folds import Duplicates
+from noiseproof.audit.evidence.duplicates import Duplicates
+from noiseproof.audit.evidence.gather import Surroundings
 from noiseproof.audit.files import check_folder, read_audit
-from noiseproof.audit.report import MOST_LISTED
+from noiseproof.audit.issues import WrongLabels
+from noiseproof.audit.issues.base import MAX_LISTED
+from noiseproof.audit.issues.duplicate import NearDuplicates
+from noiseproof.audit.issues.outlier import Outliers
 from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import Skipped
 from noiseproof.audit.sources.pictures import PictureSource
@@ -45,7 +49,7 @@ def by_hand(**changes: Any) -> LabelReport:
         trusted=np.array([False, False, True, False, True]),
         skipped=(Skipped("no label", np.array([3, 5])),), notes=("A note.",),
     )  # fmt: skip
-    found = LabelIssues(
+    labels = LabelIssues(
         quality=floats(0.125, 0.5, 0.75, 0.25, 1), is_issue=np.array([True, False, False, True, False]),
         suggested=np.array([1, 0, 2, 1, 0]), predicted=np.array([1, 1, 2, 2, 1]), noise_rate=0.4,
         noise_interval=(0.3, 0.5), transition=np.array([[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0, 1]]),
@@ -55,11 +59,17 @@ def by_hand(**changes: Any) -> LabelReport:
         doubt=None,
     )  # fmt: skip
     copies = Duplicates(np.array([0, -1, 0, -1, -1]), np.array([True, False, True, False, False]), 0)
+    issues = (WrongLabels(labels), NearDuplicates(copies), Outliers(floats(1, 1, 2, 1, 9), 1.5))
     report = LabelReport(
-        data, found, copies, floats(1, 1, 2, 1, 9), 1.5, 0.98, {"format": 1, "seed": 3, "odd": float("nan")},
-        {"training": 1.5},
+        data, issues, 0.98, {"format": 1, "seed": 3, "odd": float("nan")}, {"training": 1.5},
     )  # fmt: skip
     return dataclasses.replace(report, **changes)
+
+
+def with_labels(report: LabelReport, **changes: Any) -> LabelReport:
+    """The report with other numbers on its labels."""
+    labels = dataclasses.replace(report.label_issues, **changes)
+    return dataclasses.replace(report, issues=(WrongLabels(labels), *report.issues[1:]))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -132,7 +142,10 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
 
 
 def test_a_report_without_features_leaves_cells_empty(tmp_path: Path) -> None:
-    report = by_hand(duplicates=None, outlier_scores=None, outlier_cut=None, neighbour_recall=None)
+    nothing = Surroundings.none(5)
+    issues = (NearDuplicates(nothing.duplicates), Outliers(nothing.outlier_scores, nothing.outlier_cut))
+    report = by_hand(neighbour_recall=None)
+    report = dataclasses.replace(report, issues=(report.issues[0], *issues))
     table = report.table()
     assert not table["is_outlier"].any() and not table["is_near_duplicate"].any()
     assert table["duplicate_group"].isna().all() and table["outlier_score"].isna().all()
@@ -143,24 +156,20 @@ def test_a_report_without_features_leaves_cells_empty(tmp_path: Path) -> None:
 def test_the_matrix_of_many_classes_stays_out_of_the_summary() -> None:
     report = by_hand()
     names = (*report.data.classes, *(f"more {k}" for k in range(198)))
-    found = dataclasses.replace(report.found, transition=np.eye(201), cut=np.zeros(201))
     data = dataclasses.replace(report.data, classes=names)
-    summary = dataclasses.replace(report, data=data, found=found).summary()
+    report = with_labels(dataclasses.replace(report, data=data), transition=np.eye(201), cut=np.zeros(201))
+    summary = report.summary()
     assert summary["transition"] is None and len(summary["classes"]) == 201
     assert summary["worst_pairs"][0] == {"given": "ant", "suggested": 'b"ee', "issues": 1, "probability": 0.0}
 
 
 def test_labels_that_look_fine() -> None:
-    report = by_hand()
-    fine = dataclasses.replace(report.found, is_issue=np.zeros(5, dtype=bool), noise_interval=(0.0, 0.02))
-    report = dataclasses.replace(report, found=fine)
+    report = with_labels(by_hand(), is_issue=np.zeros(5, dtype=bool), noise_interval=(0.0, 0.02))
     assert report.summary()["labels_look_fine"] is True
     assert report.summary()["verdict"] == (
         "The labels look fine, 2.0% wrong at the most (expected share of right labels called issues: 5.00%)."
     )
-    unknown = dataclasses.replace(
-        report, found=dataclasses.replace(fine, is_predictable=False, hit_rate=0.5, chance_rate=0.51)
-    )
+    unknown = with_labels(report, is_predictable=False, hit_rate=0.5, chance_rate=0.51)
     assert unknown.summary()["labels_look_fine"] is False
     assert unknown.summary()["verdict"].startswith(
         "The rows hardly tell their labels, so none can be called wrong: 50.0%"
@@ -170,14 +179,13 @@ def test_labels_that_look_fine() -> None:
 def test_labels_that_neighbours_contradict_do_not_look_fine() -> None:
     report = by_hand()
     assert not any("by heart" in note for note in report.summary()["notes"])
-    few = dataclasses.replace(report.found, noise_interval=(0.0, 0.125), contradicted=0.107)
-    summary = dataclasses.replace(report, found=few).summary()
+    few = with_labels(report, noise_interval=(0.0, 0.125), contradicted=0.107)
+    summary = few.summary()
     assert summary["labels_look_fine"] is False and "surest they contradict 10.7% of the labels" in summary["notes"][-1]
     assert summary["verdict"] == (
         "One training can't tell whether the labels are fine: 0.0% to 12.5% may be wrong; 2 of 4 are called issues."
     )
-    some = dataclasses.replace(few, noise_interval=(0.06, 0.125), noise_rate=0.09)
-    summary = dataclasses.replace(report, found=some).summary()
+    summary = with_labels(few, noise_interval=(0.06, 0.125), noise_rate=0.09).summary()
     assert summary["verdict"].startswith("About 9.0% of the labels look wrong (6.0% to 12.5%)")
     assert "--thorough" in summary["notes"][-1]
 
@@ -360,7 +368,7 @@ def test_videos_of_many_frames_are_audited_by_watching() -> None:
     )
     wrong = random.random(600) < 0.1
     report = audited(x, np.where(wrong, (y + 1) % 3, y), mode="fast", groups=video)
-    assert (report.found.is_issue == wrong).mean() > 0.98 and report.summary()["issues"] > 40
+    assert (report.label_issues.is_issue == wrong).mean() > 0.98 and report.summary()["issues"] > 40
 
 
 def test_a_class_of_one_group_is_listed_and_not_judged() -> None:
@@ -408,12 +416,11 @@ def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
 
 
 def test_all_conflicts_are_counted_and_the_first_thousand_listed() -> None:
-    n = 2 * (MOST_LISTED + 5)
-    report = by_hand()
+    n = 2 * (MAX_LISTED + 5)
     data = AuditData(ArraySource({"kind": "arrays"}), ("a", "b"), np.arange(n) % 2, np.arange(n), n)
-    copies = Duplicates(np.arange(n) // 2, np.ones(n, dtype=bool), 0)
-    found = dataclasses.replace(report, data=data, duplicates=copies)._near_duplicates(np.ones(n, dtype=bool))
-    assert found["groups"] == found["conflicting"] == MOST_LISTED + 5 and len(found["conflicts"]) == MOST_LISTED
+    copies = NearDuplicates(Duplicates(np.arange(n) // 2, np.ones(n, dtype=bool), 0))
+    counts = copies.summary(data)["near_duplicates"]
+    assert counts["groups"] == counts["conflicting"] == MAX_LISTED + 5 and len(counts["conflicts"]) == MAX_LISTED
 
 
 def test_carriage_returns_in_names_come_back(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeyp
     predicted = np.eye(2)[rows.given] * 0.8 + 0.1
     predicted[wrong] = predicted[wrong][::-1]
     report = audit(read_rows(**example, pred_probs=predicted))
-    assert report.found.is_issue[wrong]
+    assert report.label_issues.is_issue[wrong]
     report.save("audit")
     saved = read_audit("audit")
     shown = open_rows(saved.config)

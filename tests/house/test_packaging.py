@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from test_models import INPUTS, MLP, RUN, SPREAD, count, on_meta
 
+from noiseproof.audit.issues import ISSUES
 from noiseproof.data import DATASETS
 from noiseproof.heads import HEADS
 from noiseproof.losses import LOSSES
@@ -33,7 +34,7 @@ def python_blocks(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS):
+    for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS, ISSUES):
         monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # what a page registers does not stay
     names: dict[str, Any] = {"__name__": page.stem}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
@@ -57,6 +58,7 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
 CONTRIBUTED = {  # by package, in the order of the page
     "losses": "LOSSES['poly1']", "strategies": "STRATEGIES['bootstrap']", "train": "METHODS['bootstrap']",
     "noise": "NOISES['mirror']", "data": "DATASETS['blobs']", "models": "MODELS['tiny']",
+    "audit.issues": "ISSUES['extreme']",
 }  # fmt: skip
 
 
@@ -65,8 +67,9 @@ def test_the_examples_of_contributing_are_files_of_their_packages(tmp_path: Path
     examples = [block for block in python_blocks(ROOT / "CONTRIBUTING.md") if not block.startswith(">>>")]
     asked = ""
     for (package, found), example in zip(CONTRIBUTED.items(), examples, strict=True):
-        (copy / package / "contributed.py").write_text(example, "utf-8")
-        init = copy / package / "__init__.py"
+        folder = copy.joinpath(*package.split("."))
+        (folder / "contributed.py").write_text(example, "utf-8")
+        init = folder / "__init__.py"
         first = f"from noiseproof.{package} import contributed\nfrom noiseproof."
         init.write_text(re.sub("^from noiseproof[.]", first, init.read_text("utf-8"), count=1, flags=re.M), "utf-8")
         asked += f"from noiseproof.{package} import {found.split('[')[0]}; print({found}.__module__)\n"

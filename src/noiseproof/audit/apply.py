@@ -272,7 +272,8 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
 
     For rows that were not audited, such as those of a trusted table, only exact copies are known.
     """
-    from noiseproof.audit.evidence.folds import find_duplicates, merge_groups
+    from noiseproof.audit.evidence.duplicates import find_duplicates
+    from noiseproof.audit.evidence.folds import merge_groups
 
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
     copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)

@@ -27,7 +27,7 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
     files below the audited folder: start Label Studio with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
     LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT set to it.
     """
-    data, found = report.data, report.found
+    data, issues = report.data, report.label_issues
     if odd := [name for name in data.classes if NO_XML.search(name)]:
         raise ValueError(
             f"Expected names of classes that XML, in which Label Studio is set up, can hold, got {odd[0]!r}. Write it "
@@ -40,7 +40,7 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
     for i, why in zip(rows.tolist(), report.why(rows).tolist(), strict=True):
         suggestion = {
             "id": f"row-{data.row[i]}", "from_name": "label", "to_name": what, "type": "choices",
-            "value": {"choices": [data.classes[found.suggested[i]]]},
+            "value": {"choices": [data.classes[issues.suggested[i]]]},
         }  # fmt: skip
         shown = (
             f"/data/local-files/?d={quote(str(names[i]))}"
@@ -50,11 +50,11 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
         tasks.append({
             "data": {
                 what: shown, "row": int(data.row[i]), "id": str(names[i]), "why": why,
-                "given_label": data.classes[data.given[i]], "label_quality": round(float(found.quality[i]), 6),
-                "is_label_issue": bool(found.is_issue[i]),
+                "given_label": data.classes[data.given[i]], "label_quality": round(float(issues.quality[i]), 6),
+                "is_label_issue": bool(issues.is_issue[i]),
             },
             "predictions": [{
-                "model_version": "noiseproof", "score": round(float(found.suggested_confidence[i]), 6),
+                "model_version": "noiseproof", "score": round(float(issues.suggested_confidence[i]), 6),
                 "result": [suggestion],
             }],
         })  # fmt: skip
@@ -78,19 +78,20 @@ def to_fiftyone(report: LabelReport, folder: PathLike, *, all_rows: bool = True,
     ``data.json`` says where each picture is and ``labels.json`` its given label, with what the audit found as
     attributes; sorted from the worst label to the best.
     """
-    data, found = report.data, report.found
+    data, issues = report.data, report.label_issues
+    flags = {issue.flag: issue.mask for issue in report.issues}
     check_pictures(data.source)
     rows = _rows(report, all_rows)
     files, labels, names = {}, {}, data.names
     for rank, (i, why) in enumerate(zip(rows.tolist(), report.why(rows).tolist(), strict=True)):
         files[key := f"{rank:07d}"] = str(data.source.file(names[i]))
         labels[key] = {
-            "label": data.classes[data.given[i]], "confidence": round(float(found.quality[i]), 6),
+            "label": data.classes[data.given[i]], "confidence": round(float(issues.quality[i]), 6),
             "attributes": {
-                "is_label_issue": bool(found.is_issue[i]), "suggested_label": data.classes[found.suggested[i]],
-                "predicted_label": data.classes[found.predicted[i]], "why": why, "row": int(data.row[i]),
-                "id": str(names[i]), "is_outlier": bool(report.is_outlier[i]),
-                "is_near_duplicate": bool(report.duplicates is not None and report.duplicates.group[i] >= 0),
+                **{flag: bool(mask[i]) for flag, mask in flags.items()},
+                "suggested_label": data.classes[issues.suggested[i]],
+                "predicted_label": data.classes[issues.predicted[i]], "why": why, "row": int(data.row[i]),
+                "id": str(names[i]),
             },
         }  # fmt: skip
     target = check_folder(folder, force=force)
@@ -109,7 +110,7 @@ def check_pictures(source: Source) -> None:
 
 def _rows(report: LabelReport, all_rows: bool) -> NDArray[np.int64]:
     order = report.order
-    return order if all_rows else order[report.found.is_issue[order]]
+    return order if all_rows else order[report.label_issues.is_issue[order]]
 
 
 def _fresh(path: Path, force: bool) -> Path:

@@ -60,6 +60,7 @@ import numpy as np
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
+from noiseproof.audit.issues import badges
 from noiseproof.core.files import replacing
 from noiseproof.data.sources import PathLike
 
@@ -72,7 +73,11 @@ FORMAT = 1
 FILES = ("issues.csv", "summary.json", "config.json")
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
 NUMBERS = ("label_quality", "margin", "neighbour_agreement", "confidence", "suggested_confidence")
-MARKS = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict", "is_outlier": "outlier"}
+COLUMNS = (
+    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
+    "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group", "duplicate_conflict", "is_outlier",
+    "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+)  # fmt: skip  # of issues.csv; those of further issue types follow
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +131,7 @@ def read_audit(folder: str | Path) -> Audit:
 
 
 def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
-    needed = ("row", "is_label_issue", *TEXT, *NUMBERS, *MARKS)
+    needed = ("row", "is_label_issue", *TEXT, *NUMBERS, *(name for name in badges() if name in COLUMNS))
     if absent := [name for name in needed if name not in issues.columns]:
         raise ValueError(f"no column {', '.join(absent)}")
     if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):

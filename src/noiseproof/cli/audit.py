@@ -176,29 +176,23 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         typer.echo("\nworst pairs")
         cells = [(p["given"], p["suggested"], str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
         show(("given", "should be", "issues", "P(given | should be)"), cells)
-    data, found, worst = report.data, report.found, report.order[:SHOWN]
-    none = "" if found.is_issue[worst].any() else ", none of them called wrong"
+    data, labels, worst = report.data, report.label_issues, report.order[:SHOWN]
+    none = "" if labels.is_issue[worst].any() else ", none of them called wrong"
     typer.echo(f"\nworst labels{none}")
     rows = [
         (
             str(data.names[i]),
-            f"{found.quality[i]:.3f}",
+            f"{labels.quality[i]:.3f}",
             data.classes[data.given[i]],
-            data.classes[found.suggested[i]],
+            data.classes[labels.suggested[i]],
             why,
         )
         for i, why in zip(worst.tolist(), report.why(worst).tolist(), strict=True)
     ]
     show(("row", "quality", "given", "suggested", "why"), rows)
     typer.echo()
-    copies, outliers = summary["near_duplicates"], summary["outliers"]
-    if copies["rows"]:
-        typer.echo(
-            f"near-duplicates: {copies['rows']} rows in {copies['groups']} groups, "
-            f"{copies['conflicting']} of them with different labels"
-        )
-    if outliers["rows"]:
-        typer.echo(f"like no other row: {outliers['rows']} rows")
+    for headline in filter(None, (issue.headline(summary) for issue in report.issues)):
+        typer.echo(headline)
     for skipped in summary["skipped"]:
         first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
         typer.echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")

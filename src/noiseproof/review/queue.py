@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import BadDecisions, Choice, Decision, DecisionLog, check_decisions
-from noiseproof.audit.files import MARKS, NUMBERS, Audit
+from noiseproof.audit.files import NUMBERS, Audit
+from noiseproof.audit.issues import badges
 
 CHOICES = get_args(Choice)[:-1]  # undo leaves no decision
 
@@ -30,7 +31,8 @@ class Issues:
         self.given = frame["given_label"].map(number).to_numpy(dtype=np.int64)
         self.suggested = frame["suggested_label"].map(number).to_numpy(dtype=np.int64)
         self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
-        self.marks = {mark: frame[name].to_numpy().astype(str) == "True" for name, mark in MARKS.items()}
+        texts = {name: text for name, text in badges().items() if name in frame}
+        self.marks = {text: frame[name].to_numpy().astype(str) == "True" for name, text in texts.items()}
         self.position = {row: i for i, row in enumerate(self.row.tolist())}
         self.select = lru_cache(maxsize=32)(self._select)  # a reviewer sees few class pairs at a time
 

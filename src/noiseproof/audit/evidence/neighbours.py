@@ -17,6 +17,7 @@ VOTERS = 25  # neighbours that vote on a label
 EXACT = 20_000  # rows up to which all pairs are looked at
 TREES, LEAF = 8, 256  # of an approximate search; each row is compared with TREES × LEAF others at first
 ROUNDS, PASSED_ON = 3, 12  # then, so often: neighbours of each row whose own PASSED_ON neighbours are looked at
+MIN_OUTLIER = 1.5  # score of an outlier
 BLOCK = 2**20  # numbers of an intermediate result: it stays in the cache
 ASKED = 256  # rows that the recall is measured on
 
@@ -206,3 +207,23 @@ def neighbour_votes(
         agreement = votes.gather(1, given[:, None])[:, 0] / count  # 0/0 is NaN
     votes.add_(prior).div_((count + 1)[:, None])
     return votes.numpy(), agreement.numpy()
+
+
+def outlier_scores(
+    neighbours: Neighbours, is_duplicate: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float32], float]:
+    """How far each row is from its neighbours over how far those are from theirs, (N,), and the cut.
+
+    1 is usual, wherever the data is dense or sparse. The cut lies five robust deviations of the logarithm above the
+    median (where a bell curve has one row in three million), and at 1.5 or above. A row that has a copy, or is called a
+    near-duplicate (N,), is not far from every other one: its score is 1 at most.
+    """
+    mean = neighbours.distance.mean(1, dtype=np.float64)
+    around = mean[neighbours.index].mean(1)
+    tiny = np.finfo(np.float32).tiny
+    score = (mean + tiny) / (around + tiny)
+    logs = np.log(np.maximum(score, 1e-6))
+    middle = np.median(logs)
+    cut = max(MIN_OUTLIER, float(np.exp(middle + 5 * 1.4826 * np.median(np.abs(logs - middle)))))
+    alike = neighbours.distance[:, 0] == 0 if is_duplicate is None else is_duplicate | (neighbours.distance[:, 0] == 0)
+    return np.where(alike, np.minimum(score, 1), score).astype(np.float32), cut

@@ -27,6 +27,7 @@ from noiseproof.train.methods import get_method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
+METHOD = "ln:lam=1,tau=0.5"
 MODEL = "mlp:hidden=[128,128]"
 LINEAR = "mlp:hidden=[]"
 ONE_UNIT = 100.0  # columns whose deviations differ by a smaller factor share one unit, so their proportions are kept
@@ -54,7 +55,7 @@ def cross_validate(
     num_classes: int,
     folds: Any,
     *,
-    method: str = "ln:lam=1,tau=0.5",
+    method: str = METHOD,
     model: str = "auto",
     epochs: int | None = None,
     seed: int = 0,
@@ -112,7 +113,7 @@ def watch_training(
     labels: Any,
     num_classes: int,
     *,
-    method: str = "ln:lam=1,tau=0.5",
+    method: str = METHOD,
     model: str = "auto",
     epochs: int | None = None,
     seed: int = 0,

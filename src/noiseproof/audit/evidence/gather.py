@@ -1,0 +1,171 @@
+"""All evidence on the rows of an audit: their surroundings among the features, then trainings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.evidence.duplicates import Duplicates, find_duplicates
+from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_groups
+from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
+from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
+from noiseproof.core.progress import Progress
+
+if TYPE_CHECKING:
+    from noiseproof.audit.sources.base import AuditData
+
+Mode = Literal["thorough", "fast"]
+CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
+FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """Neighbours, near-duplicates and outliers among the features of N rows."""
+
+    duplicates: Duplicates
+    outlier_scores: NDArray[np.float32]  # (N,), NaN without features
+    outlier_cut: float | None = None
+    neighbour_recall: float | None = None
+    neighbours: Neighbours | None = None
+
+    @classmethod
+    def none(cls, num_rows: int) -> Surroundings:
+        """Of rows without features."""
+        return cls(
+            Duplicates(np.full(num_rows, -1), np.zeros(num_rows, dtype=bool), 0), np.full(num_rows, np.nan, np.float32)
+        )
+
+    @classmethod
+    def search(cls, x: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> Surroundings:
+        near = nearest(x, min(VOTERS, len(x) - 1), seed=seed)
+        close = Neighbours(near.index[:, :CLOSE], near.distance[:, :CLOSE], near.recall)
+        duplicates = find_duplicates(x, labels, close)
+        return cls(duplicates, *outlier_scores(close, duplicates.is_duplicate), near.recall, near)
+
+    def subset(self, keep: NDArray[np.bool_]) -> Surroundings:
+        """Without some rows; neighbours are lost, since row numbers change."""
+        return replace(
+            self, duplicates=self.duplicates.subset(keep), outlier_scores=self.outlier_scores[keep], neighbours=None
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AuditEvidence:
+    """Rows to judge, and all that speaks for or against their labels."""
+
+    data: AuditData
+    surroundings: Surroundings
+    training: Evidence | None = None  # none where predictions of another model were given
+
+    @property
+    def groups(self) -> NDArray[np.int64] | None:
+        """Rows that belong together, (N,): by the user's groups or as near-duplicates."""
+        return merge_groups(self.data.groups, self.surroundings.duplicates.group)
+
+    def with_note(self, note: str) -> AuditEvidence:
+        return replace(self, data=replace(self.data, notes=(*self.data.notes, note)))
+
+
+class StageClock:
+    """Forwards progress, and records the seconds of each stage."""
+
+    def __init__(self, progress: Progress | None, reading: float) -> None:
+        self.progress, self.seconds = progress, {"reading": round(reading, 3)}
+
+    @contextmanager
+    def __call__(self, stage: str, *, is_single_step: bool = True) -> Iterator[None]:
+        """Time a stage; one of several steps reports its progress itself."""
+        began = time.perf_counter()
+        if is_single_step and self.progress is not None:
+            self.progress(stage, 0, 1)
+        yield
+        if is_single_step and self.progress is not None:
+            self.progress(stage, 1, 1)
+        self.seconds[stage] = round(time.perf_counter() - began, 3)
+
+
+def gather(data: AuditData, *, mode: Mode, folds: int, seed: int, clock: StageClock, **training: Any) -> AuditEvidence:
+    """Search the surroundings of all rows, and train networks unless the data has predictions.
+
+    ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class lies in a single
+    fold are dropped.
+    """
+    evidence = _survey(data, seed, clock)
+    if data.pred_probs is not None:
+        return evidence
+    if data.x is None:
+        raise ValueError("Expected features to train on, or predictions, got neither.")
+    if mode == "thorough":
+        evidence, training["folds"] = _split(evidence, folds, seed)
+        train: Any = cross_validate
+        neighbours = evidence.surroundings.neighbours
+    else:
+        if len(data) < FEW:
+            evidence = evidence.with_note(
+                f"With {len(data)} rows, one training tells little: --thorough finds more, in a minute."
+            )
+        train, training["groups"] = watch_training, evidence.groups
+        # With groups, neighbours are searched for in other groups: those of its own do not vote on a row.
+        neighbours = evidence.surroundings.neighbours if data.groups is None else None
+    data = evidence.data
+    with clock("training", is_single_step=False):
+        predictions = train(
+            data.x, data.given, len(data.classes), seed=seed, neighbours=neighbours, progress=clock.progress, **training
+        )
+    return replace(evidence, training=predictions)
+
+
+def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:
+    """The surroundings of all rows, with notes on what is missing."""
+    if data.x is not None and len(data) > 2:
+        with clock("near-duplicates and outliers"):
+            evidence = AuditEvidence(data, Surroundings.search(data.x, data.given, seed))
+        if common := evidence.surroundings.duplicates.common:
+            evidence = evidence.with_note(
+                f"{common} rows have inputs that more than twenty rows, and more than a hundredth, share: "
+                "they are not called duplicates."
+            )
+    else:
+        evidence = AuditEvidence(data, Surroundings.none(len(data))).with_note(
+            "Without features there is no search for neighbours, near-duplicates and outliers."
+        )
+    if len(data) < VERY_FEW:
+        return evidence.with_note(f"With {len(data)} rows, rates and counts mean little: look at each row yourself.")
+    return evidence
+
+
+def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidence, NDArray[np.int64]]:
+    """Folds that keep groups and near-duplicates together, and the evidence without rows whose class is in one fold.
+
+    Near-duplicates are split where that leaves fewer such rows.
+    """
+    data, groups = evidence.data, evidence.groups
+
+    def split(groups: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        return make_folds(data.given, folds=folds, groups=groups, time=data.time, seed=seed)
+
+    fold = split(groups) if groups is not None and np.ptp(groups) else np.zeros(len(data), np.int64)
+    alone = in_one_fold(data.given, fold)
+    if alone.any():
+        loose = split(data.groups)
+        if (loose_alone := in_one_fold(data.given, loose)).sum() < alone.sum():
+            fold, alone = loose, loose_alone
+            evidence = evidence.with_note(
+                "Near-duplicates were split between folds: some classes consist of little else."
+            )
+    if not alone.any():
+        return evidence, fold
+    data = evidence.data.subset(~alone, "all rows of its class are in one fold: no model learned it without them")
+    if len(np.unique(data.given)) < 2:
+        raise ValueError(
+            "Expected classes with rows in several groups or times, got one at most: each class lies in a group or a "
+            "time of its own. Leave out the group or the time, or use --fast."
+        )
+    return AuditEvidence(data, evidence.surroundings.subset(~alone)), fold[~alone]

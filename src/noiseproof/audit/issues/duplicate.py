@@ -1,0 +1,76 @@
+"""Rows that are nearly the same as others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import MAX_LISTED, Issue, register_issue
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.duplicates import Duplicates
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+
+@register_issue("near-duplicate")
+@dataclass(frozen=True, eq=False)
+class NearDuplicates(Issue):
+    """Groups of rows that are nearly the same."""
+
+    duplicates: Duplicates
+
+    flag = "is_near_duplicate"
+    badges: ClassVar = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict"}
+    remedy = "Keep one row of each group, and decide which label is right where they conflict."
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> NearDuplicates:
+        return cls(evidence.surroundings.duplicates)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        return self.duplicates.is_duplicate
+
+    def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
+        import pandas as pd
+
+        group = pd.array(self.duplicates.group[rows], dtype="Int64")
+        group[~self.mask[rows]] = pd.NA
+        return {
+            self.flag: self.mask[rows],
+            "duplicate_group": group,
+            "duplicate_conflict": self.duplicates.conflict[rows],
+        }
+
+    def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+        return ["a near-duplicate bears another label" if c else "" for c in self.duplicates.conflict[rows].tolist()]
+
+    def summary(self, data: AuditData) -> dict[str, Any]:
+        group = np.where(data.row >= 0, self.duplicates.group, -1)
+        rows = np.flatnonzero((group >= 0) & self.duplicates.conflict)
+        rows = rows[np.argsort(group[rows], kind="stable")]
+        parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else []
+        conflicts = [
+            {
+                "group": int(group[part[0]]), "rows": data.row[part].tolist(),
+                "labels": [data.classes[k] for k in data.given[part].tolist()],
+            }
+            for part in parts[:MAX_LISTED]
+        ]  # fmt: skip
+        counts = {"groups": len(np.unique(group[group >= 0])), "rows": int((group >= 0).sum())}
+        return {"near_duplicates": {**counts, "conflicting": len(parts), "conflicts": conflicts}}
+
+    def headline(self, summary: Mapping[str, Any]) -> str:
+        counts = summary["near_duplicates"]
+        if not counts["rows"]:
+            return ""
+        return (
+            f"near-duplicates: {counts['rows']} rows in {counts['groups']} groups, "
+            f"{counts['conflicting']} of them with different labels"
+        )

@@ -1,0 +1,155 @@
+"""Labels that are wrong, with the label they should have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import Issue, register_issue, rounded
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+LARGEST_MATRIX, MAX_PAIRS = 200, 20
+
+
+@register_issue("label")
+@dataclass(frozen=True, eq=False)
+class WrongLabels(Issue):
+    """Labels whose quality is below the cut of their class."""
+
+    labels: LabelIssues
+
+    flag = "is_label_issue"
+    remedy = "Decide in `noiseproof review`: take the suggested label, keep the given one, or choose another."
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WrongLabels:
+        return cls(labels)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        return self.labels.is_issue
+
+    def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
+        import pandas as pd
+
+        classes = pd.Index(data.classes, dtype=object)
+
+        def named(codes: NDArray[np.int64]) -> pd.Categorical[str]:
+            return pd.Categorical.from_codes(codes[rows], categories=classes)
+
+        labels = self.labels
+        numbers = ("margin", "neighbour_agreement", "confidence", "suggested_confidence", "unlearned", "doubt")
+        return {
+            self.flag: labels.is_issue[rows], "label_quality": rounded(labels.quality, rows),
+            "given_label": named(data.given), "predicted_label": named(labels.predicted),
+            "suggested_label": named(labels.suggested),
+            **{name: rounded(getattr(labels, name), rows) for name in numbers},
+        }  # fmt: skip
+
+    def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+        labels, names = self.labels, np.array(data.classes, dtype=object)
+        shares = (
+            labels.confidence, labels.suggested_confidence, labels.neighbour_agreement, labels.unlearned, labels.doubt
+        )  # fmt: skip
+        pairs = names[data.given[rows]].tolist(), names[labels.suggested[rows]].tolist()
+        return list(map(_reason, *pairs, *(_percent(values, rows) for values in shares)))
+
+    def summary(self, data: AuditData) -> dict[str, Any]:
+        labels, K = self.labels, len(data.classes)
+        is_audited = data.row >= 0
+        issues = self.mask & is_audited
+        low, high = labels.noise_interval
+        row_counts, issue_counts = (
+            np.bincount(data.given[mask], minlength=K).tolist() for mask in (is_audited, issues)
+        )
+        return {
+            "issues": int(issues.sum()), "labels_look_fine": labels.looks_fine,
+            "verdict": self.verdict(int(issues.sum()), int(is_audited.sum())),
+            "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
+            "false_positive_rate": labels.false_positive_rate,
+            "classes": [
+                {"name": name, "rows": row_counts[k], "issues": issue_counts[k], "cut": float(labels.cut[k])}
+                for k, name in enumerate(data.classes)
+            ],
+            "transition": np.round(labels.transition, 6).tolist() if K <= LARGEST_MATRIX else None,
+            "worst_pairs": self._worst_pairs(data, issues),
+        }  # fmt: skip
+
+    def verdict(self, issues: int, rows: int) -> str:
+        """One sentence on all labels."""
+        labels, (low, high) = self.labels, self.labels.noise_interval
+        if not labels.is_predictable:
+            return (
+                f"The rows hardly tell their labels, so none can be called wrong: {labels.hit_rate:.1%} are met by "
+                f"predictions, {labels.chance_rate:.1%} would be by chance. Look at the columns, or give better "
+                "features."
+            )
+        if labels.is_undecided:
+            return (
+                f"One training can't tell whether the labels are fine: {low:.1%} to {high:.1%} may be wrong; "
+                f"{issues} of {rows} are called issues."
+            )
+        if labels.looks_fine:
+            alarms = f"; {issues} of {rows} are called issues, mistakes or false alarms" if issues else ""
+            return (
+                f"The labels look fine, {high:.1%} wrong at the most{alarms} "
+                f"(expected share of right labels called issues: {labels.false_positive_rate:.2%})."
+            )
+        rate = labels.noise_rate
+        return f"About {rate:.1%} of the labels look wrong ({low:.1%} to {high:.1%}): {issues} of {rows} are issues."
+
+    def notes(self) -> list[str]:
+        if self.labels.contradicted is None:
+            return []
+        return [
+            f"Where neighbours are surest they contradict {self.labels.contradicted:.1%} of the labels, more than one "
+            "training does: either it has learned wrong labels by heart, which --thorough brings to light, or the "
+            "features are too weak, which only better ones mend."
+        ]
+
+    def _worst_pairs(self, data: AuditData, issues: NDArray[np.bool_]) -> list[dict[str, Any]]:
+        """The most frequent corrections."""
+        classes, K = data.classes, len(data.classes)
+        pairs, counts = np.unique(data.given[issues] * K + self.labels.suggested[issues], return_counts=True)
+        worst = np.lexsort((pairs, -counts))[:MAX_PAIRS]
+        return [
+            {
+                "given": classes[pair // K], "suggested": classes[pair % K], "issues": count,
+                "probability": round(float(self.labels.transition[pair % K, pair // K]), 6),
+            }
+            for pair, count in zip(pairs[worst].tolist(), counts[worst].tolist(), strict=True)
+        ]  # fmt: skip
+
+
+def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:
+    """Integer percentages of ``rows``, None where there is no number."""
+    if values is None:
+        return [None] * len(rows)
+    shares = values[rows]
+    is_known = np.isfinite(shares)
+    percents = np.rint(100 * np.where(is_known, shares, 0)).astype(int).tolist()
+    return [percent if known else None for percent, known in zip(percents, is_known.tolist(), strict=True)]
+
+
+def _reason(
+    given: str, suggested: str, confidence: int, other: int, agree: int | None, unlearned: int | None, doubt: int | None
+) -> str:
+    """Why a label is an issue: the model first, then the rest of the evidence."""
+    parts = [f"The model gives {given!r} {confidence} % and {suggested!r} {other} %"]
+    if agree is not None:
+        parts.append(f"{f'{agree} %' if agree else 'none'} of its neighbours bear {given!r}")
+    if unlearned is not None and unlearned >= 50:
+        epochs = f"only in {100 - unlearned} % of the epochs" if unlearned < 100 else "in no epoch"
+        parts.append(f"{given!r} was predicted {epochs}")
+    if doubt is not None and doubt >= 50:
+        parts.append(f"the model doubts this row by {doubt} %")
+    return "; ".join(parts)

@@ -1,0 +1,48 @@
+"""Rows that are far from every other row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import Issue, register_issue, rounded
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+
+@register_issue("outlier")
+@dataclass(frozen=True, eq=False)
+class Outliers(Issue):
+    """Rows much farther from their neighbours than these are from theirs."""
+
+    scores: NDArray[np.float32]  # (N,): 1 is usual; NaN without features
+    cut: float | None
+
+    flag = "is_outlier"
+    badges: ClassVar = {"is_outlier": "outlier"}
+    remedy = "Look for a broken or foreign input, and drop the row if it is one."
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Outliers:
+        return cls(evidence.surroundings.outlier_scores, evidence.surroundings.outlier_cut)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        return np.asarray(self.scores > (np.inf if self.cut is None else self.cut))
+
+    def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
+        return {self.flag: self.mask[rows], "outlier_score": rounded(self.scores, rows)}
+
+    def summary(self, data: AuditData) -> dict[str, Any]:
+        return {"outliers": {"rows": int((self.mask & (data.row >= 0)).sum()), "cut": self.cut}}
+
+    def headline(self, summary: Mapping[str, Any]) -> str:
+        rows = summary["outliers"]["rows"]
+        return f"like no other row: {rows} rows" if rows else ""

@@ -1,0 +1,124 @@
+"""What every registered issue type must do; a new one is found and tested without editing this file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from noiseproof.audit import LabelReport, audit, read_rows
+from noiseproof.audit.files import COLUMNS, read_audit
+from noiseproof.audit.issues import ISSUES, Issue, badges, register_issue
+from noiseproof.review.queue import Issues
+
+DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+@pytest.fixture(scope="module")
+def report() -> LabelReport:
+    """120 rows in three clusters: some wrong labels, a copy with another label, an outlier."""
+    random = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    x = (np.eye(3)[y] * 8 + random.normal(size=(120, 3))).astype(np.float32)
+    given = np.where(np.isin(np.arange(120), [4, 17, 60]), (y + 1) % 3, y)
+    x[100], x[77] = x[4], [40, -40, 40]
+    return audit(read_rows(x, labels=given), mode="fast", epochs=4, device="cpu")
+
+
+def issue_of(report: LabelReport, name: str) -> Issue:
+    return next(issue for issue in report.issues if issue.name == name)
+
+
+def test_a_report_has_one_of_each_type_labels_first(report: LabelReport) -> None:
+    assert [issue.name for issue in report.issues] == list(ISSUES) and report.issues[0].name == "label"
+
+
+@pytest.mark.parametrize("name", ISSUES)
+def test_mask_columns_and_reasons_have_one_entry_for_each_row(name: str, report: LabelReport) -> None:
+    issue, data = issue_of(report, name), report.data
+    rows = np.array([4, 77, 3])
+    assert issue.mask.shape == (len(data),) and issue.mask.dtype == bool and issue.mask.any()
+    columns, everything = issue.columns(data, rows), issue.columns(data, np.arange(len(data)))
+    assert issue.flag in columns and set(issue.badges) <= set(columns)
+    np.testing.assert_array_equal(columns[issue.flag], issue.mask[rows])
+    for column, values in columns.items():
+        assert list(map(str, values)) == [str(everything[column][i]) for i in rows]
+    assert [type(reason) for reason in issue.explain(data, rows)] == [str] * 3
+    assert issue.explain(data, rows[:0]) == []
+
+
+@pytest.mark.parametrize("name", ISSUES)
+def test_the_summary_is_json_and_counts_audited_rows_only(name: str, report: LabelReport) -> None:
+    from dataclasses import replace
+
+    issue = issue_of(report, name)
+    summary = issue.summary(report.data)
+    assert summary and json.loads(json.dumps(summary)) == summary
+    assert not set(summary) & {"format", "rows", "skipped", "notes", "seconds"}
+    assert isinstance(issue.headline(report.summary()), str) and "\n" not in issue.headline(report.summary())
+    helping = replace(report.data, row=np.full(len(report.data), -1))  # rows of a trusted table
+    assert "0 rows" not in issue.headline(issue.summary(helping))
+
+
+@pytest.mark.parametrize("name", ISSUES)
+def test_the_remedy_is_a_sentence_and_documented(name: str) -> None:
+    kind: Any = ISSUES[name]
+    assert kind.remedy.endswith(".") and f"| `{kind.flag}` | {kind.remedy} |" in DOCS.read_text("utf-8")
+
+
+@pytest.fixture
+def negative() -> Iterator[type[Issue]]:
+    @register_issue("negative")
+    @dataclass(frozen=True, eq=False)
+    class Negative(Issue):
+        """Rows whose first feature is negative: what CONTRIBUTING asks for and nothing else."""
+
+        found: NDArray[np.bool_]
+        flag = "is_negative"
+        badges: ClassVar = {"is_negative": "below zero"}
+        remedy = "Check the sign."
+
+        @classmethod
+        def find(cls, evidence: Any, labels: Any) -> Negative:
+            return cls(evidence.data.x[:, 0] < 0)
+
+        @property
+        def mask(self) -> NDArray[np.bool_]:
+            return self.found
+
+    yield Negative
+    del ISSUES._factories["negative"]
+
+
+def test_a_new_type_reaches_table_summary_and_review_page(negative: type[Issue], tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    y = np.arange(60) % 2
+    x = (6 * y[:, None] + random.normal(size=(60, 2)) - 3).astype(np.float32)
+    report = audit(read_rows(x, labels=y), mode="fast", epochs=2, device="cpu")
+    table = report.table()
+    assert list(table.columns) == [*COLUMNS, "is_negative"]
+    np.testing.assert_array_equal(table["is_negative"], x[table["row"], 0] < 0)
+    assert report.summary()["negative"] == {"rows": int((x[:, 0] < 0).sum())}
+    report.save(tmp_path)
+    marks = Issues(read_audit(tmp_path), everything=True).marks
+    np.testing.assert_array_equal(marks["below zero"], table["is_negative"])
+    assert badges()["is_negative"] == "below zero"
+
+
+def test_an_audit_without_the_columns_of_a_later_type_is_read(report: LabelReport, tmp_path: Path) -> None:
+    report.save(tmp_path)
+
+    @register_issue("later")
+    class Later(Issue):
+        badges: ClassVar = {"is_later": "later"}
+
+    try:
+        assert "later" not in Issues(read_audit(tmp_path)).marks
+    finally:
+        del ISSUES._factories["later"]
