@@ -532,7 +532,7 @@ def test_every_process_gets_two_rows_to_normalise() -> None:
     assert [len(part) for part in _split(torch.arange(10), run, True)] == [4, 4]
 
 
-def test_a_larger_first_batch_resumes_and_convoys_alike(tmp_path: Path) -> None:
+def test_a_larger_first_batch_resumes_and_stacks_alike(tmp_path: Path) -> None:
     settings = Settings(model="test-norm", epochs=3, batch_size=4, checkpoint_steps=1)
     whole = train(toy(13), "sln", settings, fabric=double())
     with pytest.raises(Interrupted):

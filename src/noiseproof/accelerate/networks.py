@@ -1,9 +1,8 @@
 """Several classifiers of one architecture as one network, so that a GPU starts each kernel once for all of them.
 
-The batches of S members follow one another, (S·B, …): what treats rows one by one needs no change, and linear layers,
-convolutions and batch normalisation take each member's rows to its own weights. Members keep their own parameters, as
-views into the stack's, so whatever looks at one of them sees what the stack has learned. A stack trains; members
-evaluate by themselves.
+The batches of S members are concatenated, (S·B, …): layers that treat rows one by one need no change, and linear
+layers, convolutions and batch normalisations apply each member's weights to its rows. The parameters of members become
+views into the stack's, so they follow its training. A stack trains; members evaluate by themselves.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convo
 
 
 class Unstackable(ValueError):
-    """A network that cannot lie beside its like."""
+    """A network that cannot be stacked."""
 
 
 class _Stacked(nn.Module):
-    """One layer of all members; parameters and buffers have the members' in front: (S, …)."""
+    """One layer of all members, whose parameters and buffers are those of the members stacked: (S, …)."""
 
     weight: Tensor
     bias: Tensor | None
@@ -37,14 +36,14 @@ class _Stacked(nn.Module):
         super().__init__()
         self.seats = len(layers)
         for name, value in _tensors(layers[0]):
-            own: list[Tensor] = [getattr(layer, name) for layer in layers]
-            whole = torch.stack([self.inner(part.detach()) for part in own])
+            parts: list[Tensor] = [getattr(layer, name) for layer in layers]
+            stacked = torch.stack([self.inner(part.detach()) for part in parts])
             if isinstance(value, nn.Parameter):
-                self.register_parameter(name, nn.Parameter(whole))
+                self.register_parameter(name, nn.Parameter(stacked))
             else:
-                self.register_buffer(name, whole)
-            for seat, part in enumerate(own):
-                part.data = self.outer(whole[seat])
+                self.register_buffer(name, stacked)
+            for seat, part in enumerate(parts):
+                part.data = self.outer(stacked[seat])
         if layers[0]._parameters.get("bias", 0) is None:
             self.bias = None
 
@@ -54,26 +53,26 @@ class _Stacked(nn.Module):
 
     @staticmethod
     def inner(value: Tensor) -> Tensor:
-        """A member's parameter as it lies in the stack: channels last."""
+        """A member's parameter in the layout of the stack: channels last."""
         return value.permute(0, 2, 3, 1) if value.dim() == 4 else value
 
     @staticmethod
     def outer(value: Tensor) -> Tensor:
-        """And back, without a copy."""
+        """The inverse of ``inner``, without a copy."""
         return value.permute(0, 3, 1, 2) if value.dim() == 4 else value
 
     def abreast(self, x: Tensor) -> Tensor:
-        """Members' rows (S·B, C, …) as channels beside each other, (B, S·C, …)."""
+        """Concatenate the channels of members instead of their rows: (S·B, C, …) to (B, S·C, …)."""
         x = x.view(self.seats, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
-        # Of one row it is a view, whose strides PyTorch's grouped convolution in float64 does not understand.
+        # Of one row it is a view, whose strides PyTorch's grouped convolution in float64 does not accept.
         return x.clone(memory_format=torch.contiguous_format) if len(x) == 1 else x
 
     def apart(self, x: Tensor) -> Tensor:
-        """And back."""
+        """The inverse of ``abreast``."""
         return x.view(len(x), self.seats, -1, *x.shape[2:]).transpose(0, 1).flatten(0, 1)
 
     def share_gradients(self, layers: Sequence[nn.Module]) -> None:
-        """Show each member its part of the gradients."""
+        """Give each member its part of the gradients."""
         for name, value in self.named_parameters(recurse=False):
             if value.grad is not None:
                 for seat, layer in enumerate(layers):
@@ -89,7 +88,7 @@ class StackedLinear(_Stacked):
     def forward(self, x: Tensor) -> Tensor:
         x, weight = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1), self.weight.flatten(2)
         if has_kernels(x) and torch.is_autocast_enabled("cuda") and any(side % 8 for side in weight.shape[1:]):
-            # Such products of rounded numbers are slow, but for our own kernels.
+            # cuBLAS is slow at such products in reduced precision, our kernels are not.
             points = weight[:, :, None, None]
             return convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
         each, weight = x.view(self.seats, -1, x.shape[1]), weight.transpose(1, 2)
@@ -110,7 +109,7 @@ class StackedConv2d(_Stacked):
     @staticmethod
     def check(layer: nn.Conv2d) -> None:
         if not is_plain(layer):
-            raise Unstackable(f"no stack knows {layer}")
+            raise Unstackable(f"{layer} has no stacked form")
         if max(layer.in_channels, layer.out_channels) > WIDEST:
             raise Unstackable(f"convolutions of more than {WIDEST} channels fill a GPU by themselves")
 
@@ -123,7 +122,7 @@ class StackedConv2d(_Stacked):
 
 
 class StackedBatchNorm(_Stacked):
-    """S batch normalisations, each over its own member's rows, as they are trained."""
+    """S batch normalisations in training mode, each over the rows of its member."""
 
     weight: Tensor  # (S, C), like the others
     bias: Tensor
@@ -140,7 +139,7 @@ class StackedBatchNorm(_Stacked):
     @staticmethod
     def check(layer: _BatchNorm) -> None:
         if not (layer.affine and layer.track_running_stats) or layer.momentum is None:
-            raise Unstackable(f"no stack knows {layer}")
+            raise Unstackable(f"{layer} has no stacked form")
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         self.num_batches_tracked += 1
@@ -157,7 +156,7 @@ class StackedBatchNorm(_Stacked):
 
 
 class StackedMaxPool(nn.MaxPool2d):
-    """Pooling over 2×2, which knows no networks, by a kernel that is faster than PyTorch's."""
+    """Pooling over 2×2 by a kernel that is faster than PyTorch's."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not x.is_cuda:
@@ -180,7 +179,7 @@ LAYERS: dict[type[nn.Module], type[_Stacked]] = {
 
 
 class Stack(nn.Module):
-    """The members as one network: rows of all of them, (S·B, …), to outputs of all of them."""
+    """The members as one network, from rows (S·B, …) to outputs of all members."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -189,10 +188,10 @@ class Stack(nn.Module):
         self.layers: list[tuple[_Stacked, list[nn.Module]]] = []
         for path, layer in list(self.joint.named_modules()):
             if type(layer) in LAYERS:
-                own = [member.get_submodule(path) for member in members]
-                stacked = LAYERS[type(layer)](own)
+                parts = [member.get_submodule(path) for member in members]
+                stacked = LAYERS[type(layer)](parts)
                 self.joint.set_submodule(path, stacked)
-                self.layers.append((stacked, own))
+                self.layers.append((stacked, parts))
             elif type(layer) is nn.MaxPool2d and _halves(layer):
                 self.joint.set_submodule(path, StackedMaxPool(2, ceil_mode=layer.ceil_mode))
 
@@ -201,13 +200,13 @@ class Stack(nn.Module):
         return out
 
     def share_gradients(self) -> None:
-        """Show each member its part of the gradients."""
-        for stacked, own in self.layers:
-            stacked.share_gradients(own)
+        """Give each member its part of the gradients."""
+        for stacked, parts in self.layers:
+            stacked.share_gradients(parts)
 
 
 def release(member: nn.Module) -> None:
-    """Give a member of a stack weights of its own again, with what they have become."""
+    """Copy the weights of a member out of its stack."""
     for module in member.modules():
         for _, value in _tensors(module):
             last = torch.channels_last if value.is_cuda and value.dim() == 4 else torch.contiguous_format
@@ -215,7 +214,7 @@ def release(member: nn.Module) -> None:
 
 
 def draws(network: nn.Module, call: Callable[[nn.Module], object]) -> bool:
-    """Whether a pass in training asks for random numbers, as dropout does; ``call`` makes one, of a copy."""
+    """Whether a training pass draws random numbers, as dropout does; ``call`` makes one with a copy of ``network``."""
     device = next(network.parameters()).device
     on_gpu = device.type == "cuda"
     states: list[Callable[[], Tensor]] = [torch.get_rng_state]
@@ -227,13 +226,13 @@ def draws(network: nn.Module, call: Callable[[nn.Module], object]) -> bool:
 
 
 def _check(network: nn.Module) -> None:
-    """Refuse what a stack would train otherwise than its members."""
+    """Raise ``Unstackable`` for a network that a stack would train differently."""
     for layer in network.modules():
-        known = LAYERS.get(type(layer))
-        if known is not None:
-            known.check(layer)
+        stacked = LAYERS.get(type(layer))
+        if stacked is not None:
+            stacked.check(layer)
         elif _tensors(layer):
-            raise Unstackable(f"{type(layer).__name__} has weights that no stack knows")
+            raise Unstackable(f"{type(layer).__name__} has weights but no stacked form")
         if not layer.training:
             raise Unstackable(f"{type(layer).__name__} is not trained")
     named = [*network.named_modules(remove_duplicate=False), *network.named_parameters(remove_duplicate=False)]

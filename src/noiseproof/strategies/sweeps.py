@@ -26,7 +26,7 @@ def sweep_rows(rows: int, numbers: int, memory: int) -> int:
     >>> [sweep_rows(n, 3 * 32 * 32, gigabytes * 10**9) for n, gigabytes in [(10_000, 24), (10_000, 140), (50_000, 140)]]
     [2500, 5000, 5556]
     """
-    # By memory, so that a wide network's activations fit beside a fleet that fills its share (`fleet.SPARE`).
+    # By memory, so that a wide network's activations fit beside a fleet that fills its share (`fleet.MEMORY_SHARE`).
     limit = max(ROWS, min(16 * ROWS, max(2**23, memory // 8192) // numbers))
     return math.ceil(rows / math.ceil(rows / limit))
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -130,8 +129,7 @@ def training(
     done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
     stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
     first_step, schedule = run.step, settings.make_schedule()
-    observers = partial(record.observe, run=run), guard.observe
-    stepper = Stepper(run, settings.clip, observers, architecture(job, method))
+    stepper = Stepper(run, settings.clip, (record.observe, guard.observe), architecture(job, method))
 
     with closing(make_executor(stepper)) as executor, guard.losses_checked():
         while run.epoch < run.epochs and not run.stopped:
@@ -149,10 +147,10 @@ def training(
                 yield
             done = 0
             guard.observe_weights()
-            measured = record.measure(run)
+            measured = record.measure()
             yield from until_done(run.device)  # other runs go on while a GPU still computes the steps of this one
             guard.check()
-            metrics = record.end_epoch(run, measured)
+            metrics = record.end_epoch(measured)
             _end_epoch(run, metrics)
             checkpointer.end_epoch()
             report(run.epoch - 1, len(parts), len(parts), metrics)

@@ -49,10 +49,9 @@ class Record:
         folder: Path | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.clock, self.started = clock, clock()  # the epoch, by that clock
-        self.metrics: list[Metrics] = []
-        self.task = task
-        self.folder = folder
+        self.task, self.run, self.folder = task, run, folder
+        self.metrics: list[Metrics] = []  # of each epoch
+        self.clock, self.started = clock, clock()  # when the epoch started, by that clock
         self.truth = None if task.train.clean is None else task.train.clean.to(run.device)
         self.observed = True
         dtypes = {"loss": run.dtype, "prediction": torch.int64}
@@ -75,26 +74,27 @@ class Record:
         return self.clock() - self.started
 
     @torch.no_grad()
-    def observe(self, batch: Batch, step: Step, run: Run) -> None:
+    def observe(self, batch: Batch, step: Step) -> None:
         """Store the outputs of a training step, with its dropout, augmentation and weights."""
         self.observed = bool(step.outs)
         if not self.observed:
             return
-        scores = [run.loss.scores(out) for out in step.outs]
+        loss = self.run.loss
+        scores = [loss.scores(out) for out in step.outs]
         for m, model_scores in enumerate(scores):
-            self._store("loss", m, step.losses[m], batch, run)
-            self._store("prediction", m, model_scores.argmax(1), batch, run)
+            self._store("loss", m, step.losses[m], batch)
+            self._store("prediction", m, model_scores.argmax(1), batch)
             if self.samples:
                 weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
-                self._store("margin", m, margin(model_scores, batch.given), batch, run)
-                self._store("weight", m, weights, batch, run)
-                self._store("pull", m, pull(run.loss, step.outs[m], batch.given), batch, run)
+                self._store("margin", m, margin(model_scores, batch.given), batch)
+                self._store("weight", m, weights, batch)
+                self._store("pull", m, pull(loss, step.outs[m], batch.given), batch)
                 if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
-                    self._store("trust", m, attention.sigmoid(), batch, run)
+                    self._store("trust", m, attention.sigmoid(), batch)
 
-    def _store(self, name: str, m: int, values: Tensor, batch: Batch, run: Run) -> None:
+    def _store(self, name: str, m: int, values: Tensor, batch: Batch) -> None:
         table = self.seen[name]
-        table[m, batch.all_rows] = run.processes.gather(values.to(table.dtype), batch)
+        table[m, batch.all_rows] = self.run.processes.gather(values.to(table.dtype), batch)
 
     def describe(self, config: dict[str, Any]) -> None:
         """Write the configuration and the given and clean labels of the run, from which it can be opened again."""
@@ -113,20 +113,21 @@ class Record:
     def _label_dtype(self) -> torch.dtype:
         return torch.int16 if self.task.train.num_classes <= 2**15 else torch.int32
 
-    def measure(self, run: Run) -> list[Tensor]:
+    def measure(self) -> list[Tensor]:
         """Compute the sums that the metrics of the epoch consist of, without waiting for the device."""
+        run = self.run
         if not self.observed:
-            self._sweep_training_set(run)
-        measured = [self._train_sums(run)]
+            self._sweep_training_set()
+        measured = [self._train_sums()]
         if (held := self.task.validation) is not None:
             measured.append(_evaluate(run, held.x, [held.given] if held.clean is None else [held.given, held.clean]))
         if (test := self.task.test) is not None:
             measured.append(_evaluate(run, test.x, [test.y], top=TOP))
         return measured
 
-    def _train_sums(self, run: Run) -> Tensor:
+    def _train_sums(self) -> Tensor:
         """[all, correct, wrong, of a class, wrong and of a class] × [rows, loss, hits of given, of true label]."""
-        given = run.data.given
+        given = self.run.data.given
         truth = given if self.truth is None else self.truth
         loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
         hits_given, hits_truth = ((predicted == label).double().mean(0) for label in (given, truth))
@@ -135,8 +136,9 @@ class Record:
         masks = torch.stack(groups).double()
         return masks @ torch.stack([torch.ones_like(loss), loss, hits_given, hits_truth], 1)
 
-    def end_epoch(self, run: Run, measured: list[Tensor]) -> Metrics:
+    def end_epoch(self, measured: list[Tensor]) -> Metrics:
         """End the epoch: compute, store and write its metrics."""
+        run = self.run
         metrics: Metrics = {
             "epoch": run.epoch + 1,
             "lr": float(run.models[0].optimizer.param_groups[0]["lr"]),
@@ -171,8 +173,9 @@ class Record:
             values.fill_(NOT_SEEN[name])
         return metrics
 
-    def _sweep_training_set(self, run: Run) -> None:
+    def _sweep_training_set(self) -> None:
         """Evaluate the training rows at the end of an epoch whose steps mix samples, where no output is of one row."""
+        run = self.run
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
         def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
