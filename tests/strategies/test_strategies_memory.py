@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
+from handmade_run import check_same, make_batch, make_run
 from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
-from noiseproof.models.classifier import build_classifier
-from noiseproof.strategies import STRATEGIES, Batch, Run
+from noiseproof.strategies import STRATEGIES
 from noiseproof.strategies.averages import TrainingAverages
 from noiseproof.strategies.memory import EstimatedTargets, ExchangedMemory, TargetMemory
 from noiseproof.strategies.mixing import Mixup, draw_mix
 from noiseproof.strategies.momentum import MomentumModel
-from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train
+from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
 
 K = 10
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
@@ -30,33 +27,6 @@ SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer
 @pytest.fixture(scope="module")
 def task() -> Task:
     return prepare(get_dataset("digits"), "symmetric:rate=0.4")
-
-
-def make_run(task: Task, loss: str = "ce", models: int = 1, precision: Any = "64-true", head: str = "linear") -> Run:
-    """A run with untrained models."""
-    run = Run(
-        fabric=Fabric(accelerator="cpu", devices=1, precision=precision),
-        data=replace(task.train, clean=None),
-        loss=get_loss(loss, reduction="none"),
-        epochs=100,
-        seed=0,
-        augment=task.augment,
-        normalise=task.normalise,
-    )
-    for m in range(models):
-        generator = torch.Generator().manual_seed(m)
-        shape = task.input_shape
-        model = build_classifier("mlp:hidden=[8]", head, input_shape=shape, num_outputs=K, generator=generator)
-        run.add(model.to(run.dtype), torch.optim.Adam)
-    return run
-
-
-def make_batch(run: Run, rows: Any) -> Batch:
-    """A step of one process on ``rows``."""
-    index = torch.as_tensor(rows)
-    given = run.data.given[index]
-    x = run.fetch(run.data.x, index, run.normalise)
-    return Batch(x, given, given, index, index, count=len(index))
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -235,23 +205,13 @@ def methods() -> dict[str, Method]:
     }
 
 
-def same(a: Result, b: Result) -> None:
-    for left, right in zip(a.metrics, b.metrics, strict=True):
-        assert left.keys() == right.keys()
-        for key in left.keys() - {"seconds"}:
-            assert left[key] == right[key], key
-    for one, other in zip(a.models, b.models, strict=True):
-        for name, value in one.state_dict().items():
-            assert torch.equal(value, other.state_dict()[name]), name
-
-
 @pytest.mark.parametrize("name", list(methods()))
 @pytest.mark.parametrize("steps", [2, 7])
 def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) -> None:
     whole = train(task, methods()[name], SETTINGS)
     with pytest.raises(Interrupted):
         train(task, methods()[name], SETTINGS, out=tmp_path, max_steps=steps)
-    same(train(task, methods()[name], SETTINGS, out=tmp_path, resume=True), whole)
+    check_same(train(task, methods()[name], SETTINGS, out=tmp_path, resume=True), whole)
 
 
 def test_memories_resist_what_cross_entropy_memorises(task: Task) -> None:

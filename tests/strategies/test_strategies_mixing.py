@@ -3,61 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import handmade_run
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
+from handmade_run import check_same, make_batch
 from scipy import stats
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from noiseproof.data import get_dataset
-from noiseproof.data.augment import Compose, PadCrop, Transform
+from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.losses import get_loss
-from noiseproof.models.classifier import build_classifier
-from noiseproof.strategies import STRATEGIES, Batch, Run
+from noiseproof.strategies import STRATEGIES, Run
 from noiseproof.strategies.averages import TrainingAverages
 from noiseproof.strategies.mixing import DivideMix, Mixup, Undivided, clean_posterior, draw_mix, sharpen
-from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
+from noiseproof.train import Interrupted, Method, Settings, Task, prepare, train
 
 K = 10
+make_run = partial(handmade_run.make_run, models=2, weight_scale=2)  # predictions that differ from uniform
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
 
 
 @pytest.fixture(scope="module")
 def task() -> Task:
     return prepare(get_dataset("digits"), "symmetric:rate=0.4")
-
-
-def make_run(task: Task, models: int = 2, augment: Transform | None = None) -> Run:
-    """A run in double precision with untrained models."""
-    run = Run(
-        fabric=Fabric(accelerator="cpu", devices=1, precision="64-true"),
-        data=replace(task.train, clean=None),
-        loss=get_loss("ce", reduction="none"),
-        epochs=100,
-        seed=0,
-        augment=augment,
-        normalise=task.normalise,
-    )
-    run.batch_size = 64
-    for m in range(models):
-        generator = torch.Generator().manual_seed(m)
-        shape = task.input_shape
-        model = build_classifier("mlp:hidden=[8]", "linear", input_shape=shape, num_outputs=K, generator=generator)
-        for parameter in model.parameters():
-            parameter.data *= 2  # predictions that differ from uniform
-        run.add(model.double(), torch.optim.Adam)
-    return run
-
-
-def make_batch(run: Run, rows: Tensor) -> Batch:
-    given = run.data.given[rows]
-    return Batch(run.fetch(run.data.x, rows, run.normalise), given, given, rows, rows, count=len(rows))
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -401,16 +376,6 @@ def methods() -> dict[str, Method]:
     }
 
 
-def same(a: Result, b: Result) -> None:
-    for left, right in zip(a.metrics, b.metrics, strict=True):
-        assert left.keys() == right.keys()
-        for key in left.keys() - {"seconds"}:
-            assert left[key] == right[key], key
-    for one, other in zip(a.models, b.models, strict=True):
-        for name, value in one.state_dict().items():
-            assert torch.equal(value, other.state_dict()[name]), name
-
-
 # In the warm-up; in later epochs, while the first and while the second network trains.
 @pytest.mark.parametrize(
     "name, steps", [("mixup", 7), *((name, k) for name in list(methods())[1:] for k in (3, 7, 13, 18))]
@@ -421,7 +386,7 @@ def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) 
     whole = train(task, methods()[name], SETTINGS)
     with pytest.raises(Interrupted):
         train(task, methods()[name], SETTINGS, out=tmp_path, max_steps=steps)
-    same(train(task, methods()[name], SETTINGS, out=tmp_path, resume=True), whole)
+    check_same(train(task, methods()[name], SETTINGS, out=tmp_path, resume=True), whole)
 
 
 def test_dividemix_divides_and_learns(task: Task) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import handmade_run
 import numpy as np
 import pytest
 import torch
+from handmade_run import make_batch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
@@ -17,7 +20,6 @@ from noiseproof.core.output import Output
 from noiseproof.data import NoisyData
 from noiseproof.data.augment import Transform
 from noiseproof.losses import get_loss
-from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.strategies.correction import LabelCorrection
 from noiseproof.strategies.momentum import MomentumModel
@@ -26,6 +28,8 @@ from noiseproof.train import Method, Settings, Task, train
 from noiseproof.train.step import forward_backward
 
 K, D = 4, 3  # classes, features
+SGD = partial(torch.optim.SGD, lr=0.1)
+make_run = partial(handmade_run.make_run, model="mlp:hidden=[5]", build=SGD, epochs=5)
 
 
 def noisy(n: int = 24, seed: int = 0) -> NoisyData:
@@ -33,24 +37,6 @@ def noisy(n: int = 24, seed: int = 0) -> NoisyData:
     x = torch.randn(n, D, generator=g, dtype=torch.float64)
     given = torch.randint(K, (n,), generator=g)
     return NoisyData(x, given, tuple("abcd"), torch.arange(n))
-
-
-def make_run(data: NoisyData, *, model: str = "mlp:hidden=[5]", seed: int = 0, models: int = 1) -> Run:
-    """A run as the loop makes it, in double precision."""
-    fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
-    run = Run(fabric=fabric, data=data, loss=get_loss("ce", reduction="none"), epochs=5, seed=seed)
-    for m in range(models):
-        plain = build_classifier(
-            model, "linear", input_shape=(D,), num_outputs=K, generator=torch.Generator().manual_seed(10 + m)
-        )
-        run.add(plain, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
-    return run
-
-
-def make_batch(run: Run, rows: Tensor | None = None) -> Batch:
-    rows = torch.arange(len(run.data)) if rows is None else rows
-    given = run.data.given[rows]
-    return Batch(run.data.x[rows], given, given, rows, rows, None, len(rows))
 
 
 def gradients(run: Run, batch: Batch, *strategies: Strategy) -> list[Tensor]:

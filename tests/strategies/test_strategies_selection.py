@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import handmade_run
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from handmade_run import check_same, without_seconds
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
 from noiseproof.losses import Loss, get_loss
-from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Batch, Run, Strategy, get_strategy
 from noiseproof.strategies.selection import CoTeaching, Prune, Sigua, SiguaBackward, SmallLoss
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, prepare, train
 
 K = 10
+make_run = partial(handmade_run.make_run, models=0)
 PAIRS = 0.7 * np.eye(K) + 0.3 * np.roll(np.eye(K), 1, 1)  # T of pair noise
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
 
@@ -32,27 +35,7 @@ def task() -> Task:
     return prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1)
 
 
-def make_run(task: Task, loss: str | Loss = "ce", epoch: int = 0, models: int = 0) -> Run:
-    """A run in ``epoch``, with untrained models."""
-    loss = get_loss(loss) if isinstance(loss, str) else loss
-    loss.reduction = "none"
-    run = Run(
-        fabric=Fabric(accelerator="cpu", devices=1, precision="64-true"),
-        data=replace(task.train, clean=None),
-        loss=loss,
-        epochs=100,
-        seed=0,
-        normalise=task.normalise,
-    )
-    for m in range(models):
-        generator = torch.Generator().manual_seed(m)
-        model = build_classifier("mlp:hidden=[8]", "linear", input_shape=(64,), num_outputs=K, generator=generator)
-        run.add(model.double(), torch.optim.Adam)
-    run.epoch = epoch
-    return run
-
-
-def make_batch(rows: int, seed: int = 0) -> tuple[Batch, np.ndarray]:
+def make_step(rows: int, seed: int = 0) -> tuple[Batch, np.ndarray]:
     """A step of one process, and logits (2, B, K) of two models."""
     random = np.random.default_rng(seed)
     given = torch.from_numpy(random.integers(0, K, rows))
@@ -105,13 +88,13 @@ def test_share_forgotten_by_the_released_co_teaching(c: float) -> None:
 @pytest.mark.parametrize("rows, forget, kept", [(128, 0.4, 76), (7, 0.5, 3), (10, 0.0, 10), (3, 0.9, 1), (1, 0.5, 1)])
 def test_number_kept(task: Task, rows: int, forget: float, kept: int) -> None:
     """int((1 − forget)·B); one where that is none."""
-    batch, _ = make_batch(rows)
+    batch, _ = make_step(rows)
     assert SmallLoss(forget, ramp=0).num_kept(batch, make_run(task)) == kept
 
 
 @pytest.mark.parametrize("make", [SmallLoss, CoTeaching, Sigua])
 def test_start_moves_the_ramp(task: Task, make: Any) -> None:
-    batch, _ = make_batch(100)
+    batch, _ = make_step(100)
     losses = torch.rand(2, 100, generator=torch.Generator().manual_seed(0))
     found = [make(0.5, ramp=5, start=3).weights(losses, [], batch, make_run(task, epoch=epoch)) for epoch in range(10)]
     assert found[:3] == [None] * 3
@@ -121,7 +104,7 @@ def test_start_moves_the_ramp(task: Task, make: Any) -> None:
 # --- Which are kept --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rows, epoch", [(64, 0), (64, 3), (101, 50), (2, 50)])
 def test_small_loss_is_the_mean_over_the_smallest(task: Task, rows: int, epoch: int) -> None:
-    batch, logits = make_batch(rows, epoch)
+    batch, logits = make_step(rows, epoch)
     run = make_run(task, epoch=epoch)
     y = batch.given.numpy()
     want = np.zeros_like(logits)
@@ -134,7 +117,7 @@ def test_small_loss_is_the_mean_over_the_smallest(task: Task, rows: int, epoch: 
 
 def test_selection_by_margin(task: Task) -> None:
     """By the margin of the given label: where the target is another, the loss would select others."""
-    batch, logits = make_batch(50)
+    batch, logits = make_step(50)
     run = make_run(task)
     y = batch.given.numpy()
     others = np.where(np.eye(K, dtype=bool)[y], -np.inf, logits[0])
@@ -155,7 +138,7 @@ def test_selection_by_margin(task: Task) -> None:
 @pytest.mark.parametrize("rows, epoch", [(64, 0), (128, 4), (33, 30)])
 def test_co_teaching_exchanges_selections(task: Task, rows: int, epoch: int, released: bool) -> None:
     """Each model's gradient is that of its mean loss over the rows of the other's smallest losses."""
-    batch, logits = make_batch(rows, epoch)
+    batch, logits = make_step(rows, epoch)
     strategy = CoTeaching(forget=0.2, released=released)
     kept = int((1 - (0.2 * (epoch + 1) / 9 if released and epoch < 9 else 0.2 * min(epoch / 10, 1))) * rows)
     z = [torch.tensor(one, requires_grad=True) for one in logits]
@@ -175,7 +158,7 @@ def test_co_teaching_exchanges_selections(task: Task, rows: int, epoch: int, rel
 def test_sigua_descends_on_small_and_ascends_on_the_next(
     task: Task, rows: int, forget: float, rate: float, ascended: int
 ) -> None:
-    batch, logits = make_batch(rows, 3)
+    batch, logits = make_step(rows, 3)
     losses, slopes = cross_entropies(logits[0], batch.given.numpy())
     order = np.argsort(losses)
     kept = int((1 - forget) * rows)
@@ -188,14 +171,14 @@ def test_sigua_descends_on_small_and_ascends_on_the_next(
 
 
 def test_sigua_pushes_nothing_away_where_nothing_is_left_out(task: Task) -> None:
-    batch, logits = make_batch(16)
+    batch, logits = make_step(16)
     _, slopes = cross_entropies(logits[0], batch.given.numpy())
     found = gradients(Sigua(forget=0.4, ramp=10), logits[:1], batch, make_run(task, epoch=0))[0]
     np.testing.assert_allclose(found, slopes / 16, atol=1e-15)
 
 
 def test_sigua_with_backward_correction(task: Task) -> None:
-    batch, logits = make_batch(200)
+    batch, logits = make_step(200)
     y = batch.given.numpy()
     log_p = logits[0] - np.log(np.exp(logits[0]).sum(1, keepdims=True))
     pulled = np.eye(K)[y] @ np.linalg.inv(PAIRS)
@@ -211,7 +194,7 @@ def test_sigua_with_backward_correction(task: Task) -> None:
 
 
 def test_equal_losses_are_taken_in_their_order(task: Task) -> None:
-    batch, _ = make_batch(8)
+    batch, _ = make_step(8)
     weights = SmallLoss(forget=0.5, ramp=0).weights(torch.ones(1, 8), [], batch, make_run(task))
     assert weights.tolist() == [[2, 2, 2, 2, 0, 0, 0, 0]]
 
@@ -222,7 +205,7 @@ def test_equal_losses_are_taken_in_their_order(task: Task) -> None:
 )
 def test_two_processes_select_what_one_does(task: Task, strategy: Strategy, rows: int) -> None:
     """Rows are ranked over all processes: each one's part of the weights is that of a single process."""
-    batch, logits = make_batch(rows)
+    batch, logits = make_step(rows)
     outs = [Output(torch.from_numpy(one)) for one in logits]
     run = make_run(task)
     losses = torch.stack([run.loss(out, batch.given) for out in outs])
@@ -264,7 +247,7 @@ def test_prune_keeps_what_reaches_k(task: Task, models: int) -> None:
     assert 0.1 < want.mean() < 0.9
     q = 0.7
     np.testing.assert_array_equal(want, (1 - p**q) / q <= (1 - 0.1**q) / q)  # the loss at most its value at p = k
-    batch, _ = make_batch(40)
+    batch, _ = make_step(40)
     losses = torch.ones(models, 40, dtype=torch.float64)
     for run.epoch in range(2):
         strategy.start_epoch(run)
@@ -312,21 +295,13 @@ def fit(task: Task, loss: str | Loss, strategy: Strategy, **options: Any) -> Res
     return train(task, method, SETTINGS, fabric=Fabric(accelerator="cpu", devices=1), **options)
 
 
-def outcome(result: Result) -> tuple[list[dict[str, float]], list[Tensor]]:
-    """Every number of a run but its times."""
-    rows = [{key: value for key, value in row.items() if key != "seconds"} for row in result.metrics]
-    return rows, [value for model in result.models for value in model.state_dict().values()]
-
-
 @pytest.mark.parametrize("loss, strategy", EVERY, ids=[str(strategy) for _, strategy in EVERY])
 def test_resumed_run_is_the_same(task: Task, tmp_path: Path, loss: Any, strategy: Strategy) -> None:
-    rows, weights = outcome(fit(task, loss, strategy))
+    whole = fit(task, loss, strategy)
     for steps in (3, 5):  # in the first epoch, then in the second (of five steps each)
         with pytest.raises(Interrupted):
             fit(task, loss, strategy, out=tmp_path, resume=True, max_steps=steps)
-    again_rows, again_weights = outcome(fit(task, loss, strategy, out=tmp_path, resume=True))
-    assert again_rows == rows
-    assert all(torch.equal(a, b) for a, b in zip(weights, again_weights, strict=True))
+    check_same(fit(task, loss, strategy, out=tmp_path, resume=True), whole)
 
 
 @pytest.mark.parametrize("strategy", [strategy for _, strategy in EVERY], ids=str)
@@ -336,9 +311,9 @@ def test_text_makes_the_same_strategy(strategy: Strategy) -> None:
 
 
 def test_beta1_falls_at_its_epoch(task: Task) -> None:
-    plain = outcome(fit(task, "ce", CoTeaching(forget=0.4)))[0]
-    late = outcome(fit(task, "ce", CoTeaching(forget=0.4, beta1_from=2, beta1=0.1)))[0]
-    same = outcome(fit(task, "ce", CoTeaching(forget=0.4, beta1_from=1, beta1=0.9)))[0]
+    plain = without_seconds(fit(task, "ce", CoTeaching(forget=0.4)))
+    late = without_seconds(fit(task, "ce", CoTeaching(forget=0.4, beta1_from=2, beta1=0.1)))
+    same = without_seconds(fit(task, "ce", CoTeaching(forget=0.4, beta1_from=1, beta1=0.9)))
     assert plain == same
     assert late[:2] == plain[:2] and late[2] != plain[2]
 
