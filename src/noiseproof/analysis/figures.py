@@ -122,7 +122,12 @@ class FigureMaker(Generic[T]):
 
 
 def figure(
-    name: str, title: str, *layers: Layer, subject: Callable[[Runs], T], **fields: Any
+    name: str,
+    title: str,
+    *layers: Layer,
+    subject: Callable[[Runs], T],
+    axes: tuple[str, str] = ("", ""),
+    **fields: Any,
 ) -> Callable[[Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]], FigureMaker[T]]:
     """Make a figure of a function that returns its table.
 
@@ -132,12 +137,14 @@ def figure(
     Args:
         name: unique among all figures; one that ends in ``-`` is the start of names that the function returns.
         subject: computes the argument of the function from runs; figures with the same one share its result.
+        axes: the labels of the x and the y axis.
         fields: of :class:`Figure`.
     """
 
     def register(make: Callable[[T], Any]) -> FigureMaker[T]:
         stage = STAGES.get(make.__module__.removeprefix("noiseproof.analysis.").partition(".")[0], "")
-        options = {"name": name, "title": title, "layers": layers, "stage": stage, **fields}
+        labels = {"x_label": axes[0], "y_label": axes[1]}
+        options = {"name": name, "title": title, "layers": layers, "stage": stage, **labels, **fields}
         Figure(**options, data=pd.DataFrame())  # refuses unknown fields
         return FigureMaker(make, subject, options)
 
@@ -171,12 +178,7 @@ def collect(
     opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
     if not opened:
         raise ValueError("Expected the folder of at least one run, got none.")
-    makers = figure_makers()
-    if unknown := [name for name in only if not any(_matches(name, maker) for maker in makers)]:
-        names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
-        raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
-    makers = tuple(maker for maker in makers if not only or any(_matches(name, maker) for name in only))
-    makers = tuple(maker for maker in makers if stage is None or maker.fields["stage"] == STAGES[stage])
+    makers = _select(only, stage)
     subjects: dict[Any, Any] = {}
     figures: list[Figure | MissingFigure] = []
     for number, maker in enumerate(makers):
@@ -190,8 +192,20 @@ def collect(
     return figures + [MissingFigure(name, name, "", "other runs: these have no data for it") for name in absent]
 
 
-def _matches(name: str, maker: FigureMaker[Any]) -> bool:
-    return name.startswith(maker.name) if maker.name.endswith("-") else name == maker.name
+def _select(only: Sequence[str], stage: str | None) -> list[FigureMaker[Any]]:
+    """The figures of these names and this stage."""
+
+    def matches(name: str, maker: FigureMaker[Any]) -> bool:
+        return name.startswith(maker.name) if maker.name.endswith("-") else name == maker.name
+
+    makers = figure_makers()
+    if unknown := [name for name in only if not any(matches(name, maker) for maker in makers)]:
+        names = ", ".join(maker.name + "…" * maker.name.endswith("-") for maker in makers)
+        raise ValueError(f"Expected figures of {names}, got {', '.join(unknown)}.")
+    if stage is not None and stage not in STAGES:
+        raise ValueError(f"Expected `stage` to be one of {', '.join(STAGES)}, got {stage!r}.")
+    of_stage = [maker for maker in makers if stage is None or maker.fields["stage"] == STAGES[stage]]
+    return [maker for maker in of_stage if not only or any(matches(name, maker) for name in only)]
 
 
 def _make(maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]) -> Figure | MissingFigure | None:

@@ -61,7 +61,7 @@ def analyze_loss(
     Weights over the margins of an untrained network, the average error of the labelled logit, and the logit bias;
     with --data, for your own model and labels.
     """
-    from noiseproof.analysis.before.losses import Start, error_map_figure, loss_figures
+    from noiseproof.analysis.before.losses import Start, loss_figures
     from noiseproof.analysis.before.robustness import check_of_logits, robustness_of
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.page.files import save
@@ -69,9 +69,7 @@ def analyze_loss(
     from noiseproof.losses import get_loss
     from noiseproof.noise import get_noise
 
-    specs, parameters = split_specs(losses), [name.strip() for name in over.split(",")] if over else []
-    if over is not None and (len(specs) != 1 or len(parameters) != 2):
-        raise ValueError(f"Expected one loss and two of its parameters for --over, got {losses} and {over}.")
+    specs = split_specs(losses)
     if out is None and (over is not None or sigma is not None):
         option = "the map of --over" if over is not None else f"figures, which alone depend on --sigma {sigma:g}"
         raise ValueError(f"Expected --out, a file for {option}, got none.")
@@ -85,8 +83,8 @@ def analyze_loss(
     for spec, why in others.items():
         say(f"not in the table, whose conditions are of one row's {K} logits alone: {spec}, which {why}")
     if out is not None:
-        maps = [error_map_figure(specs[0], K, (parameters[0], parameters[1]), sigma=start.sigma)] if parameters else []
-        for path in save(loss_figures(start) + maps, out, title=f"Before training, {K} classes"):
+        figures = loss_figures(start, over=[name.strip() for name in over.split(",")] if over else ())
+        for path in save(figures, out, title=f"Before training, {K} classes"):
             say(f"wrote {path}")
     if as_json:
         return show_json({spec: dataclasses.asdict(result) for spec, result in tested.items()})

@@ -1,4 +1,4 @@
-"""What all commands share: options, examples, refusals, tables and progress."""
+"""Shared by all commands: options, examples, errors, tables and progress."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def examples(*commands: str) -> str:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What the library refuses ends in one line on stderr and exit code 2."""
+    """Turn errors of the library into one line on stderr and exit code 2."""
     try:
         yield
-    except BrokenPipeError:  # the reader went away, which is no refusal
+    except BrokenPipeError:  # the reader of a pipe has closed it
         raise
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         from noiseproof.core.plugins import plugin_line
@@ -58,7 +58,7 @@ def refusals() -> Iterator[None]:
 
 
 def say(what: object) -> None:
-    """One line on stderr, however many processes say it."""
+    """Print one line on stderr, from the first process of a node."""
     if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
         typer.echo(f"noiseproof: {' '.join(str(what).split())}", err=True)
 
@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def bars(*columns: ProgressColumn) -> Iterator[StageProgress]:
-    """On a terminal, a bar for each name that it is told how much is done of, with ``columns`` beside it."""
+    """Progress bars for a terminal, one per stage, with ``columns`` beside them."""
     from rich.progress import BarColumn, Progress, TextColumn
 
     with Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True)) as shown:
@@ -95,7 +95,7 @@ def bars(*columns: ProgressColumn) -> Iterator[StageProgress]:
 
 @contextmanager
 def count_progress(label: str = "") -> Iterator[StageProgress]:
-    """Shows how much is done: a bar on a terminal, else a line every five seconds."""
+    """Show how much is done: a bar on a terminal, else a line every five seconds."""
     if sys.stderr.isatty():
         with bars() as move:
             yield lambda stage, done, total: move(label or "figures", done, total)
@@ -113,7 +113,7 @@ def count_progress(label: str = "") -> Iterator[StageProgress]:
 
 @contextmanager
 def training_progress(epochs: int, shown: bool) -> Iterator[Progress | None]:
-    """Says how far a training is: a bar with the time that is left on a terminal, else a line now and then."""
+    """Show the progress of a training: a bar with the remaining time on a terminal, else a line every two seconds."""
     if not shown:
         yield None
         return
@@ -131,17 +131,17 @@ def training_progress(epochs: int, shown: bool) -> Iterator[Progress | None]:
 
             yield move
         return
-    began, said, first = time.monotonic(), -math.inf, -1
+    began, shown_at, first = time.monotonic(), -math.inf, -1
 
-    def say(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
-        nonlocal said, first
+    def line(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+        nonlocal shown_at, first
         first, now = epoch if first < 0 else first, time.monotonic()
-        if row is not None and (now - said > 2 or epoch + 1 == epochs):
-            said = now
-            left = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
-            typer.echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(left)} left", err=True)
+        if row is not None and (now - shown_at > 2 or epoch + 1 == epochs):
+            shown_at = now
+            remaining = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
+            typer.echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(remaining)} left", err=True)
 
-    yield say
+    yield line
 
 
 def headline(row: Mapping[str, float]) -> str:
@@ -150,9 +150,11 @@ def headline(row: Mapping[str, float]) -> str:
 
 
 def describe(registry: Registry[Any], name: str) -> dict[str, Any]:
-    """Name, first sentence and parameters of a registered thing; those without a default are ``required``."""
+    """Name, first sentence and parameters of a registered factory; those without a default are ``required``."""
     factory = registry[name]
-    text = inspect.getdoc(getattr(factory, "func", factory)) or ""  # func: of a partial, whose own text is Python's
+    text = (
+        inspect.getdoc(getattr(factory, "func", factory)) or ""
+    )  # func: a partial has the docstring of Python's class
     parameters = registry.parameters(name)
     return {
         "name": name,
@@ -171,15 +173,15 @@ def signature(described: Mapping[str, Any]) -> str:
 
 def show_json(value: Any) -> None:
     text = json.dumps(value, default=str)
-    typer.echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # NaN is no JSON
+    typer.echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # JSON has no NaN
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal, aligned plain columns in a pipe."""
-    if sys.stdout is not None and sys.stdout.isatty():  # None where it was closed
+    """Print a table on a terminal, aligned plain columns in a pipe."""
+    if sys.stdout is not None and sys.stdout.isatty():  # None if it was closed
         table = Table(*columns)
         for row in rows:
-            table.add_row(*map(Text, row))  # Text: brackets in a cell are no markup
+            table.add_row(*map(Text, row))  # Text: brackets in a cell are not markup
         Console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]

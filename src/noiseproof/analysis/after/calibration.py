@@ -86,8 +86,7 @@ def calibration(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -
     subject=heldout_predictions,
     reading="Below the diagonal a model is overconfident, above it underconfident.",
     paper="LN paper, App. G.2",
-    x_label="confidence",
-    y_label="accuracy",
+    axes=("confidence", "accuracy"),
 )
 def reliability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     return stack({name: reliability(p.labels, p.pred_probs) for name, p in runs.items()})
@@ -100,8 +99,6 @@ def reliability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     subject=heldout_predictions,
     reading="The lower, the better the predicted probabilities match how often they are right.",
     paper="LN paper, App. G.2",
-    x_label="",
-    y_label="",
     panel="metric",
     share_y=False,
 )
@@ -144,8 +141,7 @@ def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
     reading="The lower, the better the predicted distribution covers the labels that different people give to an "
     "image; the published models were trained on CIFAR-10's own labels.",
     paper="LN paper, Table 4",
-    x_label="",
-    y_label="mean NLL of the annotators' labels",
+    axes=("", "mean NLL of the annotators' labels"),
 )
 def annotator_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     annotated = [(name, p.annotations, p.pred_probs) for name, p in runs.items()]

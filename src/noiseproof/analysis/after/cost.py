@@ -35,8 +35,7 @@ def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     subject=all_runs,
     reading="The nearer to the upper left corner, the more accuracy for the time; compare only runs on one machine.",
     paper="SLN paper, Fig. 8",
-    x_label="seconds of training",
-    y_label="test accuracy of the last epoch",
+    axes=("seconds of training", "test accuracy of the last epoch"),
 )
 def cost_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     records = {name: run.rows for name, run in runs.items() if "test_accuracy" in run.rows}
@@ -80,8 +79,6 @@ def trials(runs: Runs) -> Trials | None:
     subject=trials,
     reading="",
     paper="",
-    x_label="",
-    y_label="",
 )
 def sensitivity_figure(trials: Trials | None) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     """A band over one hyperparameter (SLN paper, Fig. 6), a heat map over two (LN paper, Figs. 5, 8)."""

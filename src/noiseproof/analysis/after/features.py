@@ -96,8 +96,6 @@ def feature_maps(runs: Runs) -> Subjects[pd.DataFrame]:
     reading="Each dot is a row in the colour of its true class: the features separate classes that form clouds of one "
     "colour; distances between clouds mean little.",
     paper="SLN paper, Fig. 7",
-    x_label="",
-    y_label="",
     panel="method",
     share_y=False,
 )
@@ -152,8 +150,6 @@ def boundaries(runs: Runs) -> Subjects[pd.DataFrame]:
     reading="The colour is the probability of the second class: a boundary that bends around single points has "
     "memorised their labels.",
     paper="LN paper, Fig. 3",
-    x_label="",
-    y_label="",
     panel="method",
     equal=True,
 )

@@ -190,39 +190,27 @@ def run_landscape(
     loss: Literal["ce", "own"] = "ce",
     seed: int = 0,
     accelerator: str = "cpu",
-    points: int = 21,
-    span: float = 1.0,
-    batch_size: int | None = None,
-    precision: torch.dtype | None = None,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> Landscape:
     """The landscape of a run's (first) model over given training labels: of cross entropy, or of its ``own`` loss.
 
-    ``rows`` training rows, not augmented, and the directions are drawn with ``seed``.
+    ``rows`` training rows, not augmented, and the directions are drawn with ``seed``; ``options`` are those of
+    :func:`landscape`.
     """
     if loss not in ("ce", "own"):
         raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
     result = run.result(accelerator)
-    state, own = result.run, result.run.loss
+    state, run_loss = result.run, result.run.loss
     chosen = shuffled(state.num_rows, derive_generator(seed, 0))[: check_count("rows", rows, 1)].sort().values
+    x, y = state.fetch(run.inputs("train"), chosen, state.normalise), run.labels["given"][chosen]
 
     def criterion(out: Output, target: Tensor) -> Tensor:
         out = Output._make(v if v is None else v.to(state.dtype) for v in out)
-        return own(out, target) if loss == "own" else cross_entropy(own.scores(out), target)
+        return run_loss(out, target) if loss == "own" else cross_entropy(run_loss.scores(out), target)
 
-    with evaluating([own]):  # a loss that samples its scores uses the same samples at every point
-        around = landscape(
-            result.models[0],
-            state.fetch(run.inputs("train"), chosen, state.normalise),
-            run.labels["given"][chosen],
-            generator=derive_generator(seed, 1),
-            criterion=criterion,
-            points=points,
-            span=span,
-            batch_size=batch_size,
-            precision=precision,
-            progress=progress,
-        )
+    generator = derive_generator(seed, 1)
+    with evaluating([run_loss]):  # a loss that samples its scores uses the same samples at every point
+        around = landscape(result.models[0], x, y, generator=generator, criterion=criterion, **options)
     return replace(around, made_by={"seed": seed, "rows": len(chosen), "criterion": loss})
 
 
@@ -296,8 +284,7 @@ def landscape_figures(landscapes: Mapping[str, Landscape]) -> list[Figure]:
     reading="Lines close together are a sharp minimum, wide plains a flat one; one unit changes each filter by its "
     f"own norm, losses above {CUT:g} are cut off.",
     paper="SLN paper, Fig. 2",
-    x_label="along the first direction",
-    y_label="along the second direction",
+    axes=("along the first direction", "along the second direction"),
     panel="method",
     equal=True,
 )
@@ -312,8 +299,7 @@ def contour_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
     subject=kept_landscapes,
     reading="The steeper the bowl, the sharper the minimum; all surfaces have one scale.",
     paper="SLN paper, Fig. 2",
-    x_label="along the first direction",
-    y_label="along the second direction",
+    axes=("along the first direction", "along the second direction"),
     panel="method",
 )
 def surface_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:

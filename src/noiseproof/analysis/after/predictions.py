@@ -72,8 +72,8 @@ def _same_rows(**columns: ArrayLike) -> list[Array]:
     arrays = {name: np.asarray(column) for name, column in columns.items()}
     shapes = [array.shape for array in arrays.values()]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1 or not shapes[0][0]:
-        got = " and ".join(map(str, shapes))
-        raise ValueError(f"Expected {' and '.join(arrays)} (N,) of the same rows, at least one, got {got}.")
+        listed = " and ".join(map(str, shapes))
+        raise ValueError(f"Expected {' and '.join(arrays)} (N,) of the same rows, at least one, got {listed}.")
     return list(arrays.values())
 
 
@@ -215,8 +215,7 @@ def dissection(
     reading="From the smallest loss to the largest: wrong labels among the small losses were memorised; wrong labels "
     "with right predictions are those that label correction can repair.",
     paper="SLN paper, Figs. 4, 9",
-    x_label="samples in ascending order of loss",
-    y_label="share of samples",
+    axes=("samples in ascending order of loss", "share of samples"),
     panel="method",
     stack=True,
 )
@@ -257,8 +256,7 @@ def label_probability(
     reading="Robust training keeps the probabilities of wrong labels away from one, and moves those of right labels "
     "little.",
     paper="SLN paper, Fig. 3",
-    x_label="predicted probability of the given label",
-    y_label="density of samples",
+    axes=("predicted probability of the given label", "density of samples"),
 )
 def label_probability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     return stack({name: label_probability(p.labels, p.pred_probs, p.clean) for name, p in runs.items()})
@@ -297,8 +295,7 @@ def confusion(labels: ArrayLike, clean: ArrayLike, classes: Sequence[str]) -> pd
     reading="The brighter the diagonal, the more labels of a class are right; bright cells beside it are the classes "
     "that it is mistaken for.",
     paper="NAL paper, Figs. 1-6",
-    x_label="label",
-    y_label="clean class",
+    axes=("label", "clean class"),
     panel="labels",
 )
 def confusion_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:

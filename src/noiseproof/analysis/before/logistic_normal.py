@@ -42,8 +42,7 @@ def attenuation(lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, 
     reading="Up to a residual of λ the loss is a squared error; beyond it the learned variance keeps the loss at one, "
     "and the larger the residual, the smaller its gradient.",
     paper="LN paper, Fig. 2",
-    x_label="residual r = |y − μ|",
-    y_label="at the best variance",
+    axes=("residual r = |y − μ|", "at the best variance"),
     panel="quantity",
     share_y=False,
 )
@@ -107,8 +106,7 @@ def simplex_density(
     reading="The centred softmax maps the ellipse of the logits to the triangle of three classes, so that "
     "regression noise becomes label noise; colours are each density over its maximum.",
     paper="LN paper, Fig. 1",
-    x_label="first coordinate",
-    y_label="second coordinate",
+    axes=("first coordinate", "second coordinate"),
     panel="panel",
     share_y=False,
     equal=True,

@@ -66,16 +66,20 @@ def starting_losses(runs: Runs) -> Start:
     return start
 
 
-def loss_figures(start: Start) -> list[Figure]:
-    """All figures of losses before training.
+def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
+    """All figures of losses before training; ``over`` two parameters of a single loss, with the map of its error.
 
     >>> [figure.name for figure in loss_figures(Start(["ce", "ln"], 10))]
     ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex']
     """
     for loss in start.of_logits:
         check_of_logits(as_loss(loss), start.num_classes)
+    if over and (len(start.losses) != 1 or len(over) != 2):
+        losses, names = ", ".join(map(str, start.losses)), ", ".join(over)
+        raise ValueError(f"Expected one loss and two of its parameters for a map, got {losses} and {names}.")
     made = [maker(start) for maker in figure_makers() if maker.subject is starting_losses]
-    return [drawn for drawn in made if isinstance(drawn, Figure)]
+    maps = [error_map_figure(start.losses[0], start.num_classes, (over[0], over[1]), sigma=start.sigma)] if over else []
+    return [drawn for drawn in made if isinstance(drawn, Figure)] + maps
 
 
 # Weights over the margins of an untrained network
@@ -99,10 +103,8 @@ def mean_weight(loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: f
     return total
 
 
-def weights(
-    losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, unit: bool = True, points: int = 81
-) -> pd.DataFrame:
-    """``weight`` over ``margin`` of each ``loss``, divided by its maximum if ``unit`` (curriculum paper, Figs. 2, 5-8).
+def weights(losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, points: int = 81) -> pd.DataFrame:
+    """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs. 2, 5-8).
 
     >>> table = weights(["ce", "mae"], 100)
     >>> float(table.loc[table["loss"] == "mae", "weight"].max().round(3))
@@ -115,8 +117,7 @@ def weights(
         count = points if loss.kind == "margin" else min(points, 25)  # others average over a sample at each point
         at = torch.linspace(min(start - 4, -6.0), max(6.0, -start), count, dtype=torch.float64)
         weight = mean_weight(loss, at, num_classes, sigma=sigma)
-        if unit:
-            weight = weight / (loss.max_weight if loss.kind == "margin" else float(weight.max()))
+        weight = weight / (loss.max_weight if loss.kind == "margin" else float(weight.max()))
         tables.append(pd.DataFrame({"loss": str(spec), "margin": at.numpy(), "weight": weight.numpy()}))
     return pd.concat(tables, ignore_index=True)
 
@@ -143,8 +144,7 @@ def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
     reading="A loss learns from labels whose margins lie where its weight is large; one that is near zero over all "
     "margins of an untrained network does not start to learn.",
     paper="curriculum paper, Figs. 2, 5-8",
-    x_label="margin Δ of the label",
-    y_label="weight over its maximum; density",
+    axes=("margin Δ of the label", "weight over its maximum; density"),
 )
 def weights_figure(start: Start) -> pd.DataFrame | None:
     losses, K = start.of_logits, start.num_classes
@@ -206,8 +206,7 @@ def average_errors(
     reading="A loss starts to learn where its curve rises above the logits drawn below it; with more classes the "
     "curves of bounded losses move to the right, and the logits stay.",
     paper="bias paper, Figs. 1-3, appendix Figs. 2, 3",
-    x_label="logit z_k of the label",
-    y_label="−⟨δ_k⟩; below zero: density of z_k",
+    axes=("logit z_k of the label", "−⟨δ_k⟩; below zero: density of z_k"),
     panel="panel",
 )
 def average_error_figure(start: Start) -> pd.DataFrame | None:
@@ -307,8 +306,7 @@ def logit_biases(
     reading="ε is added to the labelled logit in training, so that an untrained network gives the label the "
     "probability C on average; it grows like the logarithm of the number of classes.",
     paper="bias paper, appendix Fig. 1",
-    x_label="classes K",
-    y_label="logit bias ε",
+    axes=("classes K", "logit bias ε"),
     log_x=True,
 )
 def logit_bias_figure(start: Start) -> pd.DataFrame | None:

@@ -50,8 +50,7 @@ def curve(color: str = "method", dash: str | None = None) -> Layer:
     reading="Whether predictions for training rows come to match their wrong labels, and what that does to the "
     "accuracy on test rows.",
     paper="LN paper, Fig. 4, SLN paper, Fig. 1, bias paper, Fig. 5, NAL paper, Figs. 7-10",
-    x_label="epoch",
-    y_label="accuracy",
+    axes=("epoch", "accuracy"),
     panel="rows",
 )
 def accuracy_figure(runs: Runs) -> pd.DataFrame:
@@ -72,8 +71,7 @@ def accuracy_figure(runs: Runs) -> pd.DataFrame:
     subject=all_runs,
     reading="A loss that falls for wrong labels too memorises them; losses of different methods have no common scale.",
     paper="SLN paper, Fig. 1",
-    x_label="epoch",
-    y_label="loss",
+    axes=("epoch", "loss"),
     panel="rows",
     share_y=False,
 )
@@ -95,8 +93,7 @@ def loss_figure(runs: Runs) -> pd.DataFrame:
     reading="For how many rows with a wrong label the model predicts their true class (the bias paper's false-label "
     "accuracy), and for how many their wrong label.",
     paper="bias paper, Fig. 4",
-    x_label="epoch",
-    y_label="accuracy",
+    axes=("epoch", "accuracy"),
     panel="panel",
 )
 def false_label_figure(runs: Runs) -> pd.DataFrame:

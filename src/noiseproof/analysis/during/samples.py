@@ -75,8 +75,7 @@ def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
     reading="The further apart the margins of right and wrong labels, the less the wrong ones were learned; w(Δ) shows "
     "which margins the loss pulls at.",
     paper="curriculum paper, Figs. 3, 9, 10",
-    x_label="margin Δ of the given label",
-    y_label="density",
+    axes=("margin Δ of the given label", "density"),
     panel="panel",
     share_y=False,
 )
@@ -133,8 +132,7 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
     reading="A loss whose α_t starts near zero or falls to it underfits; an snr above one means that right labels pull "
     "harder than wrong ones.",
     paper="curriculum paper, Fig. 1, Table 5, App. C.2",
-    x_label="epoch",
-    y_label="sample weight w, or ratio",
+    axes=("epoch", "sample weight w, or ratio"),
     panel="panel",
     share_y=False,
 )
@@ -162,8 +160,7 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
     reading="In the NAL paper τ is alike for all samples at first and then rises to one for right labels only; if the "
     "two do not part, attention does not separate wrong labels from right ones.",
     paper="NAL paper, Figs. 11-13",
-    x_label="attention τ",
-    y_label="density",
+    axes=("attention τ", "density"),
     panel="panel",
     share_y=False,
 )
@@ -211,8 +208,7 @@ def residual_histograms(residuals: Mapping[str, Array], groups: Mapping[str, Arr
     reading="With Σ = I wrong labels that keep a large residual were not fitted; with the learned Σ_θ large residuals "
     "are meant to count less, and small ones more.",
     paper="LN paper, Figs. 6, 7",
-    x_label="(y − μ)ᵀ Σ⁻¹ (y − μ)",
-    y_label="density of its logarithm",
+    axes=("(y − μ)ᵀ Σ⁻¹ (y − μ)", "density of its logarithm"),
     panel="panel",
     log_x=True,
     share_y=False,

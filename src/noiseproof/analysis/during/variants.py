@@ -86,8 +86,7 @@ def noise_variants(runs: Runs) -> pd.DataFrame:
     reading="Look for a σ between plain cross entropy (σ = 0), which learns wrong labels, and one that learns nothing; "
     "the SLN paper finds a wide range of them only for noise on the labels.",
     paper="SLN paper, Fig. 5",
-    x_label="epoch",
-    y_label="test accuracy",
+    axes=("epoch", "test accuracy"),
     panel="variant",
 )
 def noise_figure(runs: Runs) -> pd.DataFrame:
@@ -107,8 +106,7 @@ def noise_figure(runs: Runs) -> pd.DataFrame:
     subject=all_runs,
     reading="",
     paper="SLN paper, Fig. 10",
-    x_label="epoch",
-    y_label="test accuracy",
+    axes=("epoch", "test accuracy"),
 )
 def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
     corrected = [frozenset(_strategies(run)) for run in runs.values() if CORRECTION in _strategies(run)]
@@ -148,8 +146,7 @@ def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
     subject=first_seeds,
     reading="The share of the given label in the last targets; the rest is the model's prediction.",
     paper="SLN paper, section 3.3",
-    x_label="share of the given label",
-    y_label="density",
+    axes=("share of the given label", "density"),
     panel="method",
     share_y=False,
 )
@@ -169,8 +166,7 @@ def kept_figure(runs: Runs) -> pd.DataFrame:
     reading="Whether a bounded loss learns wrong labels when it is trained for long, and whether a larger or a smaller "
     "learning rate keeps cross entropy from them, as the curriculum paper finds.",
     paper="curriculum paper, Fig. 4",
-    x_label="epoch",
-    y_label="accuracy",
+    axes=("epoch", "accuracy"),
     panel="panel",
 )
 def schedule_figure(runs: Runs) -> pd.DataFrame:

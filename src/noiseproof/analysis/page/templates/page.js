@@ -1,6 +1,6 @@
 "use strict";
 const ACROSS = 3; // panels side by side
-const NARROW = 640; // px of a plot under which its panels stand below each other
+const NARROW = 640; // px: below this width panels are stacked
 const drawn = new Map(); // plot element → { table, plot }
 const off = new Set(); // series that are switched off, as "column\nvalue"
 let plotlyReady = null;
@@ -66,7 +66,7 @@ class Table {
     return z;
   }
 
-  // A trace with its columns in the place of their names.
+  // A trace with columns in place of their names.
   fill(value) {
     if (Array.isArray(value)) return value.map((part) => this.fill(part));
     if (value === null || typeof value !== "object") return value;
@@ -81,7 +81,7 @@ function hasWebGL() {
   return Boolean(canvas.getContext("webgl2") || canvas.getContext("webgl"));
 }
 
-// Surfaces as contours, where the browser cannot draw in depth.
+// Surfaces as contours, in a browser without WebGL.
 function flatten(plot) {
   for (const trace of plot.data) {
     const n = suffix(trace.meta.panel);
@@ -106,14 +106,14 @@ const isNarrow = (element) => element.clientWidth < NARROW;
 const isOff = ({ keys }) => keys.some(([column, value]) => off.has(`${column}\n${value}`));
 const suffix = (panel) => (panel ? String(panel + 1) : "");
 
-// Colours of the dark theme in the place of those of the light one.
+// Colours of the dark theme in place of the light ones.
 function recolor(value, colors) {
   if (typeof value === "string" && value.startsWith("#")) return (colors[value.slice(0, 7)] ?? value.slice(0, 7)) + value.slice(7);
   if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([name, part]) => [name, recolor(part, colors)]));
 }
 
-// A layout with these panels alone, so many side by side.
+// A layout with only these panels.
 function arrange(layout, panels, across) {
   const rows = Math.ceil(panels.length / across);
   const columns = Math.ceil(panels.length / rows);
@@ -135,14 +135,14 @@ function arrange(layout, panels, across) {
   layout.height = (across === 1 && rows > 1 ? 60 : 110) + (across === 1 && rows > 1 ? 270 : 310) * rows;
 }
 
-// What plotly draws of a figure at this width, in this theme, of the series that are switched on.
+// The visible series of a figure, for its width and theme.
 function look(element, { traces, plot }) {
   const css = getComputedStyle(element);
   const narrow = isNarrow(element);
   let data = traces.map((trace) => ({ ...recolor(trace, theme.dark ? plot.dark : {}), visible: !isOff(trace.meta) }));
   const layout = structuredClone(plot.layout);
   const shown = new Set(data.filter((trace) => trace.visible).map((trace) => trace.meta.panel));
-  if (shown.size) data = data.filter((trace) => shown.has(trace.meta.panel)); // else the empty axes stay
+  if (shown.size) data = data.filter((trace) => shown.has(trace.meta.panel)); // without empty axes
   const panels = [...new Set(data.map((trace) => trace.meta.panel))].sort((a, b) => a - b);
   arrange(layout, panels.length ? panels : [0], narrow ? 1 : ACROSS);
   const lines = { gridcolor: css.borderTopColor, zerolinecolor: css.borderTopColor, linecolor: css.borderTopColor };
@@ -172,7 +172,7 @@ const CONFIG = { responsive: false, displaylogo: false, displayModeBar: "hover" 
 
 async function draw(element) {
   if (drawn.has(element)) return;
-  drawn.set(element, null); // begun
+  drawn.set(element, null); // in progress
   const { table, plot } = await read(element.dataset.figure);
   await loadPlotly();
   if (plot.data.some((trace) => trace.type === "surface") && !hasWebGL()) flatten(plot);
@@ -216,7 +216,7 @@ for (const button of document.querySelectorAll(".switch")) {
     show(column, value, off.has(`${column}\n${value}`));
     update(column);
   });
-  button.addEventListener("dblclick", () => { // this one alone; all again where it was alone
+  button.addEventListener("dblclick", () => { // only this one, or all if only this one is shown
     const others = [...document.querySelectorAll(".switch")]
       .filter((other) => other.dataset.column === column && other.dataset.value !== value);
     const alone = others.every((other) => off.has(`${column}\n${other.dataset.value}`));

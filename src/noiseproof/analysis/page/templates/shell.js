@@ -1,5 +1,5 @@
 "use strict";
-// Light or dark: as the system says, until the switch is used. Listeners hear "themechange" on the document.
+// Light or dark: the system's setting until the switch is used. The document gets a "themechange" event.
 const theme = {
   key: "noiseproof-theme",
   system: matchMedia("(prefers-color-scheme: dark)"),
