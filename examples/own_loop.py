@@ -1,4 +1,4 @@
-"""A PyTorch loop of your own, with parts of noiseproof: a robust loss, a momentum model, label correction."""
+"""Your own PyTorch loop with parts of noiseproof: a robust loss, a momentum model, label correction."""
 
 import copy
 
@@ -9,7 +9,7 @@ from noiseproof import get_loss
 from noiseproof.data import corrupt, get_dataset
 from noiseproof.strategies import corrected_targets, update_average
 
-# 1437 digits of which 40 % bear a wrong label, and 360 right ones to test on. With data of your own, begin below.
+# 1437 digits, 40 % of them with a wrong label, and 360 correct ones to test on. With your own data, start below.
 digits = get_dataset("digits")
 noisy = corrupt(digits, "symmetric:rate=0.4", generator=0)
 x, given = noisy.x.flatten(1) / 255, noisy.given
@@ -28,7 +28,7 @@ def accuracy(model: nn.Module) -> float:
         return (model(test_x).argmax(1) == test_y).double().mean().item()
 
 
-# The loop as everybody has it. The loss is all that differs from one that knows nothing of noise.
+# The usual loop. Only the loss differs from training without regard to noise.
 def train(loss: nn.Module) -> nn.Module:
     model, order = make_model(), torch.Generator().manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

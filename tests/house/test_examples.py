@@ -78,9 +78,9 @@ def test_the_example_own_loop(run) -> None:  # type: ignore[no-untyped-def]
 
 def test_the_example_text(run) -> None:  # type: ignore[no-untyped-def]
     text = run("text")
-    named, right, wrong = numbers(text, r"named: (\d+), of which wrong: (\d+), wrong in all: (\d+)")
-    assert wrong == 50 and right > 0.7 * wrong and right > 0.8 * named
-    assert numbers(text, r"right drawer: (\S+)")[0] > 0.9
+    flagged, right, wrong = numbers(text, r"flagged: (\d+), of which wrong: (\d+), wrong in total: (\d+)")
+    assert wrong == 50 and right > 0.7 * wrong and right > 0.8 * flagged
+    assert numbers(text, r"right topic: (\S+)")[0] > 0.9
 
 
 def test_the_example_scikit_learn(run) -> None:  # type: ignore[no-untyped-def]
