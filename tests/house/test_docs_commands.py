@@ -83,7 +83,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "p.npy", np.where(labels[:, None] == [0, 1], 0.9, 0.1))
     texts = [("a parcel for you", "delivery"), ("the invoice is here", "invoice"), ("we send parcels", "delivery")] * 20
     mails = pd.DataFrame(texts, columns=["body", "kind"])
-    mails.assign(mail=mails["body"], drawer=mails["kind"]).to_csv(folder / "mails.csv", index=False)
+    mails.assign(mail=mails["body"], topic=mails["kind"]).to_csv(folder / "mails.csv", index=False)
     pd.DataFrame(texts, columns=["review", "mood"]).to_csv(folder / "reviews.csv", index=False)
     for name in ("cat", "dog"):
         (folder / "photos" / name).mkdir(parents=True)
