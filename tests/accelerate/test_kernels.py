@@ -336,7 +336,7 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
         stacked_conv(torch.zeros(3, 3, 5, 5, device=DEVICE), weight, None, 1, 1)
     with pytest.raises(ValueError, match="more than one number per channel"):
         stacked_norm(torch.zeros(2, 3, device=DEVICE), per, per, per, per, 0.1, 1e-5, False)
-    with pytest.raises(ValueError, match=r"Expected \(4, 3\) beside what is normalised, as it is, got \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"Expected `beside` of shape \(4, 3\), as x has, got \(4, 2\)"):
         x, beside = (torch.zeros(4, width, device=DEVICE) for width in (3, 2))
         stacked_norm(x, per, per, per, per, 0.1, 1e-5, False, beside)
 

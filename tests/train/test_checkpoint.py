@@ -186,7 +186,7 @@ def test_a_bad_file_is_refused_and_the_last_good_one_named(tmp_path: Path, damag
 
 def test_without_another_one_it_says_so(tmp_path: Path) -> None:
     _text(interrupted(tmp_path))
-    with pytest.raises(BadCheckpoint, match="There is no other one: start anew."):
+    with pytest.raises(BadCheckpoint, match="There is no other one: start a new run."):
         train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
 
 

@@ -116,13 +116,13 @@ class _Fleet:
         self.outcomes: list[Outcome] = []
         self.running = deque[_Running]()
         self.folders: set[Path] = set()
-        self.inputs: dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]] = {}  # by id: here, on the device
+        self.inputs: dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]] = {}  # by id: source, copy
 
     def train(self, source: Iterator[tuple[int, Job]], limit: int) -> None:
         """Start the jobs of ``source``, ``limit`` at a time, and resume all in turn until the last has ended."""
         has_more = True
         while self.running or (has_more and not self.stop.requested):
-            # Runs that are stacked start as a whole stack, once the last one has ended.
+            # Runs that are stacked start a stack at a time, once there is room for it.
             fewest = min(STACK_SIZE, limit) if self.pool is not None and self.pool.has_stacked else 1
             room = limit - len(self.running)
             for _ in range(room if room >= fewest and has_more and not self.stop.requested else 0):
@@ -201,7 +201,7 @@ class _SharedClock:
         return self.passed
 
     def share(self, runs: int) -> None:
-        """Divide the time from here on among ``runs``."""
+        """Divide the time from this moment on among ``runs``."""
         self()
         self.runs = max(1, runs)
 

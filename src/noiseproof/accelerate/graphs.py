@@ -65,7 +65,7 @@ class StepGraphs:
     def run(self, kind: Hashable, runs: Sequence[Run], step: Callable[[], None], *, layers_draw: bool) -> None:
         """Make a step of ``runs``: eager at first, then captured, then replayed.
 
-        ``layers_draw`` says whether layers such as dropout may draw, from the global generator.
+        With ``layers_draw``, layers such as dropout may draw from the global generator.
         """
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if kind not in self.graphs and not self.has_failed and self.counts[kind] > WARM_UP:

@@ -1,6 +1,6 @@
 """Convolutions and batch normalisations of many networks at once, in Triton, with one launch for all of them.
 
-Images lie as (S·B, H, W, C) in memory, network after network; parameters have the network in front and are float32.
+Images are (S·B, H, W, C) in memory, network after network; parameters are (S, …) and float32.
 With patches X (a row for each pixel, columns of taps × channels; gathered on the way, never stored), weights W and
 output gradients G of one network, a convolution is three products of matrices,
 
@@ -24,8 +24,8 @@ from torch import Tensor
 
 from noiseproof.core.gpu import device_of
 
-# Triton has no types of its own. One network must not make other code than several do, and a last, shorter batch or a
-# longer one of a pass over a test set need not: they would be compiled anew.
+# Triton is not typed. These sizes do not specialise a kernel: a single network must run the same code as several, and
+# batches of another length (the last one, those of test sets) need not be compiled again.
 SIZES = ["seats", "B", "rows", "count"]
 _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specialize=SIZES)
 
@@ -41,7 +41,7 @@ class Tile(NamedTuple):
 
 
 def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9) -> Tile:
-    """For patches of ``columns`` times weights. It must not depend on the batch or on the number of networks."""
+    """The tile of patches of ``columns`` times weights; it must not depend on the batch or the number of networks."""
     bn = _pow2(outputs, 16, 128)
     if dtype == torch.float32:
         return Tile(64, min(bn, 64), _pow2(columns, 16, 32), 4, 2)
@@ -52,7 +52,7 @@ def product_tile(columns: int, outputs: int, dtype: torch.dtype, taps: int = 9) 
 
 
 def weight_tile(columns: int, outputs: int, dtype: torch.dtype) -> Tile:
-    """For the transposed patches times output gradients."""
+    """The tile of transposed patches times output gradients."""
     bn, bk = _pow2(outputs, 16, 128), _pow2(columns, 16, 128)
     if dtype == torch.float32:
         return Tile(32, min(bn, 64), min(bk, 64), 4, 2)
@@ -70,7 +70,7 @@ def _pow2(n: int, low: int, high: int) -> int:
 
 @_kernel
 def _divide(n, by):  # type: ignore[no-untyped-def]
-    """Quotient and remainder of what is never negative, which saves half of the instructions."""
+    """Quotient and remainder of numbers that are not negative, in half the instructions."""
     n, by = tl.cast(n, tl.uint32), tl.cast(by, tl.uint32)
     return (n // by).to(tl.int32), (n % by).to(tl.int32)
 
@@ -85,7 +85,8 @@ def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.con
     else:
         row, column, at = h[:, None] + u[None, :], w[:, None] + side[None, :], begin[:, None] + shift[None, :]
     hit = (row >= 0) & (row < H) & (column >= 0) & (column < W * C)
-    # Patches overlap: the first-level cache, which copies to shared memory else pass by, holds what the next tap reads.
+    # Patches overlap: the first-level cache, which copies to shared memory bypass by default, holds what the next tap
+    # reads.
     patch = tl.load(x + at, mask=hit, other=0.0, cache_modifier=".ca")
     if C % 2:
         patch = tl.trans(patch)
@@ -128,8 +129,8 @@ def _product(  # type: ignore[no-untyped-def]
     else:
         r, q, U, V = 0, 0, KH, KW
         h, w = i * STRIDE - PAD, j * STRIDE - PAD
-    some = (image < B) & (i < OH) & (j < OW)
-    h = tl.where(some, h, -KH)  # no tap of what is no pixel hits the image
+    valid = (image < B) & (i < OH) & (j < OW)
+    h = tl.where(valid, h, -KH)  # outside of the image for every tap
     x += seat * (B * IH * IW * C)
     weight += seat * (N * KH * KW * C)
     sums = tl.zeros((BM, BN), tl.float32)
@@ -151,7 +152,7 @@ def _product(  # type: ignore[no-untyped-def]
         sums += tl.load(bias + seat * N + n, mask=n < N, other=0.0)[None, :]
     out += seat * (B * OH * OW * N)
     at = ((image * OH + i) * OW + j)[:, None] * N + n[None, :]
-    tl.store(out + at, sums.to(out.dtype.element_ty), mask=some[:, None] & (n < N)[None, :])
+    tl.store(out + at, sums.to(out.dtype.element_ty), mask=valid[:, None] & (n < N)[None, :])
 
 
 @_kernel
@@ -218,7 +219,7 @@ def _summed(parts: Tensor) -> Tensor:
 
 
 def _images(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1).contiguous()  # (S·B, H, W, C); nothing moves where channels lie last
+    return x.permute(0, 2, 3, 1).contiguous()  # (S·B, H, W, C); no copy where the memory format is channels last
 
 
 def _precision() -> str:
@@ -327,7 +328,7 @@ def stacked_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, pa
         rest = 8 - weight.shape[3]
         x = F.pad(x, (padding, padding + rest, padding, padding)).squeeze(1).unfold(2, 8, 1).permute(0, 3, 1, 2)
         weight, padding = F.pad(weight.transpose(3, 4), (0, rest)), 0
-    if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; whoever compiles this pads for free
+    if x.shape[1] > 4 and x.shape[1] % 8:  # eight numbers are read at once; a compiler fuses the padding
         more = -x.shape[1] % 8
         x, weight = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more))
     with device_of(x):
@@ -364,27 +365,27 @@ def _pool(  # type: ignore[no-untyped-def]
     image = image.to(tl.int64)
     at = ((image * H + 2 * h) * W + 2 * w) * C + c
     right, below = 2 * w + 1 < W, 2 * h + 1 < H
-    here = i < total
-    a = tl.load(x + at, mask=here, other=0.0)
-    b = tl.load(x + at + C, mask=here & right, other=float("-inf"))
-    d = tl.load(x + at + W * C, mask=here & below, other=float("-inf"))
-    e = tl.load(x + at + (W + 1) * C, mask=here & below & right, other=float("-inf"))
+    valid = i < total
+    a = tl.load(x + at, mask=valid, other=0.0)
+    b = tl.load(x + at + C, mask=valid & right, other=float("-inf"))
+    d = tl.load(x + at + W * C, mask=valid & below, other=float("-inf"))
+    e = tl.load(x + at + (W + 1) * C, mask=valid & below & right, other=float("-inf"))
     a, b, d, e = a.to(tl.float32), b.to(tl.float32), d.to(tl.float32), e.to(tl.float32)
     if BACK:
-        g = tl.load(grad + ((image * OH + h) * OW + w) * C + c, mask=here & (h < OH) & (w < OW), other=0.0)
+        g = tl.load(grad + ((image * OH + h) * OW + w) * C + c, mask=valid & (h < OH) & (w < OW), other=0.0)
         first = (a >= b) & (a >= d) & (a >= e)
         second = (b >= d) & (b >= e) & (first == 0)
         third = (d >= e) & (first == 0) & (second == 0)
-        tl.store(out + at, tl.where(first, g, 0.0), mask=here)
-        tl.store(out + at + C, tl.where(second, g, 0.0), mask=here & right)
-        tl.store(out + at + W * C, tl.where(third, g, 0.0), mask=here & below)
+        tl.store(out + at, tl.where(first, g, 0.0), mask=valid)
+        tl.store(out + at + C, tl.where(second, g, 0.0), mask=valid & right)
+        tl.store(out + at + W * C, tl.where(third, g, 0.0), mask=valid & below)
         none = (first == 0) & (second == 0) & (third == 0)
-        tl.store(out + at + (W + 1) * C, tl.where(none, g, 0.0), mask=here & below & right)
+        tl.store(out + at + (W + 1) * C, tl.where(none, g, 0.0), mask=valid & below & right)
     else:
         a = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
         d = tl.maximum(d, e, propagate_nan=tl.PropagateNan.ALL)
         a = tl.maximum(a, d, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(out + i, a.to(out.dtype.element_ty), mask=here)
+        tl.store(out + i, a.to(out.dtype.element_ty), mask=valid)
 
 
 @torch.library.custom_op("noiseproof::pool", mutates_args=())
@@ -454,9 +455,9 @@ def _moments(x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexp
     sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
         m = start + tl.arange(0, BM)
-        some = (m < rows)[:, None] & (c < C)[None, :]
-        value = tl.load(x + ((m * C)[:, None] + c[None, :]), mask=some, other=0.0).to(tl.float32)
-        value = tl.where(some, value - origin, 0.0)
+        valid = (m < rows)[:, None] & (c < C)[None, :]
+        value = tl.load(x + ((m * C)[:, None] + c[None, :]), mask=valid, other=0.0).to(tl.float32)
+        value = tl.where(valid, value - origin, 0.0)
         sums += value
         squares += value * value
     count, total = min(SHARE, rows - first), tl.sum(sums, 0)
@@ -477,12 +478,12 @@ def _statistics(  # type: ignore[no-untyped-def]
     sums, squares = tl.zeros((BP, BC), tl.float32), tl.zeros((BP, BC), tl.float32)
     for start in range(0, count, BP):
         p = start + tl.arange(0, BP)
-        some = (p < count)[:, None] & (c < C)[None, :]
+        valid = (p < count)[:, None] & (c < C)[None, :]
         share = tl.minimum(rows - p * SHARE, SHARE).to(tl.float32)[:, None]
         at = parts + (p * 2 * C)[:, None] + c[None, :]
-        away = tl.where(some, tl.load(at, mask=some, other=0.0) - origin, 0.0)
+        away = tl.where(valid, tl.load(at, mask=valid, other=0.0) - origin, 0.0)
         sums += share * away
-        squares += tl.load(at + C, mask=some, other=0.0) + share * away * away
+        squares += tl.load(at + C, mask=valid, other=0.0) + share * away * away
     total = tl.sum(sums, 0)
     mean = tl.sum(origin, 0) + total / rows
     deviations = tl.maximum(tl.sum(squares, 0) - total * total / rows, 0.0)
@@ -503,28 +504,28 @@ def _affine(  # type: ignore[no-untyped-def]
     """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) − x̂·mean(g·x̂)), and g."""
     seat = tl.program_id(2).to(tl.int64)
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BC + tl.arange(0, BC)
-    some, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+    valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
     per, size = seat * C + c, tl.num_programs(2) * C
-    value = tl.load(x + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
+    value = tl.load(x + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
     value = (value - tl.load(moments + per, mask=c < C, other=0.0)[None, :]) * scale
     slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
     y = value * slope + tl.load(bias + per, mask=c < C, other=0.0)[None, :]
     if BESIDE:
-        y += tl.load(beside + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
+        y += tl.load(beside + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     if BACK:
-        g = tl.load(grad + seat * rows * C + at, mask=some, other=0.0).to(tl.float32)
+        g = tl.load(grad + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
         if RELU:
             g = tl.where(y <= 0, 0.0, g)  # so that NaN is not hidden
         if BESIDE:
-            tl.store(out_beside + seat * rows * C + at, g.to(out_beside.dtype.element_ty), mask=some)
+            tl.store(out_beside + seat * rows * C + at, g.to(out_beside.dtype.element_ty), mask=valid)
         to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
         y = (g - to_bias - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)) * (
             slope * scale
         )
     elif RELU:
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=some)
+    tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=valid)
 
 
 @_kernel
@@ -546,13 +547,13 @@ def _gradient_sums(  # type: ignore[no-untyped-def]
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     for start in range(first, min(first + SHARE, rows), BM):
         m = start + tl.arange(0, BM)
-        some, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
-        value = (tl.load(x + at, mask=some, other=0.0).to(tl.float32) - mean) * scale
-        g = tl.load(grad + at, mask=some, other=0.0).to(tl.float32)
+        valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+        value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
+        g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
         if RELU:
             y = value * slope + offset
             if BESIDE:
-                y += tl.load(beside + at, mask=some, other=0.0).to(tl.float32)
+                y += tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)
             g = tl.where(y <= 0, 0.0, g)
         to_bias += g
         to_weight += g * value
@@ -676,14 +677,14 @@ def stacked_norm(
     """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its network's rows, + beside.
 
     Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's mean and unbiased
-    variance. What lies ``beside`` x, of its shape, is added, and ReLU follows if ``relu``.
+    variance. ``beside``, of the shape of x, is added, and ReLU follows if ``relu``.
     """
     _check(x, weight, bias, running_mean, running_var)
     if x.dim() not in (2, 4):
         raise ValueError(f"Expected images (N, C, H, W) or vectors (N, C) to normalise, got {tuple(x.shape)}.")
     if x.numel() <= weight.numel():
         raise ValueError(f"Expected more than one number per channel to normalise in training, got {tuple(x.shape)}.")
-    # The moments' own dependence on x is part of the gradient of what follows.
+    # The gradient of _normalise includes the dependence of the moments on x.
     with device_of(x):
         moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
         out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
@@ -692,5 +693,5 @@ def stacked_norm(
 
 def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
     if beside is not None and beside.shape != x.shape:
-        raise ValueError(f"Expected {tuple(x.shape)} beside what is normalised, as it is, got {tuple(beside.shape)}.")
+        raise ValueError(f"Expected `beside` of shape {tuple(x.shape)}, as x has, got {tuple(beside.shape)}.")
     return None if beside is None else beside.to(x.dtype)

@@ -1,8 +1,8 @@
-"""The softmax averaged over noise on its logits, in Triton: a GPU keeps nothing of the noise's size but the noise.
+"""The softmax averaged over noise on its logits, in Triton: no tensor of the size of the noise but the noise.
 
-A thread has a row, all of its classes and SHARE samples, one after the other, where there are few classes, so that a
-softmax is its own affair; that is why classes come first in memory, and rows last. The shares are put together
-afterwards, always in the same order.
+With few classes a thread computes all classes of a row for SHARE samples in turn, so that a softmax needs no other
+thread; therefore classes come first in memory, and rows last. The shares are joined afterwards, always in the same
+order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _kernel: Callable[[Callable[..., Any]], Any] = partial(triton.jit, do_not_specia
 
 @_kernel
 def _place(rows, BR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which share of the samples this program has, and which rows."""
+    """The share of the samples and the rows of this program."""
     blocks = tl.cdiv(rows, BR)
     return tl.program_id(0) // blocks, tl.program_id(0) % blocks * BR + tl.arange(0, BR)
 
@@ -48,7 +48,7 @@ def _over_tau(mean, scale, tau, b, k, rows, K: tl.constexpr):  # type: ignore[no
 
 @_kernel
 def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the noise of sample s and rows b lies, of (columns, S, B or 1)."""
+    """The address of the noise of sample s and rows b, in (columns, S, B or 1)."""
     at = s + 0 * b if SHARED else s * rows + b
     return values + column * (samples if SHARED else samples * rows) + at
 
@@ -59,8 +59,8 @@ def _log_softmax(  # type: ignore[no-untyped-def]
     K: tl.constexpr, RANK: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the last class."""
-    some = (k < K)[:, None] & (b < rows)[None, :]
-    noise = tl.load(_noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), mask=some, other=0.0)
+    valid = (k < K)[:, None] & (b < rows)[None, :]
+    noise = tl.load(_noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), mask=valid, other=0.0)
     logits = noise * scale + mean
     for r in tl.static_range(RANK):
         drawn = tl.load(_noise(across, r, s, b, rows, samples, SHARED=SHARED), mask=b < rows, other=0.0)
@@ -88,26 +88,26 @@ def _average(  # type: ignore[no-untyped-def]
         total = tl.where(higher, total * away + 1, total + away)
         top = tl.where(higher, log_p, top)
     at = (share * K + k)[:, None] * rows + b[None, :]
-    some = (k < K)[:, None] & (b < rows)[None, :]
-    tl.store(tops + at, top, mask=some)
-    tl.store(sums + at, total, mask=some)
+    valid = (k < K)[:, None] & (b < rows)[None, :]
+    tl.store(tops + at, top, mask=valid)
+    tl.store(sums + at, total, mask=valid)
 
 
 @_kernel
 def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):  # type: ignore[no-untyped-def]
-    """log Σ over shares of Σ·exp(top), (columns,) in float64; ``rows`` is the number of columns here."""
+    """log Σ over shares of Σ·exp(top), (columns,) in float64; ``rows`` is the number of columns."""
     c, share = tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BS)
     highest = tl.full((BS, BC), LOWEST, tl.float32)
     for start in range(0, shares, BS):
-        some = (start + share < shares)[:, None] & (c < rows)[None, :]
-        highest = tl.maximum(highest, tl.load(tops + (start + share)[:, None] * rows + c[None, :], some, LOWEST))
+        valid = (start + share < shares)[:, None] & (c < rows)[None, :]
+        highest = tl.maximum(highest, tl.load(tops + (start + share)[:, None] * rows + c[None, :], valid, LOWEST))
     top = tl.max(highest, 0)
     total = tl.zeros((BS, BC), tl.float64)
     for start in range(0, shares, BS):
         at = (start + share)[:, None] * rows + c[None, :]
-        some = (start + share < shares)[:, None] & (c < rows)[None, :]
-        lower = tl.load(tops + at, mask=some, other=LOWEST) - top[None, :]
-        total += tl.load(sums + at, mask=some, other=0.0).to(tl.float64) * tl.exp(lower.to(tl.float64))
+        valid = (start + share < shares)[:, None] & (c < rows)[None, :]
+        lower = tl.load(tops + at, mask=valid, other=LOWEST) - top[None, :]
+        total += tl.load(sums + at, mask=valid, other=0.0).to(tl.float64) * tl.exp(lower.to(tl.float64))
     tl.store(out + c, top.to(tl.float64) + tl.log(tl.sum(total, 0)), mask=c < rows)
 
 
@@ -136,13 +136,13 @@ def _slopes(  # type: ignore[no-untyped-def]
             at = _noise(across, r[:, None], s, b[None, :], rows, samples, SHARED=SHARED)
             drawn = tl.load(at, mask=(r < RANK)[:, None] & (b < rows)[None, :], other=0.0)
             of_factors += drawn[:, None, :] * slope[None, :, :]
-    some, part = (k < K)[:, None] & (b < rows)[None, :], tl.cdiv(samples, SHARE) * K * rows
+    valid, part = (k < K)[:, None] & (b < rows)[None, :], tl.cdiv(samples, SHARE) * K * rows
     at = (share * K + k)[:, None] * rows + b[None, :]
-    tl.store(out + at, of_mean, mask=some)
-    tl.store(out + part + at, of_scale, mask=some)
+    tl.store(out + at, of_mean, mask=valid)
+    tl.store(out + part + at, of_scale, mask=valid)
     if RANK > 0:
         column = r[:, None, None]
-        tl.store(out + (2 + column) * part + at[None, :, :], of_factors, mask=some[None, :, :] & (column < RANK))
+        tl.store(out + (2 + column) * part + at[None, :, :], of_factors, mask=valid[None, :, :] & (column < RANK))
 
 
 def _launch(
@@ -170,7 +170,7 @@ def log_sum_softmax(
 ) -> Tensor:
     """log Σ_s softmax((μ + Vε_R + d·ε_K)/τ), (B, K) in float64, of noise (S, B or 1, K) and (S, B or 1, R).
 
-    Less log S it is the log of the mean in LN paper, Eq. 13. Noise that lies as (K, S, B) is not copied.
+    Less log S it is the log of the mean in LN paper, Eq. 13. Noise in the layout (K, S, B) is not copied.
     """
     shares, inputs, sizes = _launch(mean, scale, factors, each, across)
     rows, K = mean.shape

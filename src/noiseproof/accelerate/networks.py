@@ -80,7 +80,7 @@ class _Stacked(nn.Module):
 
 
 class StackedLinear(_Stacked):
-    """S linear layers, of vectors or of whole images."""
+    """S linear layers, of vectors or of images."""
 
     weight: Tensor  # (S, O, I) or (S, O, H, W, C)
     bias: Tensor | None  # (S, O)
@@ -239,7 +239,7 @@ def _check(network: nn.Module) -> None:
     if len({id(each) for _, each in named}) < len(named):
         raise Unstackable("layers share their weights")
     if not all(value.requires_grad for value in network.parameters()):
-        raise Unstackable("some weights are frozen")
+        raise Unstackable("weights are frozen")
 
 
 def _halves(layer: nn.MaxPool2d) -> bool:

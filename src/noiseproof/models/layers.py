@@ -1,4 +1,7 @@
-"""Layers as PyTorch's, which several networks of one shape, or one that only predicts, compute faster on a GPU."""
+"""PyTorch's layers, with faster kernels on a GPU for stacks of networks and for prediction.
+
+The kernels are provided by ``noiseproof.accelerate``, which this package does not import.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from noiseproof.core.gpu import has_kernels
 from noiseproof.core.lazy import provided
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
-WIDEST = 128  # channels: of wider convolutions cuDNN runs one network's faster than ours run several
-MOST = 2**31  # numbers that a kernel of ours can count
+WIDEST = 128  # channels: cuDNN runs wider convolutions of one network faster than ours run several
+MOST = 2**31  # numbers of a tensor that our kernels can index
 
 
 def is_plain(layer: nn.Conv2d) -> bool:
@@ -29,7 +32,7 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, paddi
 
 
 def _suits(x: Tensor, weight: Tensor, channels: int) -> bool:
-    """Whether it is a pass in reduced precision for which there are our kernels."""
+    """Whether our kernels can compute such a pass, in reduced precision."""
     if not torch.is_autocast_enabled("cuda") or not has_kernels(x):
         return False
     usual = x.dim() == 4 and x.dtype is not torch.float64 and weight.dtype is torch.float32
@@ -37,12 +40,12 @@ def _suits(x: Tensor, weight: Tensor, channels: int) -> bool:
 
 
 def _only_predicts(x: Tensor, weight: Tensor, channels: int) -> bool:
-    """Whether nothing is learned from such a pass."""
+    """Whether our kernels can compute such a pass, without gradients."""
     return not torch.is_grad_enabled() and _suits(x, weight, channels)
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution; where it only predicts its bias costs nothing, which cuDNN adds in a pass of its own."""
+    """A convolution; in prediction the bias is added by the same kernel, which cuDNN does in a second one."""
 
     def forward(self, x: Tensor) -> Tensor:
         wide = max(self.in_channels, self.out_channels)
@@ -53,9 +56,9 @@ class Conv2d(nn.Conv2d):
 
 
 class NormReLU(nn.BatchNorm2d):
-    """Batch normalisation, what lies beside it (the other way through a residual block) and ReLU, on a GPU at once."""
+    """Batch normalisation, sum with ``beside`` (the shortcut of a residual block) and ReLU, one kernel on a GPU."""
 
-    is_captured = False  # whether it is trained as part of a CUDA graph, where to start our kernels costs no time
+    is_captured = False  # whether it is trained in a CUDA graph, where starting our kernels takes no time
 
     def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
         mean, var, momentum = self.running_mean, self.running_var, self.momentum
@@ -75,13 +78,13 @@ class NormReLU(nn.BatchNorm2d):
 
     def _has_kernels(self, x: Tensor) -> bool:
         if not self.affine or (self.training and (not self.is_captured or torch.compiler.is_compiling())):
-            return False  # a compiler fuses PyTorch's own
+            return False  # torch.compile fuses PyTorch's own
         suits = _suits if self.training else _only_predicts
         return suits(x, self.weight, self.num_features)
 
 
 class FlatLinear(nn.Linear):
-    """A linear layer of whole images (B, C, H, W), with a weight (O, C, H, W): as if they were flattened before."""
+    """A linear layer of images (B, C, H, W), with a weight (O, C, H, W), as of flattened images."""
 
     def __init__(self, channels: int, side: int, out_features: int) -> None:
         super().__init__(channels * side**2, out_features)
@@ -89,6 +92,6 @@ class FlatLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
-        if not x.is_contiguous():  # then channels lie last, in both, and nothing has to move
+        if not x.is_contiguous():  # channels last, in both: no copy
             x, weight = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
         return F.linear(x.flatten(1), weight.flatten(1), self.bias)

@@ -34,7 +34,7 @@ _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
 class BadCheckpoint(ValueError):
-    """A checkpoint that cannot be used: truncated, foreign, or of another run."""
+    """A checkpoint that cannot be used: truncated, of another program, or of another run."""
 
 
 class Checkpointer:
@@ -215,14 +215,14 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         return _read(path, device)
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         others = [other for other in checkpoints(path.parent) if other != path and _is_good(other)]
-        remedy = f"The last good one is {others[-1]}." if others else "There is no other one: start anew."
+        remedy = f"The last good one is {others[-1]}." if others else "There is no other one: start a new run."
         raise BadCheckpoint(f"Expected a checkpoint of noiseproof in {path}, got: {error}. {remedy}") from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, oldest first."""
-    found = [(int(match[1]), path) for path in folder.glob("*.safetensors") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    matches = ((_NAME.fullmatch(path.name), path) for path in folder.glob("*.safetensors"))
+    return [path for _, path in sorted((int(match[1]), path) for match, path in matches if match)]
 
 
 def latest(folder: Path) -> Path | None:
@@ -281,7 +281,7 @@ def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
         return {"$tensor": name}
     if isinstance(value, dict):
-        # Pairs: JSON would make words of keys that are numbers, and safetensors has an order of its own.
+        # Pairs: JSON would turn keys that are numbers into strings, and safetensors sorts its keys.
         items = [[key, _take_tensors(v, tensors, f"{name}.{key}" if name else str(key))] for key, v in value.items()]
         return {"$dict": items}
     if isinstance(value, (list, tuple)):

@@ -42,9 +42,9 @@ class Result:
 
     metrics: list[Metrics]  # of each epoch
     run: Run
-    strategies: tuple[Strategy, ...] = ()  # of the method, with what they remember
+    strategies: tuple[Strategy, ...] = ()  # of the method, with their state
     stopped: str | None = None  # why it ended before its last epoch, if it did
-    new_steps: int = 0  # of this call: none where the run in its folder was finished
+    new_steps: int = 0  # made by this call: 0 if the run in its folder was finished
 
     @property
     def last(self) -> Metrics:
@@ -83,11 +83,11 @@ def train(
     """Train ``method`` on ``task``; with ``out``, the folder for record and checkpoints, a run can be resumed exactly.
 
     Args:
-        seed: of weights, batches, augmentation and whatever the method draws; the noise has the task's own.
+        seed: of weights, batches, augmentation and the draws of the method; the noise has the seed of the task.
         fabric: device, precision, number of processes; by default the CPU, or a GPU where there is one.
-        resume: go on from the last checkpoint in ``out``, or begin where there is none.
+        resume: continue from the last checkpoint in ``out``; start a new run if there is none.
         samples: record margin, weight and prediction of every sample in every epoch.
-        max_steps: stop with a checkpoint after that many steps of this call.
+        max_steps: stop with a checkpoint after this number of steps.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import prepare
