@@ -1,4 +1,4 @@
-"""The whole story on bundled data: what wrong labels do, which ones they are, and what mending them brings."""
+"""The demo on bundled data: what wrong labels do, which ones they are, and the gain from correcting them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from noiseproof.audit import audit, read_rows
-from noiseproof.audit.apply import corrections, write_corrected
-from noiseproof.audit.files import check_folder, read_audit
+from noiseproof.audit import audit, corrections, read_audit, read_rows, write_corrected
+from noiseproof.audit.files import check_folder
 from noiseproof.data import get_dataset
 from noiseproof.review.page import file_page
 from noiseproof.train import Settings, Task, prepare, train
@@ -37,13 +36,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Audited:
-    """What the audit says of the training labels, beside the truth that it did not see."""
+    """Result of the audit of the training labels, beside the truth, which it did not see."""
 
     folder: Path
     rows: int
     wrong: int  # labels that are wrong
-    issues: int  # labels that it calls wrong
-    found: int  # issues that are wrong indeed
+    issues: int  # labels that the audit calls wrong
+    found: int  # issues that are wrong
     noise_rate: float
     interval: tuple[float, float]
     seconds: float
@@ -51,7 +50,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Written:
-    """Pages to open in a browser: what the methods did, and the issues to decide on."""
+    """Pages to open in a browser: the analysis of the methods, and the issues to review."""
 
     analysis: Path
     review: Path
@@ -60,7 +59,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The table with the suggestion in the place of every label more likely wrong than right; nobody reviewed them."""
+    """The table with every label that is more likely wrong than right replaced by the suggestion, without a review."""
 
     path: Path
     changed: int
@@ -92,8 +91,8 @@ def demo(
     """Train on scikit-learn's digits with wrong labels, audit them, write pages, correct and train again.
 
     Every fifth digit is a test, which neither the methods nor the audit see. Each method gets the same wrong labels,
-    initial weights and batches, and is used as it comes. Some defaults were settled while looking at results on digits,
-    so this shows what methods do, and is no fair contest.
+    initial weights and batches, and its defaults. Some defaults were chosen with results on digits in view, so this
+    shows what methods do and is not a fair comparison.
 
     Args:
         out: a new or empty folder for the table, the runs, the audit, the pages and the corrected table.
@@ -108,7 +107,7 @@ def demo(
         last, seconds = rows[-1], sum(row["seconds"] for row in rows)
         accuracy[method] = last["test_accuracy"]
         yield Trained(method, last["test_accuracy"], last["false_label_accuracy"], seconds)
-    yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)  # None: as the audit would
+    yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)  # None: the default of the audit
     yield _write_pages(folder, methods)
     corrected, task = _correct(task, folder)
     yield corrected
@@ -139,17 +138,16 @@ def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
     began, analysis, review = time.perf_counter(), folder / "analysis.html", folder / "review.html"
     runs = open_runs([folder / "runs" / method for method in methods])
     save(collect(runs, only=FIGURES), analysis, title=page_title(runs), runs=runs_table(runs))
-    found = read_audit(folder / "audit")
-    review.write_text(file_page(found), "utf-8")
+    review.write_text(file_page(read_audit(folder / "audit")), "utf-8")
     return Written(analysis, review, time.perf_counter() - began)
 
 
 def _correct(task: Task, folder: Path) -> tuple[Corrected, Task]:
     import pandas as pd
 
-    found, data = read_audit(folder / "audit"), task.train
-    changes = corrections(found, {}, accept_all=True)
-    path = write_corrected(found, changes, folder / "corrected.csv")
+    saved, data = read_audit(folder / "audit"), task.train
+    changes = corrections(saved, {}, accept_all=True)
+    path = write_corrected(saved, changes, folder / "corrected.csv")
     mended = replace(data, given=torch.from_numpy(pd.read_csv(path)["digit"].to_numpy(copy=True)))
     assert data.is_flipped is not None and mended.is_flipped is not None
     counts = int(data.is_flipped.sum()), int(mended.is_flipped.sum())

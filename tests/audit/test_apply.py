@@ -449,7 +449,8 @@ def test_accept_all_leaves_labels_that_are_likelier_right(tmp_path: Path) -> Non
     assert corrections(read_audit(folder), {}, accept_all=True) == {row: suggested[row] for row in range(6)}
     shown = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv")
     assert "changed: 6 of 12 labels" in shown
-    assert f"left as they are: 4 issues whose label is likelier right than wrong; `noiseproof review {folder}`" in shown
+    left = "left as they are: 4 issues whose label is more likely right than wrong"
+    assert f"{left}; `noiseproof review {folder}`" in shown
     write_decisions(folder, (9, 9, "dog", "accept", suggested[9]), (8, 8, "cat", "skip", ""))
     shown = run("apply", folder, "--accept-all", "--out", tmp_path / "newer.csv", "--json")
     assert (json.loads(shown)["changed"], json.loads(shown)["left"]) == (7, 2)
@@ -673,7 +674,7 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
     shown = run(
         "apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 3, "--method", "gce"
     )
-    for words in ("changed: 100 of 300 labels", "gce on 241 rows", "labels as given", "95 % interval", "warning:"):
+    for words in ("changed: 100 of 300 labels", "gce on 241 rows", "given labels", "95 % interval", "warning:"):
         assert words in shown
     predictions = write_audit(
         tmp_path / "p", ["a", "b"], ["b", "a"], issues=2, kind="predictions", data=None, labels=str(tmp_path / "y.npy")
@@ -721,7 +722,7 @@ def test_a_retraining_that_fails_later_says_what_was_written(
     result = CliRunner().invoke(app, ["apply", str(folder), *options])
     assert (result.exit_code, result.stdout) == (code, "")
     said, why = result.stderr.splitlines()
-    assert said == f"noiseproof: The corrected data is written, to {new}; the retraining is not done."
+    assert said == f"noiseproof: The corrected data is written to {new}; the retraining is not finished."
     assert why == f"noiseproof: {error if code != 130 else 'Stopped.'}"
     assert pd.read_csv(new)["kind"].tolist() == true
 
@@ -901,7 +902,7 @@ def test_from_a_table_to_its_correction(tmp_path: Path) -> None:
     pd.DataFrame(x, columns=list("pqrs")).assign(kind=names[given]).to_csv(tmp_path / "t.csv", index=False)
     run("audit", tmp_path / "t.csv", "--label", "kind", "--fast", "--out", tmp_path / "audit")
     run("review", tmp_path / "audit", "--html", tmp_path / "review.html")
-    assert "is there" in run("review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2)
+    assert "exists. Use --force" in run("review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2)
     run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new.csv")
     corrected = pd.read_csv(tmp_path / "new.csv")
     assert (corrected["kind"].to_numpy() != names[true]).sum() <= 6 < 24

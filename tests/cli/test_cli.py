@@ -213,7 +213,7 @@ def test_fetch_downloads_resumes_and_says_where(toy: Server, tmp_path: Path) -> 
     result = run(*arguments)
     assert result.exit_code == 0 and result.stdout == f"{tmp_path / 'sub/toy.bin'}\n"
     assert result.stderr.splitlines() == [
-        f"noiseproof: going on with {tmp_path / 'sub/toy.bin.part'} after 0.3 MB",
+        f"noiseproof: continuing {tmp_path / 'sub/toy.bin.part'} after 0.3 MB",
         "toy.bin: 1.0 of 1.0 MB",
     ]
     assert (tmp_path / "sub/toy.bin").read_bytes() == BODY
@@ -267,8 +267,7 @@ app(["data", "fetch", "cifar10", "--data-dir", {str(tmp_path)!r}])
     assert result.returncode == 128 + signal.SIGINT
     part = tmp_path / "cifar-10-python.tar.gz.part"
     assert result.stderr == (
-        f"noiseproof: interrupted. What came so far is kept in {part}. "
-        "Run the same command again to go on from there.\n"
+        f"noiseproof: interrupted. The data so far is in {part}. Run the same command again to continue.\n"
     )
     assert part.read_bytes() == b"12345"
 

@@ -128,7 +128,7 @@ def test_an_open_review_is_not_written_over(here: Path) -> None:
     review = DecisionLog(here / "audit" / "decisions.csv")
     refused = run(*arguments)
     review.close()
-    assert refused.exit_code == 2 and "End it, or choose another folder with --out" in refused.stderr
+    assert refused.exit_code == 2 and "Stop it, or choose another folder with --out" in refused.stderr
     assert "--decisions" not in refused.stderr  # which is no option of an audit
     assert run(*arguments).exit_code == 0
 
@@ -159,7 +159,7 @@ def test_an_audit_is_not_thrown_away_where_its_folder_is_taken_meanwhile(
     for review in reviews:
         review.close()
     assert done.exit_code == 0, done.output
-    assert "audit was taken while the audit ran" in done.stderr and "the results are in audit-2" in done.stderr
+    assert "audit was taken during the audit" in done.stderr and "the results are in audit-2" in done.stderr
     assert "next: noiseproof review audit-2" in done.stdout
     assert len(read_audit(here / "audit-2").issues) == 40 and (here / "audit-2" / "label-studio.json").exists()
     if taken == "by a review":

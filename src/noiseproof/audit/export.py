@@ -1,4 +1,4 @@
-"""The list of an audit in the import formats of other tools."""
+"""Results of an audit in the import formats of other tools."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from noiseproof.audit.sources import Source
 from noiseproof.core.files import replacing
 from noiseproof.data.sources import PathLike
 
-NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that it cannot hold
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot hold
 
 
 def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = False, force: bool = False) -> Path:
-    """Tasks for Label Studio, with the suggested label as the prediction of each; beside them its labelling set-up.
+    """Write tasks for Label Studio, with the suggested label as the prediction of each, and its labelling set-up.
 
-    Only issues, unless ``all_rows``; files that exist are refused, unless ``force``. Pictures are addressed as local
-    files below the audited folder: start Label Studio with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
+    Only issues, unless ``all_rows``; existing files are refused, unless ``force``. Pictures are addressed as local
+    files in the audited folder: start Label Studio with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and
     LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT set to it.
     """
     data, issues = report.data, report.label_issues
     if odd := [name for name in data.classes if NO_XML.search(name)]:
         raise ValueError(
-            f"Expected names of classes that XML, in which Label Studio is set up, can hold, got {odd[0]!r}. Write it "
-            "without control characters, and audit again."
+            f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}. Remove control "
+            "characters, and audit again."
         )
     what = "image" if data.source.is_pictures else "text"
     rows = _rows(report, all_rows)
@@ -73,10 +73,10 @@ def to_label_studio(report: LabelReport, path: PathLike, *, all_rows: bool = Fal
 
 
 def to_fiftyone(report: LabelReport, folder: PathLike, *, all_rows: bool = True, force: bool = False) -> Path:
-    """A folder that FiftyOne imports as ``fiftyone.types.FiftyOneImageClassificationDataset``.
+    """Write a folder that FiftyOne imports as ``fiftyone.types.FiftyOneImageClassificationDataset``.
 
-    ``data.json`` says where each picture is and ``labels.json`` its given label, with what the audit found as
-    attributes; sorted from the worst label to the best.
+    ``data.json`` has the path of each picture and ``labels.json`` its given label, with the results of the audit as
+    attributes, from the worst label to the best.
     """
     data, issues = report.data, report.label_issues
     flags = {issue.flag: issue.mask for issue in report.issues}
@@ -115,5 +115,5 @@ def _rows(report: LabelReport, all_rows: bool) -> NDArray[np.int64]:
 
 def _fresh(path: Path, force: bool) -> Path:
     if path.exists() and not force:
-        raise FileExistsError(f"Expected a new file, got {path}, which exists. Choose another name.")
+        raise FileExistsError(f"Expected a new file, {path} exists. Choose another name.")
     return path

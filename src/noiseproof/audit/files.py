@@ -1,30 +1,30 @@
 """The files of an audit: their schema, reader, writer and digests.
 
-A folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read (format 1):
+The folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read (format 1):
 
 ``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
-the worst label to the best. UTF-8, comma, one header line, booleans True/False, an empty cell where there is nothing.
+the worst label to the best. UTF-8, comma, one header line, booleans True/False, empty cells for missing values.
 
 ====================  =======  ======================================================================================
 row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
-id                    str      the --id column; of an image its path below the folder, with /; else the row number
+id                    str      the --id column; for an image its path in the folder, with /; else the row number
 is_label_issue        bool     below the cut of its class
 label_quality         float    in [0, 1], low is bad; issues come first, each part is sorted by this
 given_label           str      name of the class, as in the source
-predicted_label       str      what the evidence says is most likely
-suggested_label       str      the most likely label other than the given one: the correction, of an issue
+predicted_label       str      the most likely label given all evidence
+suggested_label       str      the most likely label other than the given one: the correction of an issue
 why                   str      one sentence
 margin                float    log p(given) − log p(best other): negative where another label is likelier
-neighbour_agreement   float    share of the nearest rows that may vote with the same label; empty if none may
-is_near_duplicate     bool     another row is all but the same
-duplicate_group       int      which rows those are: equal numbers; empty for none
+neighbour_agreement   float    share of the voting nearest rows with the same label; empty if none may vote
+is_near_duplicate     bool     another row is almost the same
+duplicate_group       int      equal for near-duplicates of each other; empty for none
 duplicate_conflict    bool     rows of its group have different labels
-is_outlier            bool     far from every other row; never one that has a copy
-outlier_score         float    distance to its neighbours over what is usual (1; of a copy 1 at most); may be empty
+is_outlier            bool     far from every other row; never a near-duplicate
+outlier_score         float    distance to its neighbours over the usual one; at most 1 for a copy; may be empty
 confidence            float    the model's probability of the given label
 suggested_confidence  float    the model's probability of the suggested label
-unlearned             float    share of epochs in which the given label was not predicted; empty if nothing was trained
-doubt                 float    in [0, 1], what the head says of its own noise; empty if it has no say
+unlearned             float    share of epochs in which the given label was not predicted; empty without training
+doubt                 float    in [0, 1], the noise estimated by the head; empty if it estimates none
 ====================  =======  ======================================================================================
 
 ``summary.json``: ``format`` 1, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
@@ -36,8 +36,8 @@ conflicting (groups with different labels), conflicts (the first thousand of the
 ``neighbour_recall``, ``seconds`` {stage: s}.
 
 ``config.json``: ``format`` 1, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
-file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (what
-the labels inside an .npz file of arrays are called; null where they are in a file of their own); the columns
+file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
+of the labels in an .npz file of arrays; null where they are in a separate file); the columns
 ``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
 [..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
 that whole numbers are positions among them, unless they are the names), ``backbone``, ``mode``, ``method``, ``model``,
@@ -82,13 +82,13 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """One audit's files."""
+    """The files of one audit."""
 
     folder: Path
     issues: pd.DataFrame  # a row for each audited row, from the worst label to the best
     summary: dict[str, Any]
     config: dict[str, Any]
-    key: str  # of this audit's content: decisions in a browser belong to it
+    key: str  # digest of the content, to which decisions in a browser belong
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -96,13 +96,13 @@ class Audit:
 
 
 def read_audit(folder: str | Path) -> Audit:
-    """The audit in ``folder``."""
+    """Read the audit in ``folder``."""
     import pandas as pd
 
     folder = Path(folder)
     if absent := [name for name in FILES if not (folder / name).is_file()]:
         raise FileNotFoundError(
-            f"Expected an audit in {folder}, found no {' and no '.join(absent)} there. Run `noiseproof audit` first."
+            f"Expected an audit in {folder}, found no {' and no '.join(absent)}. Run `noiseproof audit` first."
         )
     parts: list[dict[str, Any]] = []
     for name in FILES[1:]:
@@ -111,8 +111,8 @@ def read_audit(folder: str | Path) -> Audit:
         except ValueError as error:
             raise ValueError(f"Expected JSON in {folder / name}, got {error}.") from error
         if not isinstance(part, dict) or part.get("format") != FORMAT:
-            found = part.get("format") if isinstance(part, dict) else type(part).__name__
-            raise ValueError(f"Expected an audit of format {FORMAT} in {folder / name}, got {found}. Audit again.")
+            got = part.get("format") if isinstance(part, dict) else type(part).__name__
+            raise ValueError(f"Expected an audit of format {FORMAT} in {folder / name}, got {got}. Audit again.")
         parts.append(part)
     summary, config = parts
     data = (folder / FILES[0]).read_bytes()
@@ -124,7 +124,7 @@ def read_audit(folder: str | Path) -> Audit:
             na_values={name: [""] for name in NUMBERS},
         )
         _check(issues, config)
-    except (ValueError, KeyError) as error:  # whatever pandas thinks of a damaged file
+    except (ValueError, KeyError) as error:  # pandas raises several kinds on damaged files
         raise ValueError(f"Expected the table of an audit in {folder / FILES[0]}, got {error}. Audit again.") from error
     key = hashlib.sha256(data + str(config.get("labels_sha256")).encode()).hexdigest()[:16]
     return Audit(folder, issues, summary, config, key)
@@ -135,32 +135,32 @@ def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
     if absent := [name for name in needed if name not in issues.columns]:
         raise ValueError(f"no column {', '.join(absent)}")
     if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):
-        raise ValueError("a row twice, or one below 0")
+        raise ValueError("a repeated or negative row number")
     known = set(config["classes"])
     for column in ("given_label", "suggested_label"):
-        if strange := sorted(set(issues[column]) - known):
-            raise ValueError(f"{column} {strange[0]!r}, which is no class in config.json")
+        if unknown := sorted(set(issues[column]) - known):
+            raise ValueError(f"{column} {unknown[0]!r}, which is not a class in config.json")
 
 
 def check_folder(folder: PathLike, *, force: bool = False) -> Path:
-    """The folder to write to; one that is not empty is refused, unless ``force``."""
+    """Return the folder to write to; refuse one with files, unless ``force``."""
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"Expected a folder to write to, got the file {path}. Choose another one.")
     if path.is_dir() and any(path.iterdir()) and not force:
         raise FileExistsError(
-            f"Expected a new or an empty folder, got {path}, which holds files. Choose another one with --out, or "
-            "replace an earlier audit there with --force; nothing else in it is touched."
+            f"Expected a new or empty folder, got {path}, which holds files. Choose another one with --out, or "
+            "replace an earlier audit there with --force, which keeps all other files."
         )
-    check_free(path / DECISIONS)  # a review of the audit that would be replaced
+    check_free(path / DECISIONS)  # of a running review of the audit to replace
     return path
 
 
 def write_audit(folder: Path, report: LabelReport) -> list[Path]:
-    """Write the files of an audit to an existing ``folder``; each is replaced as a whole."""
+    """Write the files of an audit to an existing ``folder``, replacing earlier ones."""
     began = time.perf_counter()
     table, summary = report.table(), report.summary()
-    # A carriage return in a cell is quoted only where it may end a line.
+    # pandas quotes carriage returns in cells only if they can end a line.
     texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
     end = "\r\n" if any("\r" in text for text in texts) else "\n"
     written = [folder / FILES[0]]
@@ -179,7 +179,7 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
 
 
 def _plain(value: Any) -> Any:
-    """Without NaN and infinities, which JSON has not."""
+    """Return a value with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -199,33 +199,33 @@ def is_utf8(name: str) -> bool:
 
 
 def as_words(values: Any) -> list[str]:
-    """Labels as words, empty where there is none."""
+    """Return labels as words, empty where there is none."""
     import pandas as pd
 
-    found = np.asarray(values)
-    if found.dtype.kind in "SO":  # of bytes NumPy would read ASCII alone
-        plain = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in found.tolist()]
-        found = np.array(plain, dtype=object)
-    words = found.astype(str).astype(object)
+    labels = np.asarray(values)
+    if labels.dtype.kind in "SO":  # NumPy decodes only ASCII bytes
+        decoded = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]
+        labels = np.array(decoded, dtype=object)
+    words = labels.astype(str).astype(object)
     words[pd.isna(values)] = ""
     return [str(word) for word in words]
 
 
 def as_ids(column: Any) -> list[str]:
-    """The ids in a column of a table in memory, as the audit writes them; empty where there is none."""
+    """Return the ids in a column of a DataFrame, as the audit writes them; empty where there is none."""
     return ["" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)]
 
 
 def labels_digest(words: Sequence[str]) -> str:
-    """Of a source's labels, one a row, as config.json has it; a blank one is none."""
+    """Return the digest of the labels of a source, one per row, as in config.json; blank ones count as missing."""
     return hashlib.sha256("\n".join(word if word.strip() else "" for word in words).encode()).hexdigest()
 
 
 def same_labels(config: Mapping[str, Any], words: Sequence[str]) -> bool:
-    """Whether a source's labels, one a row, are those that were audited."""
+    """Return whether the labels of a source, one per row, are those that were audited."""
     return bool(labels_digest(words) == config["labels_sha256"])
 
 
-def same_id(found: str, known: str) -> bool:
-    """Whether an id of the source is the one that the audit knew: a gap may be called nan, and 7 beside gaps 7.0."""
-    return known in (found, f"{found}.0") or {known, found} == {"", "nan"}
+def same_id(id: str, audited: str) -> bool:
+    """Return whether an id in the source is the audited one: pandas writes nan for a gap, and 7.0 for 7 beside gaps."""
+    return audited in (id, f"{id}.0") or {audited, id} == {"", "nan"}

@@ -24,12 +24,48 @@ SHOWN = 10
 EXPORTS = ("label-studio", "fiftyone")
 
 
-def on_table(text: str, *flags: str) -> Any:
-    return typer.Option(*flags, help=text, rich_help_panel="Columns of a table")
+COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
 
 
-def on_model(text: str, **options: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel="From other models", **options)
+def option(text: str, panel: str | None = None) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel)
+
+
+Data = Annotated[
+    str | None, typer.Argument(help="A .csv, .tsv or .parquet file, a folder of pictures by class, .npy or .npz.")
+]
+Label = Annotated[str | None, option("Column of the given labels.", COLUMNS)]
+Text = Annotated[str | None, option("Column of texts to audit by.", COLUMNS)]
+Id = Annotated[str | None, option("Column of row ids.", COLUMNS)]
+Groups = Annotated[str | None, option("Column of groups, such as patients: never split between folds.", COLUMNS)]
+Time = Annotated[str | None, option("Column of numbers or dates: folds are blocks of time.", COLUMNS)]
+Annotators = Annotated[str | None, option("Columns with the labels of several annotators: a,b,c.", COLUMNS)]
+Ignore = Annotated[str | None, option("Columns to hide from the models: a,b,c.", COLUMNS)]
+Trusted = Annotated[
+    str | None, option("Labels known to be right: a column of yes and no, a table of more rows, or a .npy file.")
+]
+Labels = Annotated[str | None, option("A .npy file of labels, beside arrays or predictions.", MODELS)]
+PredProbs = Annotated[
+    str | None, option("A .npy file (N, K) of another model's out-of-sample probabilities: nothing is trained.", MODELS)
+]
+Embeddings = Annotated[str | None, option("A .npy file (N, F) of features, used instead of our own.", MODELS)]
+Backbone = Annotated[str | None, option("timm:NAME, a pretrained model for pictures.", MODELS)]
+Classes = Annotated[
+    str | None, option("Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b.")
+]
+Fast = Annotated[
+    bool, typer.Option("--fast/--thorough", help="Follow one training, or judge each row by models of other folds.")
+]
+Out = Annotated[str, option("Folder of the results; must be new or empty.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost.")]
+Export = Annotated[str | None, option(f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
+Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.")]
+Model = Annotated[str | None, on_training("A backbone of `noiseproof models`.")]
+Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
+Folds = Annotated[int, on_training("Parts of the data, each judged by models of the others.", min=2)]
+Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
+Threads = Annotated[int | None, on_machine("Threads, by default torch's choice.", min=1)]
 
 
 @app.command(
@@ -47,108 +83,116 @@ def on_model(text: str, **options: Any) -> Any:
 )
 @refusals()
 def audit(
-    data: Annotated[
-        str | None, typer.Argument(help="A .csv, .tsv or .parquet file, a folder of pictures by class, .npy or .npz.")
-    ] = None,
-    label: Annotated[str | None, on_table("Column of the given labels.")] = None,
-    text: Annotated[str | None, on_table("Column of texts to audit by.")] = None,
-    id: Annotated[str | None, on_table("Column that names a row.")] = None,
-    groups: Annotated[
-        str | None, on_table("Column of what belongs together, such as a patient: never split between folds.")
-    ] = None,
-    time: Annotated[str | None, on_table("Column of numbers or dates: folds are blocks of time.")] = None,
-    annotators: Annotated[str | None, on_table("Columns with the labels of several annotators: a,b,c.")] = None,
-    ignore: Annotated[str | None, on_table("Columns that no model should see: a,b,c.")] = None,
-    trusted: Annotated[
-        str | None,
-        typer.Option(help="Labels known to be right: a column of yes and no, a table of more rows, or a .npy file."),
-    ] = None,
-    labels: Annotated[str | None, on_model("A .npy file of labels, beside arrays or predictions.")] = None,
-    pred_probs: Annotated[
-        str | None, on_model("A .npy file (N, K) of another model's out-of-sample probabilities: nothing is trained.")
-    ] = None,
-    embeddings: Annotated[str | None, on_model("A .npy file (N, F) of features in the place of our own.")] = None,
-    backbone: Annotated[str | None, on_model("timm:NAME, a pretrained model that looks at the pictures.")] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b."
-        ),
-    ] = None,
-    fast: Annotated[
-        bool, typer.Option("--fast/--thorough", help="Watch one training, or judge each row by models of other folds.")
-    ] = False,
-    out: Annotated[str, typer.Option(help="Folder of the results; refused if it holds anything.")] = "audit",
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost.")
-    ] = False,
-    export: Annotated[str | None, typer.Option(help=f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")] = 0,
+    data: Data = None,
+    label: Label = None,
+    text: Text = None,
+    id: Id = None,
+    groups: Groups = None,
+    time: Time = None,
+    annotators: Annotators = None,
+    ignore: Ignore = None,
+    trusted: Trusted = None,
+    labels: Labels = None,
+    pred_probs: PredProbs = None,
+    embeddings: Embeddings = None,
+    backbone: Backbone = None,
+    classes: Classes = None,
+    fast: Fast = False,
+    out: Out = "audit",
+    force: Force = False,
+    export: Export = None,
+    seed: Seed = 0,
     as_json: AsJson = False,
-    method: Annotated[str | None, on_training("A robust method of `noiseproof methods`.")] = None,
-    model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
-    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
-    folds: Annotated[int, on_training("Parts of the data, each judged by models of the others.", min=2)] = 5,
-    device: Annotated[str | None, on_machine("cpu, cuda or mps; by default the best there is.")] = None,
-    threads: Annotated[int | None, on_machine("Threads, by default torch's choice.", min=1)] = None,
+    method: Method = None,
+    model: Model = None,
+    epochs: Epochs = None,
+    folds: Folds = 5,
+    device: Device = None,
+    threads: Threads = None,
 ) -> None:
-    """Name the labels of a dataset that are wrong, with a score, a suggested label and a reason for each."""
-    from pathlib import Path
+    """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
+    if threads:
+        import torch
 
-    import torch
-
-    from noiseproof.audit import audit, read_rows
-    from noiseproof.audit.decisions import BadDecisions
-    from noiseproof.audit.export import check_pictures
-    from noiseproof.audit.files import check_folder
-    from noiseproof.train import Diverged, Interrupted
-
+        torch.set_num_threads(threads)
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
         raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
+    _check_out(out, data, force)  # before an hour of work
+    source = {
+        "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
+        "ignore": _words(ignore), "trusted": trusted, "labels": labels, "pred_probs": pred_probs,
+        "embeddings": embeddings, "classes": _words(classes) or None, "backbone": backbone,
+    }  # fmt: skip
+    options = {
+        "mode": "fast" if fast else "thorough", "method": method, "model": model, "epochs": epochs, "folds": folds,
+        "device": device,
+    }  # fmt: skip
+    report = _run(data, source, options, seed, exports)
+    out, files = _save(report, out, force, exports)
+    if as_json:
+        return show_json({"folder": out, "files": files, **report.summary()})
+    return _show(report, files, out)
+
+
+def _check_out(out: str, data: str | None, force: bool) -> None:
+    """Refuse a folder that the results can't be written to."""
+    from pathlib import Path
+
+    from noiseproof.audit.decisions import BadDecisions
+    from noiseproof.audit.files import check_folder
+
     try:
-        check_folder(out, force=force)  # before an hour of work
+        check_folder(out, force=force)
     except BadDecisions:
         raise ValueError(
-            f"Expected nobody at work in {out}, a review writes its decisions there. End it, or choose another folder "
-            "with --out."
+            f"Expected a folder that is not in use, a review writes its decisions to {out}. Stop it, or choose another "
+            "folder with --out."
         ) from None
     if data is not None and Path(data).is_dir() and Path(out).resolve().is_relative_to(Path(data).resolve()):
         raise ValueError(f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with --out.")
-    if threads:
-        torch.set_num_threads(threads)
+
+
+def _run(
+    data: str | None, source: dict[str, Any], options: dict[str, Any], seed: int, exports: Sequence[str]
+) -> LabelReport:
+    """Read and audit the data with progress; interruption and divergence end the command."""
+    from noiseproof.audit import audit, read_rows
+    from noiseproof.audit.export import check_pictures
+    from noiseproof.train import Diverged, Interrupted
+
     try:
         with _progress() as progress:
-            rows = read_rows(
-                data, label=label, text=text, id=id, group=groups, time=time, annotators=_words(annotators),
-                ignore=_words(ignore), trusted=trusted, labels=labels, pred_probs=pred_probs, embeddings=embeddings,
-                classes=_words(classes) or None, backbone=backbone, seed=seed, progress=progress,
-            )  # fmt: skip
+            rows = read_rows(data, **source, seed=seed, progress=progress)
             if "fiftyone" in exports:
                 check_pictures(rows.source)
-            report = audit(
-                rows, mode="fast" if fast else "thorough", method=method, model=model, epochs=epochs, folds=folds,
-                seed=seed, device=device, progress=progress, command=shlex.join(["noiseproof", *sys.argv[1:]]),
-            )  # fmt: skip
+            command = shlex.join(["noiseproof", *sys.argv[1:]])
+            return audit(rows, **options, seed=seed, progress=progress, command=command)
     except (KeyboardInterrupt, Interrupted):
         say("interrupted, nothing was written.")
         raise typer.Exit(130) from None
     except Diverged as error:
         say(error)
         raise typer.Exit(3) from None
+
+
+def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str]) -> tuple[str, list[Path]]:
+    """Write the results to ``out``, or beside it if it was taken during the audit; return the folder and the files."""
+    from pathlib import Path
+
+    from noiseproof.audit.decisions import BadDecisions
+
     try:
         files = report.save(out, force=force, tell=say)
-    except (FileExistsError, BadDecisions):  # it was free when the audit began, and an hour's work is not thrown away
+    except (FileExistsError, BadDecisions):  # the work of an hour is not thrown away
         taken, out = out, _sibling(out)
         files = report.save(out, tell=say)
-        say(f"{taken} was taken while the audit ran, by another one or by a review: the results are in {out}.")
+        say(f"{taken} was taken during the audit, by another one or by a review: the results are in {out}.")
     if "label-studio" in exports:
         files.append(report.to_label_studio(Path(out, "label-studio.json"), force=force))
     if "fiftyone" in exports:
         files.append(report.to_fiftyone(Path(out, "fiftyone"), force=force))
-    if as_json:
-        return show_json({"folder": out, "files": files, **report.summary()})
-    return _show(report, files, out)
+    return out, files
 
 
 def _words(value: str | None) -> list[str]:
@@ -156,7 +200,7 @@ def _words(value: str | None) -> list[str]:
 
 
 def _sibling(out: str) -> str:
-    """A new folder beside ``out``: audit-1, audit-2, …"""
+    """Make a new folder beside ``out``: audit-1, audit-2, …"""
     from pathlib import Path
 
     path, n = Path(out) if Path(out).name not in ("", "..") else Path(out).resolve(), 1
@@ -177,7 +221,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         cells = [(p["given"], p["suggested"], str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
         show(("given", "should be", "issues", "P(given | should be)"), cells)
     data, labels, worst = report.data, report.label_issues, report.order[:SHOWN]
-    none = "" if labels.is_issue[worst].any() else ", none of them called wrong"
+    none = "" if labels.is_issue[worst].any() else ", none of them an issue"
     typer.echo(f"\nworst labels{none}")
     rows = [
         (
@@ -205,19 +249,19 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Says how far the audit is: a bar on a terminal, a line for each stage, and then one every ten seconds, else."""
+    """Report progress: a bar on a terminal, else a line for each stage and one every ten seconds."""
     if sys.stderr.isatty():
         from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
         with bars(TimeElapsedColumn(), TimeRemainingColumn()) as move:
             yield move
         return
-    said: dict[str, float] = {}
+    reported: dict[str, float] = {}
 
-    def tell(stage: str, done: int, total: int | None) -> None:
+    def report(stage: str, done: int, total: int | None) -> None:
         now = clock.monotonic()
-        if stage not in said or now - said[stage] > 10:
-            said[stage] = now
+        if stage not in reported or now - reported[stage] > 10:
+            reported[stage] = now
             say(f"{stage} {done}/{total}")
 
-    yield tell
+    yield report

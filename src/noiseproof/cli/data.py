@@ -14,17 +14,18 @@ from noiseproof.cli.show import AsJson, DataDir, bars, describe, examples, plain
 
 if TYPE_CHECKING:
     from noiseproof.core.progress import Progress
+    from noiseproof.data import Dataset
     from noiseproof.noise import NoisyLabels
 
 data_app = typer.Typer(help="List, download and look at datasets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes than that fill no screen usefully; --json has them all
+FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes do not fit on a screen; --json has them all
 
 
 @data_app.command("list", epilog=examples("data list", "data list --data-dir /srv/data --json"))
 @refusals()
 def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List every dataset: what it is, whether its files are here, where they are looked for, how to get them."""
+    """List every dataset: what it is, whether its files are here, where they are searched, how to get them."""
     from noiseproof.data import DATASETS
     from noiseproof.data.sources import FILES, data_root
 
@@ -32,13 +33,13 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     for name in DATASETS:
         data = describe(DATASETS, name)
         data["parameters"].pop("data_dir", None)
-        found = None if data["required"] else _found(name, data_dir)
+        paths = None if data["required"] else _find_files(name, data_dir)
         files = FILES.get(name)
         get = "" if files is None else files.request or f"noiseproof data fetch {name}"
         if data["required"]:
             get = f"your own: {name}:{','.join(f'{key}=…' for key in data['required'])}"
         groups = files.places if files else ()
-        described.append({**data, "here": found is not None, "found": found, "places": groups, "get": get})
+        described.append({**data, "here": paths is not None, "found": paths, "places": groups, "get": get})
     if as_json:
         return show_json({"data_dir": data_root(data_dir), "datasets": described})
     rows = []
@@ -48,21 +49,21 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         where = ", ".join(data["found"] or ()) or places or "needs no files" * (not data["required"])
         rows.append((data["name"], here, data["summary"], where, data["get"]))
     typer.echo(f"data folder: {data_root(data_dir)}")
-    return show(("name", "here", "what it is", "found in, or looked for in", "how to get it"), rows)
+    return show(("name", "here", "what it is", "found in, or searched in", "how to get it"), rows)
 
 
-def _found(name: str, data_dir: str | None) -> list[str] | None:
-    """Where the files of a dataset are, none if it needs none; None if some are missing or a download broke off."""
+def _find_files(name: str, data_dir: str | None) -> list[str] | None:
+    """Return the paths of a dataset, [] if it needs none; None if some are missing or incomplete."""
     from noiseproof.data.sources import FILES, find
 
     try:
-        found = [find(name, data_dir, group) for group in range(len(FILES[name].places) if name in FILES else 0)]
+        paths = [find(name, data_dir, group) for group in range(len(FILES[name].places) if name in FILES else 0)]
     except FileNotFoundError:
         return None
-    for files in (list(path.iterdir()) for path in found if path.is_dir()):
+    for files in (list(path.iterdir()) for path in paths if path.is_dir()):
         if not files or any(file.suffix == ".part" for file in files):
             return None
-    return [str(path) for path in found]
+    return [str(path) for path in paths]
 
 
 @data_app.command(
@@ -78,24 +79,24 @@ def data_fetch(
     name: Annotated[str, typer.Argument(help="A dataset of `noiseproof data list`.")],
     data_dir: DataDir = None,
     mirror: Annotated[
-        str | None, typer.Option(help="Address of a folder with the official files, for machines behind a wall.")
+        str | None, typer.Option(help="URL of a folder with the official files, for machines behind a firewall.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a dataset from its official source, check it and unpack it; go on where an earlier try stopped."""
+    """Download a dataset from its official source, check it and unpack it; continue an earlier download."""
     from noiseproof.data.fetch import fetch
     from noiseproof.data.sources import FILES, data_root
 
     parts = [data_root(data_dir) / f"{item.path}.part" for item in (FILES[name].downloads if name in FILES else ())]
     for part in filter(lambda part: part.exists(), parts):
-        say(f"going on with {part} after {part.stat().st_size / 1e6:.1f} MB")
+        say(f"continuing {part} after {part.stat().st_size / 1e6:.1f} MB")
     try:
         with _progress() as progress:
             files = fetch(name, data_dir, progress=progress, base_url=mirror)
     except KeyboardInterrupt:
-        kept = " and ".join(str(part) for part in parts if part.exists())
-        so_far = f"What came so far is kept in {kept}. " if kept else ""
-        say(f"interrupted. {so_far}Run the same command again to go on from there.")
+        saved = " and ".join(str(part) for part in parts if part.exists())
+        where = f"The data so far is in {saved}. " if saved else ""
+        say(f"interrupted. {where}Run the same command again to continue.")
         raise typer.Exit(130) from None
     if as_json:
         return show_json({"name": name, "files": files})
@@ -118,14 +119,12 @@ def data_fetch(
 def data_show(
     spec: Annotated[str, typer.Argument(help="The dataset: digits, cifar10n:labels=worst, folder:path=photos, …")],
     data_dir: DataDir = None,
-    noise: Annotated[
-        str | None, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")
-    ] = None,
-    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
+    noise: Annotated[str | None, typer.Option(help="Noise of the training labels: symmetric:rate=0.4, …")] = None,
+    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise inserts.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dataset: sizes, shapes, classes, what is odd about it; with noise, what really became of the labels."""
+    """Show a dataset: sizes, shapes, classes and oddities; with noise, the labels after it."""
     from noiseproof.bench.experiment import foreign_images
     from noiseproof.data import corrupt, get_dataset
     from noiseproof.data.sources import data_root
@@ -136,61 +135,71 @@ def data_show(
     model = get_noise(noise or "none", data_root(data_dir))
     given = corrupt(data, model, generator=seed, foreign=foreign_images(foreign, data_dir))
     labels = None
-    if given.clean is not None and (noise or given.rate):  # or the labels came with noise of their own
-        labels = NoisyLabels(
-            given.given, given.clean, data.num_classes, noise or data.name, model.nominal if noise else None
-        )
-    parts: list[dict[str, Any]] = [
-        {"part": part, "rows": len(split), "shape": list(split.x[0].shape), "dtype": str(split.x[0].dtype)[6:]}
-        for part in ("train", "validation", "test", "trusted")
-        if (split := getattr(data, part)) is not None
-    ]
+    if given.clean is not None and (noise or given.rate):  # or the labels are noisy already
+        nominal = model.nominal if noise else None
+        labels = NoisyLabels(given.given, given.clean, data.num_classes, noise or data.name, nominal)
     classes = _classes(data.classes, given.given, labels)
     if as_json:
         summary = labels and {
             "noise": labels.noise, "seed": seed, "rate": labels.rate, "nominal": labels.nominal,
             "flipped": int(labels.is_flipped.sum()), "transition": labels.transition().tolist(),
         }  # fmt: skip
-        return show_json({"name": data.name, "parts": parts, "classes": classes, "notes": data.notes, "noise": summary})
-    rows = [(p["part"], str(p["rows"]), " × ".join(map(str, p["shape"])), p["dtype"]) for p in parts]
+        return show_json(
+            {"name": data.name, "parts": _parts(data), "classes": classes, "notes": data.notes, "noise": summary}
+        )
+    rows = [(p["part"], str(p["rows"]), " × ".join(map(str, p["shape"])), p["dtype"]) for p in _parts(data)]
     show((data.name, "rows", "shape", "dtype"), rows)
     for note in data.notes:
         typer.echo(f"note: {note}")
     if labels is not None:
         typer.echo(f"\n{labels}")
     typer.echo()
-    counted = sorted(row["rows"] for row in classes if row["class"] in data.classes)
     if len(classes) > FEW_CLASSES:
-        rates = [row["rate"] for row in classes if row.get("rate") is not None]
-        typer.echo(f"{data.num_classes} classes of {counted[0]} to {counted[-1]} training rows; --json lists them")
-        if rates:
-            typer.echo(f"share of wrong labels by class: {min(rates):.3f} to {max(rates):.3f}")
-        return None
+        return _summarise_classes(data, classes)
     columns = list(classes[0])
     show(columns, [["" if row[c] is None else plain(row[c], ".3f") for c in columns] for row in classes])
     if labels is not None and data.num_classes <= TINY_MATRIX:
-        typer.echo("\ntransition: share of each true class (row) given each label (column)")
-        matrix = labels.transition().tolist()
-        show(
-            ("", *data.classes), [(c, *(f"{t:.3f}" for t in row)) for c, row in zip(data.classes, matrix, strict=True)]
-        )
+        _show_transition(data.classes, labels)
     return None
 
 
+def _show_transition(classes: Sequence[str], labels: NoisyLabels) -> None:
+    typer.echo("\ntransition: share of each true class (row) given each label (column)")
+    matrix = zip(classes, labels.transition().tolist(), strict=True)
+    show(("", *classes), [(c, *(f"{t:.3f}" for t in row)) for c, row in matrix])
+
+
+def _parts(data: Dataset) -> list[dict[str, Any]]:
+    """Return size, shape and type of each part of a dataset."""
+    return [
+        {"part": part, "rows": len(split), "shape": list(split.x[0].shape), "dtype": str(split.x[0].dtype)[6:]}
+        for part in ("train", "validation", "test", "trusted")
+        if (split := getattr(data, part)) is not None
+    ]
+
+
+def _summarise_classes(data: Dataset, classes: Sequence[dict[str, Any]]) -> None:
+    counts = [row["rows"] for row in classes if row["class"] in data.classes]
+    rates = [row["rate"] for row in classes if row.get("rate") is not None]
+    typer.echo(f"{data.num_classes} classes of {min(counts)} to {max(counts)} training rows; --json lists them")
+    if rates:
+        typer.echo(f"share of wrong labels by class: {min(rates):.3f} to {max(rates):.3f}")
+
+
 def check_foreign(foreign: str | None, noise: str) -> None:
-    """Refuse a dataset whose images no noise puts in."""
+    """Refuse a dataset of images without open-set noise."""
     from noiseproof.noise import get_noise
     from noiseproof.noise.openset import OpenSet
 
     if foreign is not None and not isinstance(get_noise(noise), OpenSet):
         raise ValueError(
-            f"Expected --noise open-set:rate=… beside --foreign {foreign}, whose images it puts in, got {noise}. "
-            "Leave --foreign out, or take that noise."
+            f"Expected --noise open-set:rate=… beside --foreign {foreign}, whose images it inserts, got {noise}. "
+            "Leave --foreign out, or use that noise."
         )
 
 
 def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> list[dict[str, Any]]:
-    """One row a class: the training rows that bear it, or, where the truth is known, those that are it and go wrong."""
+    """Return one row per class: its training rows, and if the truth is known, how many have wrong labels."""
     import torch
 
     counts = torch.bincount(given, minlength=len(names)).tolist()
@@ -198,14 +207,14 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
         return [{"class": name, "rows": count} for name, count in zip(names, counts, strict=True)]
     rows: list[dict[str, Any]] = []
     for k, name in [*enumerate(names), (-1, "(no class)")]:
-        own = labels.given[labels.clean == k]
-        if k < 0 and not len(own):  # images of no class come from open-set noise alone
+        given_labels = labels.given[labels.clean == k]
+        if k < 0 and not len(given_labels):  # only open-set noise has images of no class
             continue
-        wrong = own[own != k]
+        wrong = given_labels[given_labels != k]
         most = int(torch.bincount(wrong).argmax()) if len(wrong) else None
         rows.append({
-            "class": name, "rows": len(own), "wrong": len(wrong),
-            "rate": len(wrong) / len(own) if len(own) else None,
+            "class": name, "rows": len(given_labels), "wrong": len(wrong),
+            "rate": len(wrong) / len(given_labels) if len(given_labels) else None,
             "mostly given as": None if most is None else names[most],
         })  # fmt: skip
     return rows
@@ -213,19 +222,19 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Says how far a download is: a bar on a terminal, a line for every tenth in a pipe or a log."""
+    """Report the progress of a download: a bar on a terminal, else a line for every tenth."""
     if sys.stderr.isatty():
         from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
         with bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as move:
             yield move
         return
-    said: dict[str, int] = {}
+    reported: dict[str, int] = {}
 
-    def tell(file: str, done: int, total: int | None) -> None:
+    def report(file: str, done: int, total: int | None) -> None:
         tenth = 10 * done // total if total else done // 10**7
-        if said.get(file) != tenth:
-            said[file] = tenth
+        if reported.get(file) != tenth:
+            reported[file] = tenth
             typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
 
-    yield tell
+    yield report
