@@ -238,7 +238,10 @@ def test_fetch_takes_a_mirror(toy: Server, tmp_path: Path) -> None:
         (("show", "digits:colour=red"), "'colour'"),
         (("show", "digits", "--noise", "symetric:rate=0.4"), "Did you mean 'symmetric'"),
         (("show", "digits", "--noise", "symmetric:rate=40"), "A rate of 40 % is 0.4"),
-        (("show", "digits", "--noise", "chen:rate=0.4"), "`noiseproof train --noise chen:rate=0.4` makes them first"),
+        (
+            ("show", "digits", "--noise", "chen:rate=0.4"),
+            "`noiseproof train --noise chen:rate=0.4` computes them first",
+        ),
         (("show", "digits", "--noise", "open-set:rate=0.4"), "--foreign DATASET"),
         (("show", "digits", "--foreign", "digits"), "Expected --noise open-set:rate=… beside --foreign digits"),
         (("show", "table:table=none.csv,label=y"), "none.csv"),
