@@ -73,8 +73,8 @@ def read_cells(table: str, column: str) -> list[Cell]:
             reference |= dict.fromkeys([(cell.block, cell.column), cell.column], cell.published.mean)
     cells = []
     for cell in published:
-        classes = CLASSES[cell.what["dataset"]] if column else int(cell.column.split()[0])
-        loss = loss_of(cell.what["method"], cell.what["dataset"], classes)
+        classes = CLASSES[cell.fields["dataset"]] if column else int(cell.column.split()[0])
+        loss = loss_of(cell.fields["method"], cell.fields["dataset"], classes)
         share = cell.published.mean / reference.get((cell.block, cell.column), reference[cell.column])
         block = cell.block or f"WebVision, {classes} classes"
         cells.append(Cell(table, block, cell.row, cell.published.mean, share, _forecast(str(loss), classes)))

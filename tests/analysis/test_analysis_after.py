@@ -69,8 +69,8 @@ def test_dissection_counts_as_a_loop_does(size: int | None) -> None:
             label, prediction = ("right" if v[i] == clean[i] else "wrong" for v in (given, predicted))
             key = (start + min(size, 64 - start) / 2, f"label {label}, prediction {prediction}")
             expected[key] = expected.get(key, 0) + 1
-    found = {(r["rank"], r["case"]): r["samples"] for r in table.to_dict("records") if r["samples"]}
-    assert found == expected
+    result = {(r["rank"], r["case"]): r["samples"] for r in table.to_dict("records") if r["samples"]}
+    assert result == expected
     assert table["rank"].is_monotonic_increasing and len(table) == 4 * math.ceil(64 / size)
 
 
@@ -80,7 +80,7 @@ def test_dissection_of_cifar_has_a_thousand_samples_an_interval() -> None:
     assert table.groupby("rank")["samples"].sum().tolist() == [1000] * 50
 
 
-def test_small_losses_with_wrong_labels_are_told_from_what_correction_can_mend() -> None:
+def test_memorised_labels_are_separated_from_those_that_correction_can_repair() -> None:
     # A model that memorised row 0 (wrong label), believes row 1, and sees through the wrong label of row 2.
     p = np.array([[0.99, 0.01], [0.9, 0.1], [0.8, 0.2]])
     figure = predictions.dissection_figure({"ce": Predictions(np.array([0, 0, 1]), p, np.array([1, 0, 0]))})
@@ -136,16 +136,16 @@ def test_calibration_of_a_made_up_model() -> None:
     # Six predictions 90 % sure, half of them right; four 60 % sure, all right.
     p = np.array([[0.9, 0.1]] * 6 + [[0.6, 0.4]] * 4)
     labels = np.array([0, 0, 0, 1, 1, 1] + [0] * 4)
-    found = calibration.calibration(labels, p)
-    assert found.ece == pytest.approx(0.6 * 0.4 + 0.4 * 0.4)
+    result = calibration.calibration(labels, p)
+    assert result.ece == pytest.approx(0.6 * 0.4 + 0.4 * 0.4)
     with mp.workdps(30):
         nll = -(3 * mp.log("0.9") + 3 * mp.log("0.1") + 4 * mp.log("0.6")) / 10
-    assert found.nll == pytest.approx(float(nll), rel=1e-14)
-    assert found.brier == pytest.approx((3 * 2 * 0.1**2 + 3 * 2 * 0.9**2 + 4 * 2 * 0.4**2) / 10)
-    assert (found.accuracy, found.confidence) == (pytest.approx(0.7), pytest.approx(0.78))
+    assert result.nll == pytest.approx(float(nll), rel=1e-14)
+    assert result.brier == pytest.approx((3 * 2 * 0.1**2 + 3 * 2 * 0.9**2 + 4 * 2 * 0.4**2) / 10)
+    assert (result.accuracy, result.confidence) == (pytest.approx(0.7), pytest.approx(0.78))
 
 
-def test_a_model_that_is_right_as_often_as_it_says_is_calibrated() -> None:
+def test_a_model_whose_confidence_is_its_accuracy_is_calibrated() -> None:
     p = np.array([[0.75, 0.25]] * 4)
     assert calibration.calibration([0, 0, 0, 1], p).ece == pytest.approx(0, abs=1e-15)
     assert calibration.calibration([0, 0, 0, 0], p).ece == pytest.approx(0.25)
@@ -184,7 +184,7 @@ def test_a_label_that_was_ruled_out_costs_infinitely_much() -> None:
         ([], np.zeros((0, 2)), "at least one"),
     ],
 )
-def test_refuses_what_are_no_predictions(labels: list[float], p: list[list[float]], message: str) -> None:
+def test_invalid_predictions_are_refused(labels: list[float], p: list[list[float]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         calibration.calibration(labels, p)
 
@@ -201,7 +201,7 @@ def test_refuses_what_are_no_predictions(labels: list[float], p: list[list[float
         ([], [], r"at least one, got \(0,\) and \(0,\)"),
     ],
 )
-def test_confusion_refuses_what_are_no_labels(labels: list[float], clean: list[int], message: str) -> None:
+def test_invalid_labels_are_refused(labels: list[float], clean: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         predictions.confusion(labels, clean, ["a", "b"])
 
@@ -284,10 +284,10 @@ def test_which_parameters_vary() -> None:
 
 def test_predictions_of_a_run_are_those_that_its_record_counted(runs: dict[str, RunFolder]) -> None:
     for run in runs.values():
-        found = predictions.predict(run, "test")
+        result = predictions.predict(run, "test")
         last = run.rows.iloc[-1]
-        assert (found.pred_probs.argmax(1) == found.labels).mean() == pytest.approx(last["test_accuracy"])
-        assert predictions.label_losses(found.labels, found.pred_probs).mean() == pytest.approx(
+        assert (result.pred_probs.argmax(1) == result.labels).mean() == pytest.approx(last["test_accuracy"])
+        assert predictions.label_losses(result.labels, result.pred_probs).mean() == pytest.approx(
             last["test_loss"], rel=1e-5
         )
         of_training = predictions.predict(run, "train")
@@ -296,12 +296,12 @@ def test_predictions_of_a_run_are_those_that_its_record_counted(runs: dict[str, 
 
 
 def test_predictions_of_some_rows(runs: dict[str, RunFolder]) -> None:
-    whole, some = (predictions.predict(runs["selc"], rows=rows) for rows in (None, 100))
-    assert np.array_equal(whole.rows, np.arange(1293)) and len(set(some.rows)) == 100
-    assert some.pred_probs == pytest.approx(whole.pred_probs[some.rows], abs=1e-6)
+    complete, sample = (predictions.predict(runs["selc"], rows=rows) for rows in (None, 100))
+    assert np.array_equal(complete.rows, np.arange(1293)) and len(set(sample.rows)) == 100
+    assert sample.pred_probs == pytest.approx(complete.pred_probs[sample.rows], abs=1e-6)
     for name in ("labels", "clean", "corrected"):
-        assert np.array_equal(getattr(some, name), getattr(whole, name)[some.rows])
-    assert np.array_equal(some.rows, predictions.predict(runs["selc"], rows=100).rows)
+        assert np.array_equal(getattr(sample, name), getattr(complete, name)[sample.rows])
+    assert np.array_equal(sample.rows, predictions.predict(runs["selc"], rows=100).rows)
 
 
 def test_corrected_labels_are_the_targets_that_a_method_ended_with(runs: dict[str, RunFolder]) -> None:
@@ -397,8 +397,8 @@ def test_penultimate_features_are_what_the_head_sees() -> None:
         model.eval()(x)
     hook.remove()
     model.train()
-    found = features.penultimate_features(model, x, batch_size=4)
-    torch.testing.assert_close(found, seen[0])
+    result = features.penultimate_features(model, x, batch_size=4)
+    torch.testing.assert_close(result, seen[0])
     assert model.training and not model.backbone.features[1].running_mean.any()  # no statistics were changed
 
 

@@ -146,10 +146,10 @@ def test_a_page_draws_every_kind_of_figure_from_its_csv_alone(read: Read) -> Non
     for one in drawn(figures):
         marks = page.tab.locator(f"#{one.name} .plot svg.main-svg")
         assert marks.count() > 0
-        found, expected = page.traces(one.name), to_plotly(one, styles)["data"]
+        result, expected = page.traces(one.name), to_plotly(one, styles)["data"]
         for trace in expected:
             trace.pop("showlegend", None)  # the page has a legend of its own
-        same(found, expected)
+        same(result, expected)
     assert page.tab.locator("#curves .scatterlayer .trace").count() == 3 * 2 * 3  # a line and two edges of its band
     assert page.tab.locator("#stacked-bars .barlayer .trace").count() == 2
     assert page.tab.locator("#margins .barlayer .point").count() == 2 * 2 * 12
@@ -398,8 +398,8 @@ def test_a_page_stays_under_six_megabytes(monkeypatch: pytest.MonkeyPatch) -> No
     noise = pd.DataFrame({"x": generator.normal(size=60_000), "y": generator.normal(size=60_000)})
     dots = Layer("points", "x", "y")
     small = figure("small", noise[:100], dots)
-    whole = make_page([small, figure("large", noise, dots)])
-    assert 3_000_000 < len(whole) < 6_000_000 and "digits" not in whole
+    complete = make_page([small, figure("large", noise, dots)])
+    assert 3_000_000 < len(complete) < 6_000_000 and "digits" not in complete
     rounded = make_page([small, figure("large", noise.iloc[np.r_[:60_000, :60_000, :60_000] % 60_000], dots)])
     assert len(rounded) < 6_000_000 and rounded.count("Numbers are kept to 6 digits") == 2
     monkeypatch.setattr(page_module, "LARGEST", 3_000_000)
@@ -445,17 +445,17 @@ CHEAP = [maker.name for maker in figure_makers() if maker.name != "features"]
 
 
 def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: list[Path]) -> None:
-    told = []
-    found = collect(folders, progress=lambda *what: told.append(what))
-    names = [one.name for one in found]
+    calls = []
+    result = collect(folders, progress=lambda *what: calls.append(what))
+    names = [one.name for one in result]
     assert len(set(names)) == len(names)
-    assert [done for _, done, _ in told] == list(range(len(figure_makers()) + 1))
+    assert [done for _, done, _ in calls] == list(range(len(figure_makers()) + 1))
     known = [maker.name for maker in figure_makers()]
     assert all(name in known or name.startswith("sensitivity-") for name in names)
     order = ["Before training", "During training", "After training"]
-    stages = [order.index(one.stage) for one in found]
+    stages = [order.index(one.stage) for one in result]
     assert stages == sorted(stages)
-    missing = {one.name: one.needs for one in found if isinstance(one, MissingFigure)}
+    missing = {one.name: one.needs for one in result if isinstance(one, MissingFigure)}
     assert missing["attention"].startswith("noiseproof train --samples")
     assert missing["landscape-contour"] == "noiseproof analyze landscape RUN"
     assert {"loss-weights", "accuracy-curves", "margins", "dissection", "confusion", "reliability", "features"} <= {
@@ -469,7 +469,7 @@ def test_collect_makes_every_figure_once_under_the_names_it_promises(folders: li
         collect(folders, only=["nonsense"])
 
 
-def test_a_gaussian_process_has_no_features_and_takes_nobody_else_s(folders: list[Path], tmp_path: Path) -> None:
+def test_a_gaussian_process_has_no_features_and_keeps_those_of_others(folders: list[Path], tmp_path: Path) -> None:
     train(prepare(get_dataset("two-moons:n=60")), "gp", Settings(epochs=1), out=tmp_path / "gp")
     (alone,) = collect([tmp_path / "gp"], only=["features"])
     assert isinstance(alone, MissingFigure) and "A Gaussian process has no features" in alone.needs
@@ -482,7 +482,7 @@ def test_the_page_of_ten_runs_is_small_and_opens(folders: list[Path], read: Read
     copies = [shutil.copytree(folders[n % 2], tmp_path / f"run-{n}") for n in range(10)]
     runs = open_runs(copies)
     assert len(runs) == 10
-    found = collect(runs, only=CHEAP)
+    result = collect(runs, only=CHEAP)
     generator = np.random.default_rng(0)
     dots = pd.DataFrame(
         {
@@ -492,8 +492,8 @@ def test_the_page_of_ten_runs_is_small_and_opens(folders: list[Path], read: Read
             "class": np.arange(5000) % 10,
         }
     )
-    found.append(figure("features", dots, Layer("points", "x", "y", "class"), panel="method", stage="After training"))
-    page = read(found, page={"title": page_title(runs), "runs": runs_table(runs)})
+    result.append(figure("features", dots, Layer("points", "x", "y", "class"), panel="method", stage="After training"))
+    page = read(result, page={"title": page_title(runs), "runs": runs_table(runs)})
     page.draw()
     page.check()
     assert page.path.stat().st_size < 6_000_000
@@ -505,7 +505,7 @@ def run(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, ["analyze", *map(str, arguments)])
 
 
-def test_the_command_writes_what_it_says(folders: list[Path], tmp_path: Path) -> None:
+def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     answer = run("page", *folders, "--out", out, "--only", "accuracy-curves,margins,attention")
     assert answer.exit_code == 0, answer.stderr
@@ -548,12 +548,16 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
         "--json",
     )
     assert answer.exit_code == 0, answer.stderr
-    said = json.loads(answer.stdout)["ce"]
+    answered = json.loads(answer.stdout)["ce"]
     runs = open_runs(own)
     kept = kept_landscape(runs["ce"])
     assert kept is not None and kept_landscape(runs["gce"]) is None
     assert kept.losses.shape == (5, 5) and kept.points.tolist() == [-0.5, -0.25, 0.0, 0.25, 0.5]
-    assert (kept.centre, kept.sharpness(), kept.curvature) == (said["loss"], said["sharpness"], said["curvature"])
+    assert (kept.centre, kept.sharpness(), kept.curvature) == (
+        answered["loss"],
+        answered["sharpness"],
+        answered["curvature"],
+    )
     assert sorted(path.name for path in tmp_path.glob("l-*.png")) == [
         "l-landscape-contour.png",
         "l-landscape-surface.png",

@@ -195,9 +195,9 @@ def test_samples_of_a_resumed_run_are_those_of_a_whole_one(task: Task, tmp_path:
     with pytest.raises(Interrupted):
         train(task, "nal", SHORT, out=tmp_path / "parts", samples=True, max_steps=3)
     train(task, "nal", SHORT, out=tmp_path / "parts", samples=True, resume=True)
-    whole, parts = (open_run(tmp_path / name) for name in ("whole", "parts"))
+    complete, parts = (open_run(tmp_path / name) for name in ("whole", "parts"))
     for epoch in (1, 2):
-        mine, theirs = whole.samples(epoch), parts.samples(epoch)
+        mine, theirs = complete.samples(epoch), parts.samples(epoch)
         assert mine.keys() == {"margin", "weight", "pull", "trust", "prediction"} == theirs.keys()
         for name, values in mine.items():
             assert np.array_equal(values, theirs[name]) and not np.isnan(values).any(), name
@@ -229,7 +229,7 @@ class Idle(Strategy):
     """Of nobody's registry."""
 
 
-def test_data_and_strategies_of_ones_own_are_given(tmp_path: Path) -> None:
+def test_unregistered_data_and_strategies_are_passed(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(0)
     data = from_arrays(torch.randn(60, 3, generator=g), torch.arange(60) % 2)
     task, method = prepare(data, "symmetric:rate=0.2"), Method(get_loss("ce"), strategies=(Idle(),))
@@ -269,7 +269,7 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
 # Folders that are none, and folders of strangers
 
 
-def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotARun, match="no such folder"):
         open_run(tmp_path / "nowhere")
     with pytest.raises(NotARun, match=r"no run\.json"):
@@ -356,7 +356,7 @@ def test_pretrained_weights_are_not_fetched_again(option: str, tmp_path: Path) -
 # Several runs
 
 
-def test_runs_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:
+def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
     def described(number: int, **own: Any) -> Path:
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -48,10 +48,10 @@ def benchmark() -> ModuleType:
     ("spec", "num_classes"), [("ce", 100), ("mae", 1000), ("gce:q=0.7", 10), ("nce", 100), ("0.7*nce + 0.3*mae", 1000)]
 )
 def test_the_weight_is_the_average_error_and_the_margin_its_expectation(spec: str, num_classes: int) -> None:
-    found = forecast(spec, num_classes, alternatives=False)
-    assert found.weight == pytest.approx(-average_error(spec, 0.0, num_classes), rel=1e-9)
-    assert found.margin == pytest.approx(expected_margin(num_classes), rel=1e-9)
-    assert found.start == pytest.approx(found.weight / found.maximum)
+    result = forecast(spec, num_classes, alternatives=False)
+    assert result.weight == pytest.approx(-average_error(spec, 0.0, num_classes), rel=1e-9)
+    assert result.margin == pytest.approx(expected_margin(num_classes), rel=1e-9)
+    assert result.start == pytest.approx(result.weight / result.maximum)
 
 
 def test_the_weight_is_what_calibrate_keeps() -> None:
@@ -71,15 +71,15 @@ def test_the_numbers_of_mae_against_drawn_logits() -> None:
         p = torch.sigmoid(z - rest)
         return float(((1 - p) if cross_entropy else p * (1 - p)).mean())
 
-    found = forecast("mae", K, alternatives=False)
+    result = forecast("mae", K, alternatives=False)
     way = -expected_margin(K)
-    assert found.weight == pytest.approx(weight(0.0), rel=5e-3)
-    assert found.maximum == pytest.approx(0.25)
-    assert found.left_behind == pytest.approx(weight(-FALL) / 0.25, rel=5e-3)
-    assert found.learnt == pytest.approx(weight(way) / 0.25, rel=5e-3)
+    assert result.weight == pytest.approx(weight(0.0), rel=5e-3)
+    assert result.maximum == pytest.approx(0.25)
+    assert result.left_behind == pytest.approx(weight(-FALL) / 0.25, rel=5e-3)
+    assert result.learnt == pytest.approx(weight(way) / 0.25, rel=5e-3)
     z = np.linspace(0, way, 401)
     ours, theirs = (np.trapezoid([1 / weight(float(at), ce) for at in z[::8]], z[::8]) for ce in (False, True))
-    assert found.slowness == pytest.approx(ours / theirs, rel=1e-2)
+    assert result.slowness == pytest.approx(ours / theirs, rel=1e-2)
 
 
 def test_a_factor_changes_the_pace_and_nothing_else() -> None:
@@ -88,8 +88,8 @@ def test_a_factor_changes_the_pace_and_nothing_else() -> None:
 
 
 def test_shares_of_terms_add_up_and_each_is_over_its_own_maximum() -> None:
-    found = forecast("0.7*nce + 0.3*mae", 100, alternatives=False)
-    nce, mae = found.terms
+    result = forecast("0.7*nce + 0.3*mae", 100, alternatives=False)
+    nce, mae = result.terms
     assert nce.share + mae.share == pytest.approx(1) and nce.share_learnt + mae.share_learnt == pytest.approx(1)
     alone = forecast("mae", 100, alternatives=False)
     assert mae.start == pytest.approx(alone.start) and mae.left_behind == pytest.approx(alone.left_behind)
@@ -103,11 +103,11 @@ def test_a_hair_of_cross_entropy_does_not_make_mae_learn() -> None:
 
 def test_own_margins_take_the_place_of_simulated_ones() -> None:
     margins = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 2
-    found = forecast("mae", 100, margins=margins, alternatives=False)
+    result = forecast("mae", 100, margins=margins, alternatives=False)
     p = torch.sigmoid(margins)
-    assert found.margin == pytest.approx(float(margins.mean()))
-    assert found.weight == pytest.approx(float((p * (1 - p)).mean()))
-    assert found.answer == "learns"  # whatever the number of classes, these margins start where MAE pulls
+    assert result.margin == pytest.approx(float(margins.mean()))
+    assert result.weight == pytest.approx(float((p * (1 - p)).mean()))
+    assert result.answer == "learns"  # whatever the number of classes, these margins start where MAE pulls
 
 
 @pytest.mark.parametrize("spec", ["gce:q=0.7", "nce"])
@@ -121,8 +121,8 @@ def test_margins_of_simulated_logits_give_the_forecast_without_margins(spec: str
 
 
 def test_a_weight_that_is_zero_somewhere_never_arrives() -> None:
-    found = forecast("tgce:k=0.5", 100, alternatives=False)
-    assert found.left_behind == 0 and found.answer == "underfits"
+    result = forecast("tgce:k=0.5", 100, alternatives=False)
+    assert result.left_behind == 0 and result.answer == "underfits"
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
@@ -169,15 +169,16 @@ def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None
     rows = json.loads((BENCHMARKS / "results" / "forecast.json").read_text())["rows"]
     for row in rows:
         if get_loss(row["loss"]).kind == "margin":
-            found = forecast(row["loss"], row["classes"], alternatives=False)
-            assert found.answer == row["forecast"] and found.left_behind == pytest.approx(row["left_behind"], rel=1e-3)
+            result = forecast(row["loss"], row["classes"], alternatives=False)
+            assert result.answer == row["forecast"]
+            assert result.left_behind == pytest.approx(row["left_behind"], rel=1e-3)
     for table, column in (benchmark.SET_ON | benchmark.HELD_OUT).items():
         cells = [cell for cell in benchmark.load_table(table).cells if not column or cell.column == column]
-        there = [row for row in rows if row["table"] == table]
-        assert [cell.published.mean for cell in cells] == [row["accuracy"] for row in there]
-        for cell, row in zip(cells, there, strict=True):
-            found_loss = benchmark.loss_of(cell.what["method"], cell.what["dataset"], row["classes"])
-            assert str(found_loss) == row["loss"], cell
+        of_table = [row for row in rows if row["table"] == table]
+        assert [cell.published.mean for cell in cells] == [row["accuracy"] for row in of_table]
+        for cell, row in zip(cells, of_table, strict=True):
+            loss = benchmark.loss_of(cell.fields["method"], cell.fields["dataset"], row["classes"])
+            assert str(loss) == row["loss"], cell
     agree = {
         table: sum(row["forecast"] == row["outcome"] for row in rows if row["table"] == table)
         for table in dict.fromkeys(row["table"] for row in rows)
@@ -187,9 +188,9 @@ def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None
     }  # fmt: skip
     held_out = {"weight": [24, 7, 9], "start": [27, 7, 9]}  # what docs/analysis.md sets beside it
     for number, right in (("weight", 27), ("start", 28)):
-        found = benchmark.by_one_number(rows, number)
-        assert sum(found[table] for table in benchmark.SET_ON) == right
-        assert [found[table] for table in benchmark.HELD_OUT] == held_out[number]
+        result = benchmark.by_one_number(rows, number)
+        assert sum(result[table] for table in benchmark.SET_ON) == right
+        assert [result[table] for table in benchmark.HELD_OUT] == held_out[number]
 
 
 @pytest.mark.parametrize(
@@ -201,10 +202,10 @@ def test_the_committed_rows_are_those_of_the_code(benchmark: ModuleType) -> None
     ],
 )
 def test_the_loss_to_use_instead_is_calibrated_and_learns(spec: str, num_classes: int, instead: str) -> None:
-    found = forecast(spec, num_classes)
-    assert found.answer == "underfits" and found.instead[0].loss == instead
-    again = forecast(found.instead[0].loss, num_classes)
-    assert again.answer == "learns" == found.instead[0].answer and again.instead == ()
+    result = forecast(spec, num_classes)
+    assert result.answer == "underfits" and result.instead[0].loss == instead
+    again = forecast(result.instead[0].loss, num_classes)
+    assert again.answer == "learns" == result.instead[0].answer and again.instead == ()
 
 
 # --- Real steps -------------------------------------------------------------------------------------------------------
@@ -217,17 +218,17 @@ def digits() -> Task:
 
 def test_a_probe_sees_what_a_run_does(digits: Task) -> None:
     settings = Settings(model="mlp:hidden=[16]", batch_size=64)
-    found = probe(digits, "mae", settings, steps=46)  # two epochs
-    assert found.steps == 46 and found.margin[1] - found.margin[0] == pytest.approx(found.gain)
+    result = probe(digits, "mae", settings, steps=46)  # two epochs
+    assert result.steps == 46 and result.margin[1] - result.margin[0] == pytest.approx(result.gain)
     run = train(digits, "mae", Settings(model="mlp:hidden=[16]", batch_size=64, epochs=2, schedule="constant"))
-    assert found.accuracy[1] == pytest.approx(run.last["train_accuracy"], abs=0.1)
-    assert 0 < found.pace < 1
+    assert result.accuracy[1] == pytest.approx(run.last["train_accuracy"], abs=0.1)
+    assert 0 < result.pace < 1
 
 
 def test_a_probe_of_cross_entropy_keeps_its_own_pace_and_leaves_the_global_generator_alone(digits: Task) -> None:
     before = torch.get_rng_state()
-    found = probe(digits, "ce", Settings(model="mlp:hidden=[16]"), steps=15)
-    assert found.pace == 1 and torch.equal(torch.get_rng_state(), before)
+    result = probe(digits, "ce", Settings(model="mlp:hidden=[16]"), steps=15)
+    assert result.pace == 1 and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_probe_may_be_shorter_than_an_epoch_and_takes_losses_and_methods(digits: Task) -> None:
@@ -245,8 +246,8 @@ def test_a_probe_of_a_method_that_leaves_rows_out_says_how_many_steps_it_took(di
             return rows[:640]
 
     settings = Settings(model="mlp:hidden=[16]", batch_size=64)  # 23 steps an epoch, 10 of these rows
-    found = probe(digits, Method(get_loss("ce"), strategies=(Half(),)), settings, steps=23)
-    assert found.steps == 10 and found.pace == pytest.approx(1)  # the first of the same steps
+    result = probe(digits, Method(get_loss("ce"), strategies=(Half(),)), settings, steps=23)
+    assert result.steps == 10 and result.pace == pytest.approx(1)  # the first of the same steps
 
 
 def test_the_command_answers_and_probes() -> None:
@@ -265,6 +266,6 @@ def test_a_probe_needs_data() -> None:
     assert result.exit_code == 2 and "--data" in result.stderr
 
 
-def test_a_suggestion_that_cannot_be_made_costs_no_forecast() -> None:
+def test_a_suggestion_that_cannot_be_made_changes_no_forecast() -> None:
     """A logit bias beyond what a loss takes."""
     assert forecast("mae", 10, sigma=1000.0).answer == "underfits"

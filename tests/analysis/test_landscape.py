@@ -120,38 +120,38 @@ def bowl() -> tuple[Landscape, Tensor, Tensor, Tensor, Tensor, Linear]:
     y = torch.randint(0, 3, (30,), generator=seeded(2))
     generator = seeded(3)
     d1, d2 = (filter_normalised_direction(model, generator)["weight"] for _ in range(2))
-    found = landscape(model, x, y, generator=seeded(3), criterion=squared, points=5, span=2.0, batch_size=7)
-    return found, x, y, d1, d2, model
+    result = landscape(model, x, y, generator=seeded(3), criterion=squared, points=5, span=2.0, batch_size=7)
+    return result, x, y, d1, d2, model
 
 
-def test_squared_error_of_a_linear_model_is_the_quadratic_that_algebra_says(bowl) -> None:  # type: ignore[no-untyped-def]
-    found, x, y, d1, d2, model = bowl
+def test_squared_error_of_a_linear_model_is_its_quadratic_form(bowl) -> None:  # type: ignore[no-untyped-def]
+    result, x, y, d1, d2, model = bowl
     # ‖(W + αA + βB)x − t‖² = ‖r‖² + 2α⟨r, Ax⟩ + 2β⟨r, Bx⟩ + α²‖Ax‖² + β²‖Bx‖² + 2αβ⟨Ax, Bx⟩
     r, a, b = x @ model.weight.detach().T - F.one_hot(y, 3), x @ d1.T, x @ d2.T
 
     def mean(u: Tensor, v: Tensor) -> float:
         return float((u * v).sum(1).mean())
 
-    assert found.points.tolist() == [-2, -1, 0, 1, 2]
-    for i, alpha in enumerate(found.points.tolist()):
-        for j, beta in enumerate(found.points.tolist()):
+    assert result.points.tolist() == [-2, -1, 0, 1, 2]
+    for i, alpha in enumerate(result.points.tolist()):
+        for j, beta in enumerate(result.points.tolist()):
             expected = (
                 mean(r, r) + 2 * alpha * mean(r, a) + 2 * beta * mean(r, b)
                 + alpha**2 * mean(a, a) + beta**2 * mean(b, b) + 2 * alpha * beta * mean(a, b)
             )  # fmt: skip
-            assert float(found.losses[i, j]) == pytest.approx(expected, rel=1e-6)
-    assert found.curvature == pytest.approx(mean(a, a) + mean(b, b), rel=1e-6)  # half of 2‖Ax‖² + 2‖Bx‖²
+            assert float(result.losses[i, j]) == pytest.approx(expected, rel=1e-6)
+    assert result.curvature == pytest.approx(mean(a, a) + mean(b, b), rel=1e-6)  # half of 2‖Ax‖² + 2‖Bx‖²
 
 
 def test_sharpness_is_the_relative_rise_within_a_radius(bowl) -> None:  # type: ignore[no-untyped-def]
     losses = torch.tensor([[9.0, 3.0, 8.0], [2.0, 1.0, 4.0], [5.0, 1.5, 7.0]], dtype=torch.float64)
-    found = Landscape(torch.tensor([-0.1, 0.0, 0.1], dtype=torch.float64), losses)
-    assert found.centre == 1.0
-    assert found.sharpness(0.1) == 100 * (4 - 1) / (1 + 1)
-    assert found.sharpness(0.15) == 100 * (9 - 1) / (1 + 1)  # the corners, at 0.1·√2, too
-    assert found.curvature == pytest.approx((3 + 1.5 + 2 + 4 - 4) / (2 * 0.01))
+    result = Landscape(torch.tensor([-0.1, 0.0, 0.1], dtype=torch.float64), losses)
+    assert result.centre == 1.0
+    assert result.sharpness(0.1) == 100 * (4 - 1) / (1 + 1)
+    assert result.sharpness(0.15) == 100 * (9 - 1) / (1 + 1)  # the corners, at 0.1·√2, too
+    assert result.curvature == pytest.approx((3 + 1.5 + 2 + 4 - 4) / (2 * 0.01))
     with pytest.raises(ValueError, match="to reach a point beside the model, got 0.01"):
-        found.sharpness(0.01)
+        result.sharpness(0.01)
     steps = torch.arange(-3, 4, dtype=torch.float64) * 0.1
     wide = Landscape(steps, (steps[:, None] ** 2 + steps**2) * 100)
     assert wide.sharpness(0.3) == pytest.approx(100 * 9)  # 3 · 0.1 counts as 0.3
@@ -159,18 +159,18 @@ def test_sharpness_is_the_relative_rise_within_a_radius(bowl) -> None:  # type: 
 
 def test_the_middle_is_the_model_itself_to_the_last_bit() -> None:
     model, (x, y) = network(), images()
-    found = landscape(model, x, y, generator=seeded(), points=3, batch_size=20)
+    result = landscape(model, x, y, generator=seeded(), points=3, batch_size=20)
     model.eval()
     total = torch.zeros((), dtype=torch.float64)
     with torch.no_grad():
         for rows in torch.split(torch.arange(50), 20):
             total += F.cross_entropy(model(x[rows]).logits, y[rows], reduction="none").double().sum()
-    assert found.centre == float(total / 50)
+    assert result.centre == float(total / 50)
 
 
 def test_points_are_the_models_with_these_weights() -> None:
     model, (x, y) = network(), images()
-    found = landscape(model, x, y, generator=seeded(4), points=3, span=0.5)
+    result = landscape(model, x, y, generator=seeded(4), points=3, span=0.5)
     generator = seeded(4)
     directions = [filter_normalised_direction(model, generator) for _ in range(2)]
     moved = copy.deepcopy(model).eval()
@@ -178,12 +178,12 @@ def test_points_are_the_models_with_these_weights() -> None:
         for name, weight in moved.named_parameters():
             weight.add_(directions[0][name], alpha=-0.5).add_(directions[1][name], alpha=0.5)
         expected = F.cross_entropy(moved(x).logits, y)
-    assert float(found.losses[0, 2]) == pytest.approx(float(expected), rel=1e-5)
-    table = found.table()
+    assert float(result.losses[0, 2]) == pytest.approx(float(expected), rel=1e-5)
+    table = result.table()
     row = table[(table["alpha"] == -0.5) & (table["beta"] == 0.5)]
-    assert row["loss"].item() == float(found.losses[0, 2])
+    assert row["loss"].item() == float(result.losses[0, 2])
     same = landscape(model, x, y, generator=seeded(9), points=3, span=0.5, directions=tuple(directions))
-    assert torch.equal(same.losses, found.losses)
+    assert torch.equal(same.losses, result.losses)
 
 
 def test_rescaled_layers_have_the_same_landscape() -> None:
@@ -278,20 +278,20 @@ def test_landscape_of_a_run(tmp_path: Path) -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     result = train(task, "ln & momentum:alpha=0.9", Settings(epochs=2, model="mlp:hidden=[16]"), out=tmp_path)
     run = open_run(tmp_path)
-    found = run_landscape(run, rows=10_000, points=3)  # all of the 1437
+    computed = run_landscape(run, rows=10_000, points=3)  # all of the 1437
     scores = torch.cat([result.run.loss.scores(outs[0]) for _, _, outs in sweep(result.run)])
     expected = F.cross_entropy(scores, task.train.given)
-    assert found.centre == pytest.approx(float(expected), rel=1e-5)
+    assert computed.centre == pytest.approx(float(expected), rel=1e-5)
     own = run_landscape(run, rows=10_000, points=3, loss="own")
     outs = [outs[0] for _, _, outs in sweep(result.run)]
-    whole = Output._make(None if column[0] is None else torch.cat(column) for column in zip(*outs, strict=True))
-    assert own.centre == pytest.approx(float(result.run.loss(whole, task.train.given).mean()), rel=1e-5)
+    complete = Output._make(None if column[0] is None else torch.cat(column) for column in zip(*outs, strict=True))
+    assert own.centre == pytest.approx(float(result.run.loss(complete, task.train.given).mean()), rel=1e-5)
     few = run_landscape(run, rows=100, points=3)
-    assert few.centre != found.centre
+    assert few.centre != computed.centre
     assert torch.equal(few.losses, run_landscape(run, rows=100, points=3).losses)
     other = run_landscape(run, rows=100, points=3, seed=1)
     assert not torch.equal(few.losses, other.losses)
-    assert found.made_by == {"seed": 0, "rows": 1437, "criterion": "ce"} and own.made_by["criterion"] == "own"
+    assert computed.made_by == {"seed": 0, "rows": 1437, "criterion": "ce"} and own.made_by["criterion"] == "own"
     assert other.made_by == {"seed": 1, "rows": 100, "criterion": "ce"}
     for one in (few, other):
         keep_landscape(run, one)

@@ -36,7 +36,7 @@ ELSEWHERE = {
         "test_the_noise_of_sln_in_the_logits_has_the_covariance_of_proposition_2",
     ),
     "NAL paper, Theorem 1": ("test_loss_attention.py", "test_theorem_1"),
-    "curriculum paper, A.3": ("test_analysis_initialization.py", "test_the_largest_ratio_of_asymmetric_losses"),
+    "curriculum paper, A.3": ("test_analysis_before.py", "test_the_largest_ratio_of_asymmetric_losses"),
 }
 
 

@@ -202,8 +202,8 @@ def test_the_simplex_has_the_density_of_the_logits_over_the_product_of_probabili
     ("spec", "total"), [("mae", 9.0), ("rce", -9 * math.log(1e-4)), ("nce", 1.0), ("nfl", 1.0), ("nce + 2*mae", 19.0)]
 )
 def test_symmetric_losses_are_found_with_their_constant(spec: str, total: float) -> None:
-    found = robustness(spec, 10)
-    assert found.symmetric and found.total == pytest.approx(total, rel=1e-9)
+    result = robustness(spec, 10)
+    assert result.symmetric and result.total == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_the_printed_condition_of_aul_is_wrong() -> None:
 
 def test_the_condition_is_tested_for_a_transition_matrix() -> None:
     pair = get_noise("pairflip:rate=0.3").transition(10)  # r̃ = 3/7
-    found = robustness("agce:a=0.6,q=0.6", 10, pair)
-    assert found.noise_ratio == pytest.approx(3 / 7) and found.asymmetric is True  # 0.675 ≥ 0.43
+    result = robustness("agce:a=0.6,q=0.6", 10, pair)
+    assert result.noise_ratio == pytest.approx(3 / 7) and result.asymmetric is True  # 0.675 ≥ 0.43
     assert robustness("aul:a=2,q=3", 10, pair).asymmetric is False  # 0.25 < 0.43
     assert (
         robustness("mae", 10, get_noise("pairflip:rate=0.6").transition(10)).asymmetric is False
@@ -262,7 +262,7 @@ def test_the_condition_is_tested_for_a_transition_matrix() -> None:
     assert robustness("nce", 10, pair).asymmetric is None  # not a function of p_y alone
 
 
-def test_what_is_no_transition_matrix_or_no_plain_loss_is_refused() -> None:
+def test_other_matrices_and_losses_of_more_than_logits_are_refused() -> None:
     with pytest.raises(ValueError, match="rows that sum to one"):
         robustness("mae", 3, torch.ones(3, 3))
     with pytest.raises(ValueError, match="one row's 10 logits"):
@@ -365,7 +365,7 @@ def test_fit_refuses_a_sigma_without_effect() -> None:
     command = ["analyze", "fit", "--data", "two-moons", "--model", "mlp:hidden=[4]", "--json", "--loss"]
     refused = runner.invoke(app, [*command, "mae + gce:q=0.7", "--sigma", "0.5"])
     assert refused.exit_code == 2 and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr
-    found = [
+    result = [
         json.loads(runner.invoke(app, [*command, "nce + mae", *options]).stdout) for options in ([], ["--sigma", "0.5"])
     ]
-    assert found[0]["margin"] == found[1]["margin"] and found[0]["weight"] != found[1]["weight"]
+    assert result[0]["margin"] == result[1]["margin"] and result[0]["weight"] != result[1]["weight"]

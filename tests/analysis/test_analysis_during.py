@@ -89,7 +89,7 @@ def two_classes() -> Task:
 
 
 @pytest.mark.parametrize("own", [(), (Doubtful(),)])
-def test_alpha_and_snr_are_what_paper_004_defines(own: tuple[Strategy, ...], tmp_path: Path) -> None:
+def test_alpha_and_snr_are_what_the_curriculum_paper_defines(own: tuple[Strategy, ...], tmp_path: Path) -> None:
     task, settings = two_classes(), Settings(epochs=4, model="mlp:hidden=[8]", batch_size=20, schedule="cosine")
     method = Method(get_loss("mae"), strategies=(*own, Spy()))
     result = train(task, method, settings, out=tmp_path, samples=True)
@@ -110,11 +110,11 @@ def test_alpha_and_snr_are_what_paper_004_defines(own: tuple[Strategy, ...], tmp
         for group, member in enumerate((~flipped, flipped)):
             sums[group] += rate[epoch] * np.array([w.numpy()[member].sum(), member.sum()])
         expected[epoch + 1] = sums[:, 0].sum() / sums[:, 1].sum(), np.divide(*(sums[:, 0] / sums[:, 1]))
-    found = samples.sample_weights(open_run(tmp_path)).set_index("epoch")
+    computed = samples.sample_weights(open_run(tmp_path)).set_index("epoch")
     assert len(set(rate.values())) == 4  # else their part in it would not show
     for epoch, (alpha, snr) in expected.items():
-        assert found.loc[epoch, "alpha"] == pytest.approx(alpha, rel=1e-5)
-        assert found.loc[epoch, "snr"] == pytest.approx(snr, rel=1e-5)
+        assert computed.loc[epoch, "alpha"] == pytest.approx(alpha, rel=1e-5)
+        assert computed.loc[epoch, "snr"] == pytest.approx(snr, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
     task = two_classes()
     blind = replace(task, train=replace(task.train, clean=None))
     train(blind, "gce", Settings(epochs=1, model="mlp:hidden=[4]"), out=tmp_path, samples=True)
-    found = samples.sample_weights(open_run(tmp_path))
-    assert np.isnan(found["snr"]).all() and found["alpha"].iloc[0] == pytest.approx(found["mean"].iloc[0])
-    assert found["alpha"].iloc[0] == pytest.approx(open_run(tmp_path).samples(1)["pull"].mean(), rel=1e-6)
+    result = samples.sample_weights(open_run(tmp_path))
+    assert np.isnan(result["snr"]).all() and result["alpha"].iloc[0] == pytest.approx(result["mean"].iloc[0])
+    assert result["alpha"].iloc[0] == pytest.approx(open_run(tmp_path).samples(1)["pull"].mean(), rel=1e-6)
 
 
 # Distributions
@@ -323,7 +323,7 @@ def test_runs_that_differ_in_more_are_kept_apart(folder: Callable[..., Path]) ->
     assert isinstance(variants.schedule_figure(open_runs([folder("ce"), folder("ce", **wide)])), MissingFigure)
 
 
-def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -> None:
+def test_runs_that_differ_in_more_than_their_names_are_not_seeds_of_one() -> None:
     plain = {"method": "ce", "dataset": "digits", "noise": "none", "precision": "32-true"}
     own: list[dict[str, Any]] = [
         {"source": {"spec": "digits", "augment": True, "labels": 1, "data_dir": "/a"}},
@@ -335,8 +335,8 @@ def test_runs_that_differ_in_what_their_names_do_not_say_are_no_seeds_of_one() -
     runs = {f"ce · seed={n}": RunFolder(Path(), {**plain, "seed": n, **more}) for n, more in enumerate(own)}
     seeds = {name: [run.seed for run in group] for name, group in seeds_of(runs).items()}
     assert seeds == {"ce · seeds=0,1": [0, 1], "ce · seeds=2,3": [2, 3], "ce · seed=4": [4]}
-    some = {name: run for name, run in runs.items() if run.seed < 2}
-    assert list(seeds_of(some)) == ["ce"]
+    sample = {name: run for name, run in runs.items() if run.seed < 2}
+    assert list(seeds_of(sample)) == ["ce"]
 
 
 def test_figures_of_samples_say_that_they_show_one_seed(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
 @pytest.mark.parametrize("method", ["ln", "ln:dummy=false", "ln-identity", "ln-diagonal", "ln-isotropic"])
 def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[..., Path]) -> None:
     run = open_run(folder(method))
-    found = samples.residuals(run)
+    result = samples.residuals(run)
     loss, (model,) = run.method.loss, run.models()
     rows, x = slice(0, 40), run.task.train.x
     assert isinstance(x, Tensor) and run.task.normalise is not None
@@ -396,9 +396,9 @@ def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[...
     q = np.full((40, K), 0.01 / K)
     q[np.arange(40), run.given[rows]] += 0.99
     e = 0.5 * np.log(q[:, :-1] / q[:, -1:]) - out.logits.double().numpy()  # τ·S_C⁻¹(q) − μ
-    np.testing.assert_allclose(found["Σ = I"][rows], (e**2).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(result["Σ = I"][rows], (e**2).sum(1), rtol=1e-5)
     if method == "ln-identity":
-        assert found.keys() == {"Σ = I"}
+        assert result.keys() == {"Σ = I"}
         return
     D = e.shape[1]
     for i in range(40):
@@ -408,7 +408,7 @@ def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[...
         else:
             assert out.scale is not None
             root = np.diag(np.broadcast_to(out.scale[i].double().numpy(), D) + 1)
-        assert found["Σ_θ"][i] == pytest.approx(e[i] @ np.linalg.inv(root @ root) @ e[i], rel=1e-5)
+        assert result["Σ_θ"][i] == pytest.approx(e[i] @ np.linalg.inv(root @ root) @ e[i], rel=1e-5)
 
 
 def test_residuals_fill_a_figure(folder: Callable[..., Path]) -> None:
