@@ -26,7 +26,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
-from noiseproof.data.labels import some
+from noiseproof.data.labels import preview
 from noiseproof.data.tables import Columns, fit_columns, shifted_columns
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
@@ -298,8 +298,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if self.columns_ is not None and bool(self.columns_.shift.any()):
             far = [name for name, shift in zip(self.columns_.names, self.columns_.shift.tolist(), strict=True) if shift]
             warnings.warn(
-                f"The network takes numbers less their mean from {some(far)}, which lie so far from zero that float32 "
-                "would not tell them apart. Give it what `columns_.encode` makes of the inputs.",
+                f"The network takes numbers less their mean from {preview(far)}, which lie so far from zero that "
+                "float32 would not tell them apart. Give it what `columns_.encode` makes of the inputs.",
                 stacklevel=2,
             )
         shape, dtype = self._input

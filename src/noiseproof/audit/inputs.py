@@ -21,7 +21,7 @@ from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.progress import Progress
-from noiseproof.data.labels import describe_labels, find_words, some
+from noiseproof.data.labels import describe_labels, find_words, preview
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read_rows(
     })  # fmt: skip
     if not source.has_columns and (named := [name for name, value in columns.items() if value]):
         raise ValueError(
-            f"Expected no columns for {request.path or source.name}, got {some(named)}. Only tables have columns."
+            f"Expected no columns for {request.path or source.name}, got {preview(named)}. Only tables have columns."
         )
     if backbone is not None and not source.is_pictures:
         raise ValueError(f"Expected a folder of pictures for the backbone {backbone!r}, got {request.path or 'none'}.")
@@ -110,7 +110,7 @@ def _find_source(request: Request, config: dict[str, Any]) -> Source:
     if path is not None and not path.exists():
         raise FileNotFoundError(f"Expected a file or a folder to audit at {path}, found none.")
     if odd := [value for value in config.values() if isinstance(value, str) and not is_utf8(value)]:
-        raise ValueError(f"Expected names in UTF-8, which config.json can hold, got {some(odd)}. Rename them.")
+        raise ValueError(f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them.")
 
     def matching() -> Source | None:
         sources = (SOURCES[name]({"kind": name, **config}) for name in SOURCES)
@@ -176,7 +176,7 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     """Return ``data`` with the predictions; ``in_order`` says that the user named the classes in this order."""
     array = load_array(pred_probs, "pred_probs")
     p = align(data, array, "pred_probs")
-    K, shown = len(data.classes), some(list(data.classes))
+    K, shown = len(data.classes), preview(list(data.classes))
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
         raise ValueError(
             f"Expected `pred_probs` of shape ({data.source_rows}, {K}), a column for each class in the order {shown}, "
@@ -188,8 +188,8 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
             p, in_order = p[:, [column_of.index(k) for k in range(K)]], True
         elif not all(isinstance(name, (int, float, np.number)) for name in names):
             raise ValueError(
-                f"Expected the columns of `pred_probs` to be called as the classes, {shown}, got {some(names)}. Rename "
-                "them, name all classes with `classes`, or, if they are in this order, pass `pred_probs.to_numpy()`."
+                f"Expected the columns of `pred_probs` to be called as the classes, {shown}, got {preview(names)}. "
+                "Rename them, name all classes with `classes`, or, if they are in order, pass `pred_probs.to_numpy()`."
             )
     p = p.astype(np.float32)
     finite = np.isfinite(p).all(1)
@@ -213,9 +213,9 @@ def _check_column_order(classes: tuple[str, ...], given: NDArray[np.int64], p: N
     hits, hits_by_word = int((column == given).sum()), int((np.array(by_word)[column] == given).sum())
     if hits_by_word > hits:
         raise ValueError(
-            f"Expected the columns of `pred_probs` in the order {some(list(classes))}, in which they match {hits} of "
-            f"{len(given)} labels, got columns that match {hits_by_word} in the order "
-            f"{some([classes[k] for k in by_word])}. Name all classes in the order of the columns with `classes`."
+            f"Expected the columns of `pred_probs` in the order {preview(list(classes))}, in which they match {hits} "
+            f"of {len(given)} labels, got columns that match {hits_by_word} in the order "
+            f"{preview([classes[k] for k in by_word])}. Name all classes in the order of the columns with `classes`."
         )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.images import Fit, decode, to_pixels
-from noiseproof.data.labels import TrainingLabels, describe_labels, some
+from noiseproof.data.labels import TrainingLabels, describe_labels, preview
 from noiseproof.data.tables import from_table, shifted_columns
 from noiseproof.data.text import from_text
 
@@ -105,8 +105,8 @@ def from_arrays(
     if columns is not None:
         shifted = columns.shift.nonzero().flatten().tolist()
         notes.append(
-            f"The numbers in column {some(shifted)} of `x` hardly differ: their mean was subtracted, because float32 "
-            "can't distinguish them; `encoder.encode` does the same to new rows."
+            f"The numbers in column {preview(shifted)} of `x` hardly differ: their mean was subtracted, because "
+            "float32 can't distinguish them; `encoder.encode` does the same to new rows."
         )
     splits = {"train": Split(inputs if columns is None else columns.encode(_plain(x)), labels.y)}
     for part, pair in {"test": test, "trusted": trusted}.items():
@@ -183,7 +183,7 @@ def _stack(values: Iterable[Any], size: int | None, fit: Fit) -> Tensor:
     tensors = [_as_tensor(value, size, fit) for value in values]
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        raise ValueError(f"Expected inputs of one shape, got {some(sorted(shapes))}. Set `size` to resize images.")
+        raise ValueError(f"Expected inputs of one shape, got {preview(sorted(shapes))}. Set `size` to resize images.")
     return torch.stack(tensors) if tensors else torch.empty(0)
 
 
@@ -301,7 +301,7 @@ def from_hf(
     roles = _hf_roles(train, label, image, text, features)
     if roles.image is not None:
         if options:
-            raise TypeError(f"Expected no further options for images, got {some(list(options))}.")
+            raise TypeError(f"Expected no further options for images, got {preview(list(options))}.")
         pairs: dict[str, Pair] = {}
         for part, data in parts.items():
             lazy = DatasetInputs(data, roles.image, torch.arange(len(data)), size, fit)
@@ -326,9 +326,9 @@ def _hf_roles(
     class_labels = [c for c in columns if hasattr(kinds[c], "names")]
     label = label or next(iter(class_labels or [c for c in ("label", "labels") if c in columns]), "label")
     if label not in columns:
-        raise ValueError(f"Expected a column {label!r} among {some(columns)}. Name the labels with `label`.")
+        raise ValueError(f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`.")
     if absent := [c for c in (image, text, *(features or ())) if c is not None and c not in columns]:
-        raise ValueError(f"Expected the columns {some(absent)} in the dataset, there are {some(columns)}.")
+        raise ValueError(f"Expected the columns {preview(absent)} in the dataset, there are {preview(columns)}.")
     others = [c for c in columns if c != label]
     if not (image or text or features):
         image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)

@@ -17,7 +17,7 @@ NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are 
 _NO_CLASS = (complex, np.complexfloating, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
 
 
-def some(items: Sequence[Any], most: int = 5) -> str:
+def preview(items: Sequence[Any], most: int = 5) -> str:
     """The first few of ``items`` as a list for a message."""
     return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
 
@@ -101,7 +101,7 @@ def _refuse_rows(refused: NDArray[np.bool_], name: str, what: str = "none") -> N
     if len(row_numbers := np.flatnonzero(refused)):
         raise ValueError(
             f"Expected a label in every row of `{name}`, got {what} in {len(row_numbers)} of {len(refused)} rows, "
-            f"the first of them {some(row_numbers.tolist())}. Drop those rows or label them."
+            f"the first of them {preview(row_numbers.tolist())}. Drop those rows or label them."
         )
 
 
@@ -125,13 +125,13 @@ def encode_labels(
     distinct = sorted(set(labels.tolist()))
     classes = tuple(map(str, distinct)) if known is None else known
     if len(set(classes)) < len(classes):
-        raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {some(list(classes))}.")
+        raise ValueError(f"Expected each of the {len(classes)} `classes` once, got {preview(list(classes))}.")
     by_position = positions and labels.dtype != object
     number = find_words(map(str, distinct), [str(k) for k in range(len(classes))] if by_position else classes)
     if unknown := [word for word, k in number.items() if k is None]:
-        expected = f"the positions 0 … {len(classes) - 1} in `classes`" if by_position else some(classes)
+        expected = f"the positions 0 … {len(classes) - 1} in `classes`" if by_position else preview(classes)
         raise ValueError(
-            f"Expected labels of `{name}` among {expected}, got {some(unknown)}. "
+            f"Expected labels of `{name}` among {expected}, got {preview(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
     return torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64), classes
@@ -195,21 +195,21 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
         numbers = [int(c) for c in classes]
         if sorted(numbers) != list(range(len(classes))):
             notes.append(
-                f"The labels {some(numbers)} do not count from 0 without gaps: they were renumbered "
+                f"The labels {preview(numbers)} do not count from 0 without gaps: they were renumbered "
                 f"0 … {len(classes) - 1} in this order; `classes` has the originals."
             )
     if absent := [classes[k] for k in (counts == 0).nonzero().flatten().tolist()]:
-        notes.append(f"{len(absent)} of {len(classes)} classes have no training example: {some(absent)}.")
+        notes.append(f"{len(absent)} of {len(classes)} classes have no training example: {preview(absent)}.")
     if single := [classes[k] for k in (counts == 1).nonzero().flatten().tolist()]:
         notes.append(
-            f"{len(single)} of {len(classes)} classes have a single training example: {some(single)}. "
+            f"{len(single)} of {len(classes)} classes have a single training example: {preview(single)}. "
             "Nothing can be held out or audited in them"
             + ("; is this column an identifier rather than a label?" if len(single) > len(y) / 2 else ".")
         )
     if alike := _alike(classes, lambda c: " ".join(c.split()).casefold()):
-        notes.append(f"Some classes differ in case or spaces only: {some(alike)}. Are they one?")
+        notes.append(f"Some classes differ in case or spaces only: {preview(alike)}. Are they one?")
     if alike := _alike(classes, lambda c: unicodedata.normalize("NFC", c)):
-        spelled = some(alike).encode("ascii", "backslashreplace").decode()  # shows what differs
+        spelled = preview(alike).encode("ascii", "backslashreplace").decode()  # shows what differs
         notes.append(
             f"Some classes look the same and are made of different characters: {spelled}. Are they one? "
             'unicodedata.normalize("NFC", word) makes one of them.'

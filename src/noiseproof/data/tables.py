@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.labels import TrainingLabels, describe_labels, find_words, some
+from noiseproof.data.labels import TrainingLabels, describe_labels, find_words, preview
 from noiseproof.data.sources import DATASETS, PathLike
 
 if TYPE_CHECKING:  # takes half a second to import
@@ -63,7 +63,7 @@ def read_table(
     for column in (label, text):
         if column is not None and column not in frame.columns:
             near = difflib.get_close_matches(str(column), map(str, frame.columns), n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {some(list(frame.columns))}."
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are {preview(list(frame.columns))}."
             if _has_other_separator(list(frame.columns)):
                 hint = f"Its only one is {frame.columns[0]!r}. {SEPARATE}."
             raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
@@ -71,7 +71,9 @@ def read_table(
         raise ValueError(f"Expected at least one row in {source}, got an empty table.")
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()]
-        raise ValueError(f"Expected each column of {source} once, got {some(list(twice))} twice. Rename one of them.")
+        raise ValueError(
+            f"Expected each column of {source} once, got {preview(list(twice))} twice. Rename one of them."
+        )
     return frame
 
 
@@ -109,7 +111,7 @@ def _read_csv(path: Path, separator: str, verbatim: Sequence[str | None], catego
 
     header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
     if twice := {name for name in header if name and header.count(name) > 1}:  # pandas would rename one to x.1
-        raise ValueError(f"the column {some(sorted(twice))} twice. Rename one of them")
+        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
     if _has_other_separator(header) and header[0] not in verbatim:  # else a decimal comma would split the rows
         raise ValueError(f"a single column {header[0]!r}. {SEPARATE}")
     with warnings.catch_warnings():
@@ -160,7 +162,7 @@ class Columns:
 
         frame = pd.DataFrame(rows, columns=list(self.numeric)) if isinstance(rows, np.ndarray) else rows
         if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
-            raise ValueError(f"Expected the columns of the training table, {some(absent)} are missing.")
+            raise ValueError(f"Expected the columns of the training table, {preview(absent)} are missing.")
         x, num_missing = np.empty((len(frame), len(self.numeric)), np.float32), {}
         for i, (c, fill, shift) in enumerate(zip(self.numeric, self.fill.tolist(), self.shift.tolist(), strict=False)):
             values = _numbers(frame, c, self.missing == "impute")
@@ -189,7 +191,7 @@ class Columns:
         for c, codes in self._codes(frame).items():
             if unknown := sorted(set(_words(frame, c)[codes < 0])):
                 cells = f"{int((codes < 0).sum())} cells in column {c!r} of the {part} set"
-                notes.append(f"{cells} are none of its categories: {some(unknown)}.")
+                notes.append(f"{cells} are none of its categories: {preview(unknown)}.")
         return notes
 
     def _codes(self, frame: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
@@ -336,15 +338,15 @@ class _Column:
             others = [word for word in self.words if not _NUMERAL.fullmatch(word)]
             if len(others) >= len(self.words) / 2:
                 return []
-            but = f", but for {some(others)}" if others else ""
+            but = f", but for {preview(others)}" if others else ""
             hint = _decimal_comma_hint(self.words)
             return [f"Column {self.name!r} holds numbers written as words{but}: each counts as a category{hint}."]
         if not self.words:
             return []
         odd = sorted(set(self.non_numbers))
         signs = sorted({sign for word in {*self.words} - {*odd} for sign in _SIGN.findall(word)})
-        without = f" without {some(signs)}" if signs else ""
-        but = f"; {len(self.non_numbers)} words in it ({some(odd)}) count as missing" if odd else ""
+        without = f" without {preview(signs)}" if signs else ""
+        but = f"; {len(self.non_numbers)} words in it ({preview(odd)}) count as missing" if odd else ""
         return [f"Column {self.name!r} was read as numbers{without}{but}."]
 
 
@@ -363,7 +365,7 @@ def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy) -> _Col
         return reason
     if non_numbers and missing == "refuse":
         raise ValueError(
-            f"Expected numbers in column {name!r}, got {some(sorted(set(non_numbers)))} in {len(non_numbers)} of "
+            f"Expected numbers in column {name!r}, got {preview(sorted(set(non_numbers)))} in {len(non_numbers)} of "
             f"{len(frame)} rows. Drop those rows, leave the column out, or use missing='impute'."
         )
     cells = np.where(cells == "", None, cells) if non_numbers is None else _numbers(frame, name, bool(non_numbers))
@@ -458,7 +460,7 @@ def fit_columns(
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
     columns, notes = _usable_columns(frame, features, missing, requested, labels)
     if not columns:
-        raise ValueError(f"Expected at least one usable column, got {some(list(features))}. {' '.join(notes)}")
+        raise ValueError(f"Expected at least one usable column, got {preview(list(features))}. {' '.join(notes)}")
     numbers = {column.name: column.cells for column in columns if column.non_numbers is not None}
     categories = {column.name: tuple(column.words) for column in columns if column.non_numbers is None}
     medians = {name: float(np.nanmedian(cells)) for name, cells in numbers.items()}
@@ -500,7 +502,9 @@ def from_table(
     if isinstance(features, str) or (features is not None and label in features):
         raise ValueError(f"Expected `features` to be a list of columns without the label {label!r}, got {features!r}.")
     if features is not None and (absent := [c for c in features if c not in frame.columns]):
-        raise ValueError(f"Expected the columns {some(absent)} in the table, there are {some(list(frame.columns))}.")
+        raise ValueError(
+            f"Expected the columns {preview(absent)} in the table, there are {preview(list(frame.columns))}."
+        )
     names = [c for c in (frame.columns if features is None else features) if c != label]
     labels = TrainingLabels(frame[label], classes, label)
     columns, notes = fit_columns(frame, names, missing, requested=features is not None, labels=labels.y.numpy())

@@ -20,7 +20,7 @@ from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, 
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.data.arrays import check_features
-from noiseproof.data.labels import some
+from noiseproof.data.labels import preview
 from noiseproof.data.tables import moments, shift_of
 
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
@@ -43,7 +43,7 @@ class ArraySource(Source):
         arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
         key = next((name for name in ("", *INPUTS) if name in arrays), None)
         if key is None:
-            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {some(list(arrays))}.")
+            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {preview(list(arrays))}.")
         if labels is None:
             if path is None:
                 raise ValueError("Expected `labels` beside the array of inputs, got none.")
@@ -150,7 +150,9 @@ def load_array(value: Any, name: str) -> NDArray[Any]:
         return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
     arrays = open_arrays(Path(value), name)
     if len(arrays) > 1:
-        raise ValueError(f"Expected one array of {name} in {value}, got {some(list(arrays))}. Save it with numpy.save.")
+        raise ValueError(
+            f"Expected one array of {name} in {value}, got {preview(list(arrays))}. Save it with numpy.save."
+        )
     return next(iter(arrays.values()))
 
 

@@ -20,7 +20,7 @@ from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Conte
 from noiseproof.audit.sources.labels import check_ids, check_unchanged
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import FORMATS, ImageFiles, decode, from_image_folder
-from noiseproof.data.labels import some
+from noiseproof.data.labels import preview
 
 THUMBNAIL, BACKBONE_SIZE = 32, 224  # pixels
 
@@ -177,10 +177,10 @@ def _check_classes(folders: tuple[str, ...], classes: Sequence[str] | None, root
         odd, absent = sorted({*names} - {*folders}), sorted({*folders} - {*names})
         raise ValueError(
             f"Expected each of the {len(folders)} folders of {root} once in `classes`, got {len(names)} names. "
-            f"No folders: {some(odd) or 'none'}; not named: {some(absent) or 'none'}."
+            f"No folders: {preview(odd) or 'none'}; not named: {preview(absent) or 'none'}."
         )
     if odd := [name for name in names if not is_utf8(name)]:
-        raise ValueError(f"Expected names of folders in UTF-8 in {root}, got {some(odd)}. Rename them.")
+        raise ValueError(f"Expected names of folders in UTF-8 in {root}, got {preview(odd)}. Rename them.")
     return names
 
 

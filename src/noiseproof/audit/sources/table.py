@@ -19,7 +19,7 @@ from noiseproof.audit.records import ParquetRecords, Records
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
-from noiseproof.data.labels import some
+from noiseproof.data.labels import preview
 from noiseproof.data.tables import fit_columns, read_table
 from noiseproof.noise.human import majority_vote
 
@@ -107,9 +107,9 @@ class TableSource(Source):
         roles += [*([trusted] if trusted is not None else []), *self.config["annotators"]]
         columns = list(self.frame.columns)
         if absent := [c for c in [*roles, *self.config["ignore"]] if c not in columns]:
-            raise ValueError(f"Expected the columns {some(absent)} in the table, there are {some(columns, 20)}.")
+            raise ValueError(f"Expected the columns {preview(absent)} in the table, there are {preview(columns, 20)}.")
         if twice := sorted({c for c in roles if roles.count(c) > 1}):
-            raise ValueError(f"Expected each column in one role, got {some(twice)} in two.")
+            raise ValueError(f"Expected each column in one role, got {preview(twice)} in two.")
         return [c for c in columns if c not in {*roles, *self.config["ignore"]}]
 
     def _with_trusted(self, trusted: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:
@@ -124,17 +124,17 @@ class TableSource(Source):
         if is_path and not str(trusted).lower().endswith(ENDINGS):
             raise ValueError(
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
-                f"The columns are {some(columns, 20)}."
+                f"The columns are {preview(columns, 20)}."
             )
         words = [str(c) for c in columns if self.frame[c].dtype.kind == "O"]  # even if it has only numerals there
         more = read_table(trusted, *self._verbatim, categories=words).reset_index(drop=True)
         where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
-            raise ValueError(f"Expected the columns of the audited table in {where}, {some(absent)} are not there.")
+            raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
         label = self._verbatim[0]
         if unknown := sorted({*more[label].astype(str)} - {*self.frame[label].astype(str)}):
             raise ValueError(
-                f"Expected labels of the audited table in {where}, got {some(unknown)}, which it never has. "
+                f"Expected labels of the audited table in {where}, got {preview(unknown)}, which it never has. "
                 "Correct these labels, or drop their rows."
             )
         return pd.concat([self.frame, more], ignore_index=True), np.concatenate([row, np.full(len(more), -1)])
@@ -296,7 +296,7 @@ def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
                 swapped = pd.to_datetime(cells, errors="coerce", utc=True, format="mixed", dayfirst=True)
                 dates = dates.where(numerals[0].isna(), swapped)
         if invalid := column[dates.isna() & ~absent].tolist():
-            raise ValueError(f"Expected numbers or dates in column {column.name!r}, got {some(invalid)}.")
+            raise ValueError(f"Expected numbers or dates in column {column.name!r}, got {preview(invalid)}.")
         return np.where(absent, np.nan, dates.astype("int64").to_numpy(dtype=np.float64))
     return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
@@ -310,7 +310,7 @@ def _day_first(numerals: pd.DataFrame, column: pd.Series[Any]) -> bool:
         examples = column[is_day[0]].tolist()[:1] + column[is_day[1]].tolist()[:1] or column[differ].tolist()
         raise ValueError(
             f"Expected dates in column {column.name!r} that all begin with the day, or all with the month, and show "
-            f"which, got {some(examples)}. Write them as 2020-12-31."
+            f"which, got {preview(examples)}. Write them as 2020-12-31."
         )
     return first
 
@@ -328,7 +328,7 @@ def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
 def _yes_no(column: pd.Series[Any]) -> NDArray[np.bool_]:
     words = column.fillna("").astype(str).str.strip().str.lower()
     if odd := sorted(set(words) - {*YES, *NO}):
-        raise ValueError(f"Expected yes or no, true or false, 1 or 0 in column {column.name!r}, got {some(odd)}.")
+        raise ValueError(f"Expected yes or no, true or false, 1 or 0 in column {column.name!r}, got {preview(odd)}.")
     return np.asarray(words.isin(YES).to_numpy(dtype=bool))
 
 
@@ -338,4 +338,4 @@ def _repeated_ids(ids: NDArray[Any], name: str) -> list[str]:
     twice = pd.unique(ids[pd.Series(ids).duplicated(keep=False).to_numpy()])
     if not len(twice):
         return []
-    return [f"{len(twice)} ids in {name!r} name several rows: {some(twice.tolist())}. Tell them apart by `row`."]
+    return [f"{len(twice)} ids in {name!r} name several rows: {preview(twice.tolist())}. Tell them apart by `row`."]

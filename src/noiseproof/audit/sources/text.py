@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.sources.base import SOURCES, Request
 from noiseproof.audit.sources.labels import is_missing
 from noiseproof.audit.sources.table import Features, TableSource, Unusable
-from noiseproof.data.labels import some
+from noiseproof.data.labels import preview
 from noiseproof.data.text import TextFeatures
 
 if TYPE_CHECKING:
@@ -42,5 +42,5 @@ class TextSource(TableSource):
         if not any(texts):
             raise ValueError(f"Expected texts in column {text!r}, got none.")
         x = np.asarray(TextFeatures([words for words in texts if words], seed=seed).encode(texts).numpy())
-        notes = [f"Only the text was used, not the columns {some(columns)}."] if columns else []
+        notes = [f"Only the text was used, not the columns {preview(columns)}."] if columns else []
         return x, notes, [(f"no words in {text!r}", (x == 0).all(1))]  # they would all be the same to neighbours
