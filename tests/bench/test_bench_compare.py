@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from noiseproof.bench import BadExperiment, Experiment, read_results
-from noiseproof.bench.compare import METHODS, compare, own_table
+from noiseproof.bench.compare import DEFAULT_METHODS, compare_methods, split_table
 from noiseproof.bench.ranking import Place, _holm, rank, recommend, wilson
 from noiseproof.cli import app
 from noiseproof.core.grammar import parse_call, split_specs
@@ -203,7 +203,7 @@ def test_what_other_rows_would_say_is_wilson_s_interval(right: int, n: int) -> N
 
 def test_every_row_is_in_one_part_and_every_class_in_both(tmp_path: Path) -> None:
     source = digits_csv(tmp_path)
-    spec, notes = own_table(source, "kind", tmp_path)
+    spec, notes = split_table(source, "kind", tmp_path)
     data, whole = get_dataset(spec), pd.read_csv(source)
     assert data.test is not None and len(data.train) + len(data.test) == 300
     (folder,) = (tmp_path / "data").iterdir()
@@ -221,19 +221,19 @@ def test_every_row_is_in_one_part_and_every_class_in_both(tmp_path: Path) -> Non
 
 def test_the_same_rows_are_the_same_experiment_and_others_are_others(tmp_path: Path) -> None:
     source = digits_csv(tmp_path)
-    first, _ = own_table(source, "kind", tmp_path)
-    assert own_table(source, "kind", tmp_path) == (first, own_table(source, "kind", tmp_path)[1])
-    assert own_table(source, "kind", tmp_path, seed=1)[0] != first
+    first, _ = split_table(source, "kind", tmp_path)
+    assert split_table(source, "kind", tmp_path) == (first, split_table(source, "kind", tmp_path)[1])
+    assert split_table(source, "kind", tmp_path, seed=1)[0] != first
     changed = pd.read_csv(source)
     changed.loc[0, "kind"] = (changed.loc[0, "kind"] + 1) % 10
     changed.to_csv(source, index=False)
-    assert own_table(source, "kind", tmp_path)[0] != first
+    assert split_table(source, "kind", tmp_path)[0] != first
 
 
 def test_a_test_table_is_taken_whole_and_nothing_said_of_its_labels(tmp_path: Path) -> None:
     source = digits_csv(tmp_path)
     pd.read_csv(source)[:40].to_csv(tmp_path / "checked.csv", index=False)
-    spec, notes = own_table(source, "kind", tmp_path, test=tmp_path / "checked.csv")
+    spec, notes = split_table(source, "kind", tmp_path, test=tmp_path / "checked.csv")
     data = get_dataset(spec)
     assert data.test is not None and (len(data.train), len(data.test)) == (300, 40)
     assert not any("held out" in note for note in notes)
@@ -245,14 +245,14 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a,b": [1.5, None] * 30, "words": words, "it is": ["yes", "no", "NA"] * 20}, index=[7] * 60)
     frame.loc[7, "it is"] = [*["yes", "no", "NA"] * 19, "yes", "no", "rare"]
     frame.to_parquet(tmp_path / "t.parquet")
-    spec, _ = own_table(tmp_path / "t.parquet", "it is", tmp_path / "odd, folder", missing="impute")
+    spec, _ = split_table(tmp_path / "t.parquet", "it is", tmp_path / "odd, folder", missing="impute")
     data = get_dataset(spec)
     assert data.test is not None and (len(data.train), len(data.test)) == (48, 12)
     assert data.classes == ("NA", "no", "rare", "yes") and 2 in data.train.y and 2 not in data.test.y
-    most = get_dataset(own_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0])
+    most = get_dataset(split_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0])
     assert sorted(most.train.y.tolist()) == [0, 1, 2, 3]
     frame.to_csv(tmp_path / "t.csv", index=False)
-    texts = get_dataset(own_table(tmp_path / "t.csv", "it is", tmp_path, text="words")[0])
+    texts = get_dataset(split_table(tmp_path / "t.csv", "it is", tmp_path, text="words")[0])
     assert texts.test is not None and len(texts.test) == 12 and texts.train.raw is not None
 
 
@@ -263,19 +263,19 @@ def test_a_column_that_is_left_out_of_the_table_is_in_neither_part(tmp_path: Pat
     frame = pd.DataFrame({"position": range(300), "f": draw.normal(size=300), "y": y})
     frame["word"] = [f"w{i}" if i < 110 else "w0" for i in range(300)]
     frame.to_csv(tmp_path / "t.csv", index=False)
-    spec, notes = own_table(tmp_path / "t.csv", "y", tmp_path)
+    spec, notes = split_table(tmp_path / "t.csv", "y", tmp_path)
     params = parse_call(spec)[1]
     for part in ("table", "test"):
         assert list(pd.read_csv(params[part]).columns) == ["f", "y"]
     assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
     assert notes[0].startswith("Column 'position' numbers the rows and was left out") and len(notes) == 3
     assert notes[1] == "Column 'word' holds 110 different words and was left out."
-    named, _ = own_table(tmp_path / "t.csv", "y", tmp_path, features=["position", "f"])
+    named, _ = split_table(tmp_path / "t.csv", "y", tmp_path, features=["position", "f"])
     assert get_dataset(named).encoder.names == ("position", "f")  # type: ignore[attr-defined]
     # The one row that contradicts a code of the label is in the test part: what trains is a code without doubt.
     held = pd.read_csv(params["test"])["f"][0]
     frame["code"] = np.where(frame["f"] == held, 99, 7 * y)
-    spec, notes = own_table(frame, "y", tmp_path)
+    spec, notes = split_table(frame, "y", tmp_path)
     assert get_dataset(spec).encoder.names == ("f",)  # type: ignore[attr-defined]
     assert any(note.startswith("Column 'code' corresponds one-to-one to the label and was left out") for note in notes)
 
@@ -284,7 +284,7 @@ def test_notes_tell_the_median_that_the_runs_have(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     frame = pd.DataFrame({"a": draw.normal(size=101).round(3), "y": ["u"] * 50 + ["v"] * 51})
     frame.loc[::7, "a"] = None
-    spec, notes = own_table(frame, "y", tmp_path, missing="impute")
+    spec, notes = split_table(frame, "y", tmp_path, missing="impute")
     params = parse_call(spec)[1]
     train, held = (pd.read_csv(params[part])["a"] for part in ("table", "test"))
     assert f"{train.median():g}" != f"{frame['a'].median():g}" and held.isna().any()
@@ -300,14 +300,14 @@ def test_a_results_folder_has_many_names_and_is_one(tmp_path: Path, monkeypatch:
     (tmp_path / "sub").mkdir()
     (tmp_path / "link").symlink_to(results)
     monkeypatch.chdir(tmp_path / "sub")
-    specs = {own_table(source, "kind", name)[0] for name in (results, "../results", "../sub/../results", "../link")}
+    specs = {split_table(source, "kind", name)[0] for name in (results, "../results", "../sub/../results", "../link")}
     assert len(specs) == 1
 
 
 @pytest.mark.parametrize("label", ["007", "none", "True", "(y)", "[y]", "{y}", "1e3", "0.50", "a=b", "y & z"])
 def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
     pd.read_csv(digits_csv(tmp_path)).rename(columns={"kind": label}).to_csv(tmp_path / "odd.csv", index=False)
-    spec, _ = own_table(tmp_path / "odd.csv", label, tmp_path)
+    spec, _ = split_table(tmp_path / "odd.csv", label, tmp_path)
     assert parse_call(spec)[1]["label"] == label and len(get_dataset(spec).classes) == 10
 
 
@@ -316,12 +316,12 @@ def test_a_label_column_may_have_any_name(label: str, tmp_path: Path) -> None:
     [
         ({"label": "kinds"}, "Expected a column 'kinds' .*Did you mean 'kind'?"),
         ({"share": 1.0}, "Expected `share` in (0, 1), got 1.0"),
-        ({"share": 0.001}, "Expected rows enough to hold 0% of each class out, got 300"),
+        ({"share": 0.001}, "Expected enough rows to hold out 0% of each class, got 300"),
     ],
 )
 def test_tables_that_cannot_be_compared_on(options: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message.replace("(", "\\(").replace(")", "\\)").replace("?", "\\?")):
-        own_table(digits_csv(tmp_path), **{"label": "kind", "folder": tmp_path, **options})  # type: ignore[arg-type]
+        split_table(digits_csv(tmp_path), **{"label": "kind", "folder": tmp_path, **options})  # type: ignore[arg-type]
     assert not (tmp_path / "data").exists()
 
 
@@ -329,7 +329,9 @@ def test_tables_that_cannot_be_compared_on(options: dict[str, object], message: 
 
 
 def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
-    found = compare("digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT)
+    found = compare_methods(
+        "digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT
+    )
     results = read_results(tmp_path)
     accuracies: dict[str, list[float]] = {}
     for method in ("ce", "gce"):
@@ -351,7 +353,9 @@ def test_a_comparison_is_its_runs(tmp_path: Path) -> None:
         result = json.loads(path.read_text())
         result["last"]["test_accuracy"] = 0.5 if result["experiment"]["method"] == "ce" else 0.9
         path.write_text(json.dumps(result))
-    again = compare("digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT)
+    again = compare_methods(
+        "digits", ["ce", "gce"], results_dir=tmp_path, noise="symmetric:rate=0.4", seeds=3, settings=SHORT
+    )
     assert again.recommendation.startswith("Use gce: with 0.900")  # the very same difference over 360 rows is one
 
 
@@ -365,17 +369,17 @@ def test_runs_are_ranked_though_their_memory_cannot_be_told(
     for place in ("make_fabric", "estimate"):
         with monkeypatch.context() as patch:
             patch.setattr(f"noiseproof.bench.compare.{place}", fails)
-            found = compare("digits", ["ce"], results_dir=tmp_path, seeds=1, settings=SHORT)
+            found = compare_methods("digits", ["ce"], results_dir=tmp_path, seeds=1, settings=SHORT)
         assert found.places[0].mean is not None and found.places[0].memory is None
     trouble = Interrupted("Asked to stop.")  # which is no trouble
     monkeypatch.setattr("noiseproof.bench.compare.estimate", fails)
     with pytest.raises(Interrupted):
-        compare("digits", ["ce"], results_dir=tmp_path, seeds=1, settings=SHORT)
+        compare_methods("digits", ["ce"], results_dir=tmp_path, seeds=1, settings=SHORT)
 
 
 def test_a_method_that_diverges_is_last_and_told(tmp_path: Path) -> None:
     wild = replace(SHORT, optimizer="sgd:lr=1e30")
-    found = compare("digits", ["ce"], results_dir=tmp_path, seeds=2, settings=wild)
+    found = compare_methods("digits", ["ce"], results_dir=tmp_path, seeds=2, settings=wild)
     assert found.places[0].failed == 2 and found.places[0].memory is None
     (note,) = found.notes
     assert note.startswith("2 runs of ce failed: Diverged: Loss or weights are not finite at step 2")
@@ -385,7 +389,9 @@ def test_a_method_that_diverges_is_last_and_told(tmp_path: Path) -> None:
 def test_every_default_method_fits_two_classes_and_many() -> None:
     for spec in ("two-moons:n=60", "digits"):
         task = Experiment(spec, validation=0.1).make_task()
-        assert [get_method(method, task, SHORT).loss is not None for method in METHODS] == [True] * len(METHODS)
+        assert [get_method(method, task, SHORT).loss is not None for method in DEFAULT_METHODS] == [True] * len(
+            DEFAULT_METHODS
+        )
 
 
 @pytest.mark.parametrize(
@@ -400,14 +406,14 @@ def test_refusals_before_anything_trains(
     dataset: str, methods: list[str], options: dict[str, int], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ValueError, BadExperiment), match=message):
-        compare(dataset, methods, results_dir=tmp_path, settings=SHORT, **options)  # type: ignore[arg-type]
+        compare_methods(dataset, methods, results_dir=tmp_path, settings=SHORT, **options)  # type: ignore[arg-type]
     assert read_results(tmp_path) == {}
 
 
 def test_data_without_a_test_part_is_refused(tmp_path: Path) -> None:
     source = digits_csv(tmp_path)
     with pytest.raises(ValueError, match="Expected a dataset with a test part"):
-        compare(f"table:table={source},label=kind", ["ce"], results_dir=tmp_path)
+        compare_methods(f"table:table={source},label=kind", ["ce"], results_dir=tmp_path)
 
 
 # The command line
@@ -469,19 +475,19 @@ def test_the_command_line_says_that_it_goes_on(words: tuple[str, ...], monkeypat
     monkeypatch.setattr("noiseproof.bench.run_all", stopped)
     ran = CliRunner().invoke(app, ["bench", *words])
     assert ran.exit_code == 130
-    assert ran.stderr == "noiseproof: Stopped after step 3. The same command goes on.\n"
+    assert ran.stderr == "noiseproof: Stopped after step 3. The same command resumes.\n"
 
 
 def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
     frame = pd.read_csv(digits_csv(tmp_path))
     frame["pixel 20"] = np.random.default_rng(0).normal(size=300).round(3)
-    spec, _ = own_table(frame, "kind", tmp_path)
+    spec, _ = split_table(frame, "kind", tmp_path)
     held = pd.read_csv(parse_call(spec)[1]["test"])["pixel 20"]
     row = int(np.flatnonzero(frame["pixel 20"] == held[0])[0])
     frame["pixel 20"] = frame["pixel 20"].astype(object)
     frame.loc[row, "pixel 20"] = "?"
     frame.to_csv(tmp_path / "odd.csv", index=False)
-    spec, notes = own_table(tmp_path / "odd.csv", "kind", tmp_path, missing="impute")
+    spec, notes = split_table(tmp_path / "odd.csv", "kind", tmp_path, missing="impute")
     data = get_dataset(spec)
     at = data.encoder.names.index("pixel 20")
     assert data.test is not None and data.test.x[0, at] == data.encoder.fill[at].float()
@@ -489,7 +495,7 @@ def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_method_in_two_spellings_is_compared_once(tmp_path: Path) -> None:
-    found = compare("digits", ["ce", "gce", "gce:q=0.7", "ce"], results_dir=tmp_path, seeds=2, settings=SHORT)
+    found = compare_methods("digits", ["ce", "gce", "gce:q=0.7", "ce"], results_dir=tmp_path, seeds=2, settings=SHORT)
     assert sorted(place.method for place in found.places) == ["ce", "gce"]
 
 
@@ -509,5 +515,5 @@ def test_a_column_of_codes_stays_one_where_its_only_word_would_be_held_out(tmp_p
         codes[row] = "B"
         path = tmp_path / "graded.csv"
         frame.assign(grade=codes).to_csv(path, index=False)
-        data = get_dataset(own_table(path, "y", tmp_path)[0])
+        data = get_dataset(split_table(path, "y", tmp_path)[0])
         assert data.encoder is not None and data.encoder.categories == {"grade": ("1", "2", "3", "4", "B")}  # type: ignore[attr-defined]

@@ -331,7 +331,7 @@ def test_ranges_are_read(spec: str, free: list[Any]) -> None:
 @pytest.mark.parametrize(
     "grid, options, message",
     [
-        (OPEN, {}, "Expected lists of values in a grid, got the range 0.05..0.95. Say how many `trials`"),
+        (OPEN, {}, "Expected lists of values in a grid, got the range 0.05..0.95. Give a number of `trials`"),
         (OPEN, {"trials": 0}, "Expected `trials` to be an integer of at least 1, got 0"),
         (OPEN, {"trials": 2, "engine": "processes"}, "Expected the engine local beside `trials`, got 'processes'"),
         (replace(GRID, method="gce:q=0.9..0.1"), {"trials": 2}, "Expected a range from low to high, got '0.9..0.1'"),
@@ -408,7 +408,7 @@ def test_what_begins_badly_is_given_up(tmp_path: Path) -> None:
                 outcome = error
                 break
         ended[q] = epoch + 1
-        outcome = outcome or replace(real, rows=[row])
+        outcome = outcome or replace(real, metrics=[row])
         finished(0, outcome)
         return [outcome]
 
@@ -431,7 +431,7 @@ def test_what_another_driver_gave_up_is_no_failure(tmp_path: Path) -> None:
     study = optuna.create_study(direction="maximize")
     trial, point = study.ask(), replace(GRID, method="gce:q=0.5")
     study.tell(trial.number, state=optuna.trial.TrialState.PRUNED)
-    with pytest.raises(Pruned, match="was given up after epoch 1 of 2"):
+    with pytest.raises(Pruned, match="was stopped after epoch 1 of 2"):
         _run(trial, point, tmp_path, 1, {})
     assert not read_results(tmp_path)
 

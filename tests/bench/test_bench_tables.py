@@ -710,7 +710,7 @@ def test_status_says_who_is_at_it(tmp_path: Path) -> None:
         (("table", "ln-table1", "--format", "txt"), "Expected a --format of text, markdown, latex, html, got 'txt'"),
         (("table", "ln-table1", "--only", "LN", "--only", "GCE"), "that match LN and GCE, got none"),
         (("run", "nal-table2"), "Expected cells of nal-table2 that can run, got 29 that cannot: Clothing1M is not"),
-        (("run", "ln-tabel1"), "Expected a file or a table, found no 'ln-tabel1'. Did you mean ln-table1"),
+        (("run", "ln-tabel1"), "Expected a file or a table, got 'ln-tabel1'. Did you mean ln-table1"),
         (("run", "sweep.toml"), "sweep.toml"),
         (("run", "sweep.toml", "--only", "mnist"), "Expected a table of `noiseproof bench table`"),
         (("run", "ln-table1", "--only", "mnist", "--data-dir", "/nowhere"), "Expected the files of mnist"),

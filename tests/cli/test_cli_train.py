@@ -148,7 +148,7 @@ def test_a_finished_run_is_not_trained_again(
     assert (again.exit_code, again.stdout) == (0, finished[2])
     assert again.stderr == (
         f"noiseproof: finished earlier: nothing was trained, this is the record in {DEFAULT}. "
-        "Another --out trains anew.\n"
+        "Choose another --out to train.\n"
     )
     shown = run_json(*NOISY, "--method", "gce:q=0.7")
     assert files(finished[0]) == before
@@ -253,7 +253,7 @@ def test_control_c_stops_and_the_same_command_goes_on(tmp_path: Path, monkeypatc
     *_, last = err.splitlines()
     stopped = re.fullmatch(
         rf"noiseproof: Stopped after step (\d+) in epoch (\d+) of 20\. Resume to go on\. "
-        rf"The same command goes on from {folder}\.",
+        rf"The same command resumes from {folder}\.",
         last,
     )
     assert stopped and "Traceback" not in err
@@ -523,7 +523,7 @@ def test_the_training_before_chens_noise_is_resumed_too(tmp_path: Path, monkeypa
     monkeypatch.setattr(instance._Average, "end_epoch", send)
     stopped = run(*CHEN, "--out", str(tmp_path / "run"))
     assert stopped.exit_code == 130 and "Stopped after step 13 in epoch 2 of 2" in stopped.stderr
-    assert f"The same command goes on from {tmp_path / 'run'}." in stopped.stderr and stopped.stdout == ""
+    assert f"The same command resumes from {tmp_path / 'run'}." in stopped.stderr and stopped.stdout == ""
     assert run(*CHEN, "--out", str(tmp_path / "run")).exit_code == 0
     assert sent == [0]
     assert run(*CHEN, "--out", str(tmp_path / "whole")).exit_code == 0

@@ -1,4 +1,4 @@
-"""Which method is best on data of one's own: every method, the same rows and seeds, the last epoch, ranked."""
+"""Rank methods on any dataset: the same rows and seeds for all, accuracy after the last epoch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
+from noiseproof.bench.results import Json
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
@@ -28,14 +29,14 @@ from noiseproof.train.settings import make_fabric
 if TYPE_CHECKING:
     import pandas as pd
 
-# One of each idea, none of which has to know the noise: plain, smoothed labels, a bounded loss, a sum of two, noise on
-# labels with averaged weights, a memory of early predictions, a likelihood with a head of its own.
-METHODS = ("ce", "ls", "gce", "nce+agce", "sln-mo", "elr", "ln")
+# One of each kind, none of which needs to know the noise: plain, smoothed labels, a bounded loss, a sum of two, noise
+# on labels with averaged weights, a memory of early predictions, a likelihood with its own head.
+DEFAULT_METHODS = ("ce", "ls", "gce", "nce+agce", "sln-mo", "elr", "ln")
 
 
-def compare(
+def compare_methods(
     dataset: str,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = DEFAULT_METHODS,
     *,
     results_dir: PathLike,
     noise: str = "none",
@@ -46,86 +47,94 @@ def compare(
     accelerator: str = "auto",
     **engine: Any,
 ) -> Ranking:
-    """Train every method with every seed, and rank their accuracies on the test rows after the last epoch.
+    """Train every method with every seed, and rank them by the accuracy on the test rows after the last epoch.
 
-    A seed draws weights, batches, noise and the ``validation`` rows alike for all methods, so that they can be compared
-    in pairs. What has a result in ``results_dir`` is not run again; ``engine`` are more options of ``run_all``.
+    A seed draws weights, batches, noise and the ``validation`` rows alike for all methods, so that differences are
+    paired. Runs with a result in ``results_dir`` are not repeated; ``engine`` are further options of ``run_all``.
 
     Raises:
-        BadExperiment: before anything trains, of a method or noise that is none.
+        BadExperiment: before anything trains, if a method or the noise is unknown.
     """
-    settings = settings or Settings()
     check_count("seeds", seeds, 1)
     if not methods:
         raise ValueError("Expected methods to compare, got none.")
     data = get_dataset(dataset, data_dir)
     if data.test is None:
         raise ValueError(
-            f"Expected a dataset with a test part, got {dataset!r}. Give it one, "
-            "or of a table hold rows out with own_table."
+            f"Expected a dataset with a test part, got {dataset!r}. Add one, or split a table with split_table."
         )
-    every: dict[str, list[Experiment]] = {}
-    for method in methods:  # each once, however it is written
-        runs = [Experiment(dataset, noise, method, seed, settings, validation).pinned() for seed in range(seeds)]
-        if runs[0].key not in {others[0].key for others in every.values()}:
-            every[method] = runs
+    first = Experiment(dataset, noise, settings=settings or Settings(), validation=validation)
+    runs: dict[str, list[Experiment]] = {}
+    for method in methods:  # each once, however it is spelled
+        of_method = [replace(first, method=method, seed=seed).pinned() for seed in range(seeds)]
+        if of_method[0].key not in {others[0].key for others in runs.values()}:
+            runs[method] = of_method
     results = run_all(
-        [runs[seed] for seed in range(seeds) for runs in every.values()],  # all methods of one seed: one task
+        [of_method[seed] for seed in range(seeds) for of_method in runs.values()],  # methods of one seed share a task
         Path(results_dir), data_dir=data_dir, accelerator=accelerator, **engine,
     )  # fmt: skip
-    found = {method: [results[run.key] for run in runs] for method, runs in every.items()}
-    accuracies = {
-        method: [math.nan if one["last"] is None else one["last"]["test_accuracy"] for one in ones]
-        for method, ones in found.items()
-    }
-    places = []
-    for place in rank(accuracies, len(data.test)):
-        seconds = [one["seconds"] for one in found[place.method] if one["seconds"] is not None]
-        memory = _memory(every[place.method][0], data, data_dir, accelerator)
-        places.append(replace(place, seconds=fmean(seconds) if seconds else None, memory=memory))
-    errors = {method: next((one["error"] for one in ones if one["error"]), "") for method, ones in found.items()}
+    by_method = {method: [results[run.key] for run in of_method] for method, of_method in runs.items()}
+    places = [
+        replace(
+            place,
+            seconds=_mean_seconds(by_method[place.method]),
+            memory=_memory(runs[place.method][0], data, data_dir, accelerator),
+        )
+        for place in rank({method: _accuracies(each) for method, each in by_method.items()}, len(data.test))
+    ]
+    errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
     return Ranking(places, _notes(places, len(data.test), errors), recommend(places))
 
 
+def _accuracies(results: Sequence[Json]) -> list[float]:
+    return [math.nan if result["last"] is None else result["last"]["test_accuracy"] for result in results]
+
+
+def _mean_seconds(results: Sequence[Json]) -> float | None:
+    seconds = [result["seconds"] for result in results if result["seconds"] is not None]
+    return fmean(seconds) if seconds else None
+
+
 def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> int | None:
-    """Bytes of a run's tensors, by a few steps: what a process had at its peak is that of all the runs it made."""
+    """Bytes of a run's tensors, from a few steps: the peak of a process is that of all its runs."""
     try:
         fabric = make_fabric(run.precision, accelerator=accelerator, devices=1)
         return estimate(run.make_task(data_dir, data=data), run.method, run.settings, fabric=fabric).total_memory
     except Interrupted:
         raise
-    except Exception:  # the runs took hours: no trouble of a method or of this machine may cost their ranking
+    except Exception:  # the runs took hours: a failed estimate must not cost their ranking
         return None
 
 
 def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> list[str]:
-    """What the interval leaves out: that other test rows would have given other accuracies; and why runs failed."""
-    said = []
+    """The uncertainty from the choice of test rows, which the intervals leave out; and why runs failed."""
+    notes = []
     if (best := places[0].mean) is not None:
         low, high = wilson(best, rows)
-        said.append(
-            f"± and p are of chance in training: {places[0].seeds} seeds, the same {rows} test rows. Over all rows of "
-            f"their kind the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
+        notes.append(
+            f"± and p measure chance in training: {places[0].seeds} seeds, the same {rows} test rows. On other "
+            f"rows of their kind the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} (Wilson's 95 % "
+            "interval)."
         )
-    return said + [
+    return notes + [
         f"{place.failed} runs of {place.method} failed: {errors[place.method]}" for place in places if place.failed
     ]
 
 
-def own_table(
+def split_table(
     table: Table, label: str, folder: PathLike, *, test: Table | None = None, share: float = 0.2, seed: int = 0,
     **options: Any,
 ) -> tuple[str, list[str]]:  # fmt: skip
-    """The spec of a dataset with a test part made of a table, and what there is to know about it.
+    """Make a dataset with a test part from a table; return its spec and notes.
 
-    Without ``test`` a ``share`` of each class's rows is held out. Both parts are written to ``folder``, under a name
-    that follows from what they hold: experiments on other rows are other experiments. A column that is left out of the
-    whole table is in neither. ``options`` are those of the dataset ``table``, or with ``text`` of that.
+    Without ``test``, a ``share`` of the rows of each class is held out. Both parts are written to ``folder``, named by
+    their content: experiments on other rows are other experiments. A column that is left out of the whole table is in
+    neither. ``options`` are those of the dataset ``table``, or with ``text`` of the dataset ``text``.
     """
     import pandas as pd
 
     kind, text = ("text" if "text" in options else "table"), options.get("text")
-    whole = get_dataset(kind, table=table, label=label, **options)  # refuses by its owner's row numbers
+    whole = get_dataset(kind, table=table, label=label, **options)  # errors name rows of the original table
     columns = whole.encoder if isinstance(whole.encoder, Columns) else None
     left_out: list[str] = []
     held_out: list[str] = []
@@ -135,22 +144,22 @@ def own_table(
         mixed = train.iloc[shuffled(len(train), derive_generator(seed)).numpy()]
         classes = mixed.groupby(mixed[label].astype(str))[label]
         size = classes.transform("size")
-        chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # no class is left without a row
-        for name in columns.categories if columns else ():  # numerals alone would be read as numbers
+        chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)  # every class keeps a row
+        for name in columns.categories if columns else ():  # with numerals alone it would be read as numbers
             words = pd.to_numeric(mixed[name].astype(str), errors="coerce").isna() & mixed[name].notna()
             if words.any() and not words[~chosen].any():
                 chosen &= mixed.index != words.idxmax()
         train, held = mixed[~chosen].sort_index(), mixed[chosen].sort_index()
         if held.empty:
-            raise ValueError(f"Expected rows enough to hold {share:.0%} of each class out, got {len(mixed)}.")
-        if columns is not None:  # in a part the row numbers have gaps, and the words may be few enough
-            kept = {label, *columns.numeric, *columns.categories}
-            out = [c for c in mixed if c not in kept]
+            raise ValueError(f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}.")
+        if columns is not None:  # in a part, row numbers have gaps and words may be few enough
+            used = {label, *columns.numeric, *columns.categories}
+            out = [c for c in mixed if c not in used]
             train, held = train.drop(columns=out), held.drop(columns=out)
             left_out = [note for note in whole.notes if note.startswith(tuple(f"Column {c!r} " for c in out))]
         held_out.append(
             f"{len(held)} of {len(mixed)} rows were held out to test on. Their labels may be wrong, too: accuracy is "
-            "how often labels as given are met. Rows whose labels were checked, as a test table, would say more."
+            "the share of given labels that are predicted. A test table with checked labels tells more."
         )
     else:
         held = read_table(test, label, text)
@@ -159,7 +168,7 @@ def own_table(
     place = Path(folder).resolve() / "data" / hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
     paths = {name: str(_write(place / f"{name}.{ending}", content)) for name, content in parts.items()}
     spec = format_call(kind, {**paths, "label": label, **options})
-    read = whole if columns is None else get_dataset(spec)  # with the medians that the runs have
+    read = whole if columns is None else get_dataset(spec)  # with the medians of the training part
     return spec, [*left_out, *read.notes, *held_out]
 
 

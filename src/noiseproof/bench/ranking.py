@@ -123,31 +123,38 @@ def recommend(places: Sequence[Place]) -> str:
         return "Nothing to recommend: every run failed."
     if not others:
         return f"Nothing to recommend: only {best.method} was run, with {best.mean:.3f}."
-    difference = {place.method: place.mean - best.mean for place in others if place.mean is not None}
-    above = [place for place in others if difference.get(place.method, 0) > SAME]  # they have failed runs
-    level = [place for place in others if abs(difference.get(place.method, math.inf)) <= SAME]
-    tested = [place for place in others if place.p is not None and place not in above]
-    untested = [place for place in others if place.p is None and place not in above]
-    failures = f" (though {best.failed} of its runs failed)" * (best.failed > 0)
+    above = [place for place in others if (place.mean or 0) > best.mean + SAME]  # they have failed runs
+    level = [place for place in others if place.mean is not None and abs(place.mean - best.mean) <= SAME]
+    names = " and ".join([f"{best.method}{_failures(best)}", *(place.method for place in level)])
     group = " of those that never failed" * bool(above)
-    names = " and ".join([f"{best.method}{failures}", *(place.method for place in level)])
     lead = f"{names} {'are level' if level else 'is ahead'} with {best.mean:.3f}{group}"
-    if not tested:
-        too_few = "without two seeds in common nobody can tell better from luckier"
-        reason = f"{_names(above)} did better in the runs that did not fail" if above else too_few
-        return f"Nothing is settled: {lead}, but {reason}."
+    below = [place for place in others if place not in above]
+    if any(place.p is not None for place in below):
+        return _tested(best, below, level, lead, group)
+    too_few = "without two seeds in common nobody can tell better from luckier"
+    reason = f"{_names(above)} did better in the runs that did not fail" if above else too_few
+    return f"Nothing is settled: {lead}, but {reason}."
+
+
+def _tested(best: Place, below: Sequence[Place], level: Sequence[Place], lead: str, group: str) -> str:
+    """The recommendation where there are tests against the best."""
+    tested, untested = [p for p in below if p.p is not None], [p for p in below if p.p is None]
     seeds = min(place.shared for place in tested)
     except_for = f"; too few seeds to judge {_names(untested)}" * bool(untested)
-    if rivals := [place for place in tested if place.p is not None and place.p >= LEVEL]:
-        near = [place for place in rivals if place not in level]
-        cannot = f", but {seeds} seeds cannot tell {'them' if level else 'it'} from {_names(near)}" * bool(near)
+    if rivals := [place for place in tested if (place.p or 0.0) >= LEVEL]:
+        near = _names([place for place in rivals if place not in level])
+        cannot = f", but {seeds} seeds cannot tell {'them' if level else 'it'} from {near}" * bool(near)
         return f"No clear winner: {lead}{cannot}{_quickest([best, *rivals])}{except_for}."
     p = max(0.001, math.ceil(1000 * max(place.p or 0.0 for place in tested)) / 1000)
     group = group or (f" of {_names(tested)}" if untested else " of all others")
     return (
-        f"Use {best.method}{failures}: with {best.mean:.3f} it is ahead{group}, and by more than chance explains "
-        f"(p ≤ {p:.3f} over {seeds} seeds){except_for}."
+        f"Use {best.method}{_failures(best)}: with {best.mean:.3f} it is ahead{group}, and by more than chance "
+        f"explains (p ≤ {p:.3f} over {seeds} seeds){except_for}."
     )
+
+
+def _failures(place: Place) -> str:
+    return f" (though {place.failed} of its runs failed)" * (place.failed > 0)
 
 
 def _quickest(tied: Sequence[Place]) -> str:

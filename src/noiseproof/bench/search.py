@@ -1,6 +1,6 @@
-"""The papers' search: a method's own grid, one seed, noisy labels to choose by; then all seeds, and the last epoch.
+"""Search of hyperparameters as in the papers: a grid, one seed, chosen on noisy labels; then all seeds.
 
-Where Optuna is installed, its TPE can look for points instead, in ranges too, and end early what begins badly.
+With Optuna, TPE chooses the points, also from ranges, and poor runs are stopped early.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment, check
 from noiseproof.bench.results import Json, holder, read_result
-from noiseproof.bench.tables import PaperTable
+from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import NUMBER, format_value, parse_value
 from noiseproof.data import get_dataset
 from noiseproof.data.base import derive_seed
-from noiseproof.papers import get_paper
-from noiseproof.train import Interrupted
+from noiseproof.papers import PAPERS, get_paper
+from noiseproof.train import Interrupted, Settings
+from noiseproof.train.protocols import protocol
 from noiseproof.train.record import Metrics
 
 _RANGE = rf"(?:log\s*)?{NUMBER}\.\.{NUMBER}"
@@ -33,16 +34,16 @@ _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search chose, by what, and how it does with all seeds."""
+class SearchResult:
+    """The chosen point, the accuracies that decided, and its results with all seeds."""
 
     method: str
     validation: dict[str, float | None]  # noisy validation accuracy of every point of the grid; None where it failed
-    errors: dict[str, str]  # why, of those that did
-    accuracies: list[float]  # one a seed that did not fail
+    errors: dict[str, str]  # of points that failed
+    accuracies: list[float]  # one for each seed that did not fail
     failed: int
     results: list[Json]  # of the chosen method, by seed
-    pruned: tuple[str, ...] = ()  # points that began badly and were given up
+    pruned: tuple[str, ...] = ()  # points that were stopped early
     measured_on: str = "test"  # the rows of ``accuracies``: noisy validation where the dataset has no test part
 
     @property
@@ -56,7 +57,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two, whole ones if both are; ``log``: evenly by their logarithms."""
+    """Numbers from ``low`` to ``high``, integers if both are; ``log``: uniform in the logarithm."""
 
     low: float
     high: float
@@ -64,13 +65,13 @@ class Range:
 
 
 def free_parts(spec: str) -> tuple[list[str], list[list[Any] | Range]]:
-    """The text around what is free in ``spec``, and what may stand there: lists of values, or ranges.
+    """The text around the free values of ``spec``, and their choices: lists of values, or ranges.
 
     >>> free_parts("sln:sigma=log 0.01..1,until=[10,20]")
     (['sln:sigma', ',until', ''], [Range(low=0.01, high=1, log=True), [10, 20]])
     """
     parts = _FREE.split(spec)
-    return parts[::2], [_choices(found, spec) for found in parts[1::2]]
+    return parts[::2], [_choices(text, spec) for text in parts[1::2]]
 
 
 def _choices(text: str, spec: str) -> list[Any] | Range:
@@ -80,10 +81,10 @@ def _choices(text: str, spec: str) -> list[Any] | Range:
             raise ValueError(f"Expected values in every list of a grid, got none in {spec!r}.")
         return values
     low, high = (parse_value(end) for end in text.removeprefix("log").split(".."))
-    found = Range(low, high, text.startswith("log"))
-    if not low < high or (found.log and low <= 0):
-        raise ValueError(f"Expected a range from low to high{' above 0' * found.log}, got {text!r} in {spec!r}.")
-    return found
+    log = text.startswith("log")
+    if not low < high or (log and low <= 0):
+        raise ValueError(f"Expected a range from low to high{' above 0' * log}, got {text!r} in {spec!r}.")
+    return Range(low, high, log)
 
 
 def _write(text: Sequence[str], values: Sequence[Any]) -> str:
@@ -107,7 +108,7 @@ def _listed(choices: list[Any] | Range) -> list[Any]:
     if isinstance(choices, Range):
         raise ValueError(
             f"Expected lists of values in a grid, got the range {choices.low}..{choices.high}. "
-            "Say how many `trials` to make, for Optuna to choose them."
+            "Give a number of `trials`, for Optuna to choose them."
         )
     return choices
 
@@ -119,13 +120,54 @@ def table_grids(table: PaperTable) -> list[Experiment]:
     >>> [grid.method for grid in table_grids(load_table("ln-table1").only("mnist", "symmetric 40 %", "CE,GCE,LS"))]
     ['gce:q=[0.1,0.3,0.5,0.7,0.9]', 'ls:alpha=[0.1,0.3,0.5,0.7,0.9]']
     """
-    runs = table.experiments([0])
-    named = [(run, get_paper(table.paper).grids(run.dataset).get(run.method.partition("@")[0])) for run in runs]
-    return [replace(run, method=grid) for run, grid in named if grid is not None]
+    grids = [(run, get_paper(table.paper).grids(run.dataset)) for run in table.experiments([0])]
+    names = [run.method.partition("@")[0] for run, _ in grids]
+    return [replace(run, method=of[name]) for (run, of), name in zip(grids, names, strict=True) if name in of]
 
 
-def search(grid: Experiment, results_dir: str | Path, **options: Any) -> Found:
-    """Find the best point of the grid that ``grid.method`` is, and train it with all seeds: ``search_all`` of one."""
+def make_grids(
+    specs: Sequence[str],
+    *,
+    only: Sequence[str] = (),
+    dataset: str | None = None,
+    noise: str | None = None,
+    paper: str | None = None,
+    validation: float = 0.1,
+    precision: str = "32",
+    **settings: Any,
+) -> list[Experiment]:
+    """The grids that ``specs`` name: methods with lists or ranges, papers (all that they search), tables (their cells).
+
+    ``only`` selects cells of tables, which have data and protocol of their own; ``dataset`` (digits), ``noise`` (none)
+    and ``paper``, whose protocol is used, are those of the other grids. ``settings`` override the protocols.
+    """
+    tables = set(list_tables())
+    chosen = {"dataset": dataset, "noise": noise, "protocol": paper}
+    if set(specs) <= tables and (given := [f"--{key}" for key, value in chosen.items() if value is not None]):
+        raise ValueError(f"Expected no {' or '.join(given)}, since a table's cells have their own. Leave it out.")
+    if only and not tables & set(specs):
+        raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(specs)}.")
+    dataset = dataset or "digits"
+    base = protocol(paper, dataset.partition(":")[0]) if paper else Settings()
+    common: dict[str, Any] = {"validation": validation, "paper": paper, "precision": precision}
+    grids: list[Experiment] = []
+    for spec in specs:
+        if spec not in tables:
+            methods = (get_paper(spec).grids(dataset) if spec in PAPERS else {}) or {spec: spec}
+            run = Experiment(dataset, noise or "none", settings=replace(base, **settings), **common)
+            grids += [replace(run, method=method) for method in methods.values()]
+        elif cells := table_grids(load_table(spec).only(*only)):
+            for cell in cells:
+                held_out = cell.validation or validation
+                changed = replace(cell.settings, **settings)
+                grids.append(replace(cell, settings=changed, validation=held_out, precision=precision))
+        else:
+            raise ValueError(f"Expected cells of {spec} whose parameters the paper searched, got none.")
+    return grids
+
+
+def search(grid: Experiment, results_dir: str | Path, **options: Any) -> SearchResult:
+    """Find the best point of the grid ``grid.method`` and train it with all seeds: ``search_all`` of one grid."""
     return search_all([grid], results_dir, **options)[0]
 
 
@@ -137,95 +179,110 @@ def search_all(
     full: bool = False,
     trials: int | None = None,
     **engine: Any,
-) -> list[Found]:
-    """Find the best point of each grid (its ``method``), and train those with all seeds.
+) -> list[SearchResult]:
+    """Find the best point of each grid (its ``method``) and train it with all seeds.
 
-    Each point is trained with the grid's ``seed`` alone; the one of the largest accuracy on the held-out noisy rows
-    (``validation``; the papers take 0.1) after the last epoch is chosen, the first of equals. Clean labels have no say.
-    The seeds are the grid's and those after it, so that the run that was chosen is the first of them (LN paper); with
-    ``full`` all of them are trained on all rows, the held-out ones too (SLN paper). ``engine`` are options of
-    ``run_all``, which runs nothing twice, and gets the points of all grids at once, then all seeds of what was chosen.
+    Each point is trained with the grid's ``seed``. The point with the largest accuracy on the held-out noisy rows
+    (``validation``; 0.1 in the papers) after the last epoch is chosen, the first of equals; clean labels are not used.
+    The seeds are the grid's and those after it, so that the chosen run is the first of them (LN paper); with ``full``
+    all are trained on all rows, including the held-out ones (SLN paper). ``engine`` are options of ``run_all``, which
+    runs nothing twice: it gets the points of all grids at once, then all seeds of the chosen points.
 
-    With ``trials``, Optuna's TPE chooses that many points of each grid, of ranges (``gce:q=0.1..0.9``,
-    ``sln:sigma=log 0.01..1``) as well as of lists, and its median rule gives up, from a third of the epochs on, what is
-    worse than half of the others were by then. What was tried is kept in ``results_dir/search.journal``: a search that
-    was stopped or killed goes on and tries the same points, and several processes that make one call share the work.
+    With ``trials``, Optuna's TPE chooses that many points of each grid, from ranges (``gce:q=0.1..0.9``,
+    ``sln:sigma=log 0.01..1``) as well as lists, and its median rule stops, from a third of the epochs on, runs that are
+    worse than half of the others were by then. ``results_dir/search.journal`` keeps the trials: a search that was
+    stopped or killed continues with the same points, and several processes with the same call share the work.
 
-    A dataset without a test part has the accuracy on the held-out noisy rows reported, of which ``full`` leaves none.
+    For a dataset without a test part the accuracy on the held-out noisy rows is reported.
 
     Raises:
-        BadExperiment: before anything trains, if any point of a grid cannot.
+        BadExperiment: before anything trains, if a point of a grid cannot run.
     """
     check_count("seeds", seeds, 1)
+    _check_data(grids, full, engine.get("data_dir"))
+    folder = Path(results_dir).absolute()
+    if trials is None:
+        tried = _try_all(grids, results_dir, engine)
+    else:
+        check_count("trials", trials, 1)
+        tried = [_sample(grid, folder, trials, engine) for grid in grids]
+    errors = [_errors(grid, points, folder) for grid, points in zip(grids, tried, strict=True)]
+    runs = []
+    for grid, points in zip(grids, tried, strict=True):
+        best = replace(grid, method=points.best, validation=0.0 if full else grid.validation)
+        runs.append([replace(best, seed=grid.seed + number).pinned() for number in range(seeds)])
+    results = run_all([run for of_grid in runs for run in of_grid], results_dir, **engine)
+    return [
+        _summary([results[run.key] for run in of_grid], of_grid[0].method, points, of_points)
+        for of_grid, points, of_points in zip(runs, tried, errors, strict=True)
+    ]
+
+
+def _check_data(grids: Sequence[Experiment], full: bool, data_dir: str | Path | None) -> None:
     if not all(grid.validation for grid in grids):
         raise ValueError("Expected `validation` above 0, for rows to choose by, got 0. The papers hold out 0.1.")
     for dataset in dict.fromkeys(grid.dataset for grid in grids) if full else ():
-        if get_dataset(dataset, engine.get("data_dir")).test is None:
+        if get_dataset(dataset, data_dir).test is None:
             raise ValueError(
                 f"Expected a dataset with a test part beside `full`, which holds no rows out, got {dataset!r}. "
                 "Leave `full` out, or give it test rows."
             )
-    folder = Path(results_dir).absolute()
-    tried: list[tuple[dict[str, float | None], tuple[str, ...]]]
-    if trials is None:
-        points = [
-            [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))] for grid in grids
-        ]
-        found = run_all([point for each in points for point in each], results_dir, **engine)
-        tried = [({point.method: _noisy_accuracy(found[point.key]) for point in each}, ()) for each in points]
-    else:
-        check_count("trials", trials, 1)
-        tried = [_sample(grid, folder, trials, engine) for grid in grids]
-    runs, errors = [], []
-    for grid, (validation, _) in zip(grids, tried, strict=True):
-        ran = {method: accuracy for method, accuracy in validation.items() if accuracy is not None}
-        failed = [method for method in validation if method not in ran]
-        errors.append({method: _error(replace(grid, method=method), folder) for method in failed})
-        if not ran:
-            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {next(iter(errors[-1].values()))}.")
-        best = max(ran, key=ran.__getitem__)
-        chosen = replace(grid, method=best, validation=0.0 if full else grid.validation)
-        runs.append([replace(chosen, seed=grid.seed + number).pinned() for number in range(seeds)])
-    done = run_all([run for each in runs for run in each], results_dir, **engine)
-    return [
-        _found([done[run.key] for run in each], each[0].method, validation, why, pruned)
-        for each, (validation, pruned), why in zip(runs, tried, errors, strict=True)
+
+
+class _Tried(NamedTuple):
+    validation: dict[str, float | None]  # noisy validation accuracy of each point; None where it failed
+    pruned: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> str:
+        accuracies = {method: accuracy for method, accuracy in self.validation.items() if accuracy is not None}
+        return max(accuracies, key=accuracies.__getitem__)
+
+
+def _try_all(grids: Sequence[Experiment], results_dir: str | Path, engine: dict[str, Any]) -> list[_Tried]:
+    """Train every point of every grid."""
+    points = [
+        [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))] for grid in grids
     ]
+    results = run_all([point for of_grid in points for point in of_grid], results_dir, **engine)
+    return [_Tried({point.method: _noisy_accuracy(results[point.key]) for point in of_grid}) for of_grid in points]
 
 
-def _found(
-    results: list[Json], method: str, validation: dict[str, float | None], errors: dict[str, str],
-    pruned: tuple[str, ...],
-) -> Found:  # fmt: skip
-    done = [result["last"] for result in results if result["last"] is not None]
-    tested = all("test_accuracy" in last for last in done)
-    measured = [last["test_accuracy" if tested else "validation_accuracy"] for last in done]
-    accuracies = [accuracy for accuracy in measured if accuracy is not None]
-    on = "test" if tested else "noisy validation"
-    return Found(method, validation, errors, accuracies, len(results) - len(done), results, pruned, on)
+def _errors(grid: Experiment, tried: _Tried, folder: Path) -> dict[str, str]:
+    """Why points failed; refuses a grid of which all did."""
+    errors = {}
+    for method in (method for method, accuracy in tried.validation.items() if accuracy is None):
+        result = read_result(folder, replace(grid, method=method).key) or {}
+        errors[method] = str(result.get("error") or "no accuracy on the held-out rows")
+    if len(errors) == len(tried.validation):
+        raise ValueError(f"Expected a point of {grid.method!r} that trains, got {next(iter(errors.values()))}.")
+    return errors
 
 
-def _error(point: Experiment, folder: Path) -> str:
-    result = read_result(folder, point.key) or {}
-    return str(result.get("error") or "no accuracy on the held-out rows")
+def _summary(results: list[Json], method: str, tried: _Tried, errors: dict[str, str]) -> SearchResult:
+    last = [result["last"] for result in results if result["last"] is not None]
+    tested = all("test_accuracy" in metrics for metrics in last)
+    values = [metrics["test_accuracy" if tested else "validation_accuracy"] for metrics in last]
+    accuracies = [value for value in values if value is not None]
+    rows = "test" if tested else "noisy validation"
+    failed = len(results) - len(last)
+    return SearchResult(method, tried.validation, errors, accuracies, failed, results, tried.pruned, rows)
 
 
 def _noisy_accuracy(result: Json) -> float | None:
-    found: float | None = (result["last"] or {}).get("validation_accuracy")
-    return found
+    accuracy: float | None = (result["last"] or {}).get("validation_accuracy")
+    return accuracy
 
 
 # Optuna's choice of points
 
 
 class Pruned(Interrupted):
-    """A run that was given up because it began badly: no result, like one that was interrupted."""
+    """A run was stopped early because it is worse than others; like an interrupted one it has no result."""
 
 
-def _sample(
-    grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]
-) -> tuple[dict[str, float | None], tuple[str, ...]]:
-    """Noisy validation accuracy of every point that was tried to its end (None: it failed), and those given up."""
+def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
+    """Let Optuna choose the points."""
     if engine.get("engine", "local") != "local":
         raise ValueError(
             f"Expected the engine local beside `trials`, got {engine['engine']!r}: each point follows from the results "
@@ -239,25 +296,23 @@ def _sample(
         optuna: Any = importlib.import_module("optuna")
     except ImportError as error:
         raise ImportError("Expected optuna for `trials`. Run `pip install 'noiseproof[optuna]'`.") from error
-    loudness = optuna.logging.get_verbosity()
+    verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        return _tried(optuna, grid, folder, trials, engine)
+        return _run_trials(optuna, grid, folder, trials, engine)
     finally:
-        optuna.logging.set_verbosity(loudness)
+        optuna.logging.set_verbosity(verbosity)
 
 
 def _corners(free: Sequence[list[Any] | Range]) -> Iterator[list[Any]]:
-    """Every value, or end of a range, beside the others' first."""
+    """Every value, or end of a range, with the first value of the others."""
     ends = [[part.low, part.high] if isinstance(part, Range) else part for part in free]
     for place, values in enumerate(ends):
         for value in values:
             yield [value if i == place else others[0] for i, others in enumerate(ends)]
 
 
-def _tried(
-    optuna: Any, grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]
-) -> tuple[dict[str, float | None], tuple[str, ...]]:
+def _run_trials(optuna: Any, grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
     folder.mkdir(parents=True, exist_ok=True)
     journal = importlib.import_module("optuna.storages.journal")
     study = optuna.create_study(
@@ -272,14 +327,14 @@ def _tried(
     while True:
         known = study.get_trials(deepcopy=False)
         open_ = [t for t in known if t.state == state.RUNNING and "method" in t.user_attrs]
-        free_to_take = [t for t in open_ if holder(folder, replace(grid, method=t.user_attrs["method"]).key) is None]
-        if not free_to_take and len(known) < trials:
-            # A seed for each trial, so that a search that was stopped goes on as if it had not been.
+        abandoned = [t for t in open_ if holder(folder, replace(grid, method=t.user_attrs["method"]).key) is None]
+        if not abandoned and len(known) < trials:
+            # A seed for each trial, so that a search that was stopped continues as if it had not been.
             study.sampler = optuna.samplers.TPESampler(seed=derive_seed(grid.seed, len(known)) % 2**32)
             trial = study.ask()
             trial.set_user_attr("method", _write(text, [_suggest(trial, i, part) for i, part in enumerate(free)]))
-        elif open_:  # whose driver was killed; or, at the end, is still at it, and is waited for
-            trial = optuna.trial.Trial(study, (free_to_take or open_)[0]._trial_id)
+        elif open_:  # its driver was killed; or, at the end, still trains it, and is waited for
+            trial = optuna.trial.Trial(study, (abandoned or open_)[0]._trial_id)
         else:
             break
         point = replace(grid, method=trial.user_attrs["method"]).pinned()
@@ -288,11 +343,11 @@ def _tried(
         except Pruned:
             study.tell(trial.number, state=state.PRUNED, skip_if_finished=True)
         else:
-            how = {"state": state.FAIL} if value is None else {"values": value}
-            study.tell(trial.number, **how, skip_if_finished=True)
+            outcome = {"state": state.FAIL} if value is None else {"values": value}
+            study.tell(trial.number, **outcome, skip_if_finished=True)
     done = [t for t in known if t.state in (state.COMPLETE, state.FAIL)]
     values = {t.user_attrs["method"]: t.value if t.state == state.COMPLETE else None for t in done}
-    return values, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED)
+    return _Tried(values, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED))
 
 
 def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
@@ -302,21 +357,21 @@ def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
     if isinstance(choices.low, int) and isinstance(choices.high, int):
         return trial.suggest_int(name, choices.low, choices.high, log=choices.log)
     short = float(f"{trial.suggest_float(name, choices.low, choices.high, log=choices.log):.4g}")
-    return min(max(short, choices.low), choices.high)  # rounded, it may be beyond an end
+    return min(max(short, choices.low), choices.high)  # rounding may pass an end
 
 
 def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> Json:
-    fit, told = engine.get("fit", fit_many), engine.get("progress")
+    fit, report = engine.get("fit", fit_many), engine.get("progress")
     reported = set(trial.study.trials[trial.number].intermediate_values)  # before it was interrupted
 
     def watch(epoch: int, step: int, steps: int, row: Metrics | None) -> None:
         if row is not None and epoch + 1 < point.settings.epochs and epoch not in reported:
-            # Another driver that was at it may have given it up, and left it to this one, which waited.
-            given_up = trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
-            if not given_up:
+            # This driver may have waited for another, which has stopped the trial by now.
+            stopped = trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
+            if not stopped:
                 trial.report(row["validation_accuracy"], epoch)
-            if given_up or trial.should_prune():
-                raise Pruned(f"{point.method} was given up after epoch {epoch + 1} of {point.settings.epochs}.")
+            if stopped or trial.should_prune():
+                raise Pruned(f"{point.method} was stopped after epoch {epoch + 1} of {point.settings.epochs}.")
 
     def watched(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
         outcomes: Sequence[Outcome] = fit([replace(job, progress=watch) for job in jobs], **options)
@@ -326,8 +381,8 @@ def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[
         return outcomes
 
     def progress(experiment: Experiment, result: Json, done: int, total: int) -> None:
-        if told is not None:
-            told(experiment, result, trial.number + 1, trials)
+        if report is not None:
+            report(experiment, result, trial.number + 1, trials)
 
     options = {**engine, "fit": watched, "progress": progress, "checked": True}
     return run_all([point], folder, **options)[point.key]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import AsJson, bars, examples, on_machine, on_training, refusals, say, show, show_json
+from noiseproof.cli.options import on_machine, on_training
+from noiseproof.cli.show import AsJson, bars, examples, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,45 +12,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import (
-    AsJson,
-    DataDir,
-    duration,
-    examples,
-    headline,
+from noiseproof.cli.options import (
+    Accelerator,
+    AllPrecision,
+    Engine,
+    Epochs,
+    Model,
+    Only,
+    Protocol,
+    ResultsDir,
+    RetryFailed,
+    TableSeeds,
+    Workers,
     on_machine,
     on_training,
-    refusals,
-    say,
-    show,
-    show_json,
 )
+from noiseproof.cli.show import AsJson, DataDir, duration, examples, headline, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
+    from noiseproof.bench.ranking import Place
+    from noiseproof.bench.search import SearchResult
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]
-ResultsDir = Annotated[str, typer.Option("--results", help="Folder of the results, one file a run.")]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(help="Cells of a table that go by this name (dataset, method, …); again: and; a comma: or."),
-]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds of a table's cells, by default as the paper has.")]
-Precision = Annotated[str | None, typer.Option(help="32, bf16 or 64: of all runs, in place of what a file says.")]
-RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Begin those anew that failed.")]
 
 
 @contextmanager
 def interruptions() -> Iterator[None]:
-    """Runs that were asked to stop end in one line on stderr and exit code 130."""
+    """An interruption ends in one line on stderr and exit code 130."""
     from noiseproof.train import Interrupted
 
     try:
         yield
     except Interrupted as stopped:
-        say(f"{stopped} The same command goes on.")
+        say(f"{stopped} The same command resumes.")
         raise typer.Exit(130) from None
 
 
@@ -71,37 +68,37 @@ def bench_run(
     spec: Spec,
     results: ResultsDir = "results",
     only: Only = None,
-    seeds: Seeds = None,
-    precision: Precision = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and for how long, and stop.")] = False,
-    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    seeds: TableSeeds = None,
+    precision: AllPrecision = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and for how long.")] = False,
+    engine: Engine = "local",
     retry_failed: RetryFailed = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
-    workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
+    workers: Workers = None,
     threads: Annotated[int, on_machine("Threads of each run; another number may change its last digits.", min=1)] = 1,
-    accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
-    address: Annotated[str | None, on_machine("Of a Ray cluster, or auto; by default one is started.")] = None,
-    gpus: Annotated[float | None, on_machine("What a run has of a GPU under Ray.", min=0)] = None,
+    accelerator: Accelerator = "auto",
+    address: Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")] = None,
+    gpus: Annotated[float | None, on_machine("Share of a GPU for each run under Ray.", min=0)] = None,
 ) -> None:
-    """Run what has no result yet of a file or a table; what was interrupted goes on where it stopped."""
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # else runs side by side share eight queues
+    """Run the experiments of a file or a table that have no result yet; interrupted runs resume."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # by default runs side by side share eight queues
     from noiseproof.bench import run_all
     from noiseproof.bench.engines import check_engine
 
-    check_engine(engine, workers, address, gpus)  # also of a dry run
+    check_engine(engine, workers, address, gpus)  # in a dry run, too
     experiments = _experiments(spec, only, seeds, data_dir, precision)
     if dry_run:
         return _show_forecast(experiments, results, data_dir, accelerator, threads, retry_failed, as_json)
-    found = run_all(
+    made = run_all(
         experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
-        data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=_tell, checked=True,
+        data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=_show_progress, checked=True,
     )  # fmt: skip
-    failed = sum(result["status"] == "failed" for result in found.values())
+    failed = sum(result["status"] == "failed" for result in made.values())
     if as_json:
-        show_json(list(found.values()))
+        show_json(list(made.values()))
     else:
-        typer.echo(f"{len(found) - failed} runs done, {failed} failed, in {results}")
+        typer.echo(f"{len(made) - failed} runs done, {failed} failed, in {results}")
     if failed:
         raise typer.Exit(3)
 
@@ -115,7 +112,7 @@ def _show_forecast(
     retry_failed: bool,
     as_json: bool,
 ) -> None:
-    """What is to do, and how long it will take by a few real steps of each kind of run."""
+    """List the runs to do, with an estimate from a few real steps of each kind of run."""
     from noiseproof.bench import read_results, status
     from noiseproof.bench.forecast import forecast
 
@@ -125,9 +122,9 @@ def _show_forecast(
     expected = forecast(todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads)
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
-    columns, told = _told_apart(todo, "dataset", "noise", "method", hidden=("seed", "noise_seed"))
+    columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=("seed", "noise_seed"))
     kinds: dict[tuple[str, ...], list[float | None]] = {}
-    for run, kind in zip(todo, told, strict=True):
+    for run, kind in zip(todo, values, strict=True):
         kinds.setdefault(kind, []).append(expected[run])
     rows = [
         (*kind, str(len(seconds)), "diverges" if seconds[0] is None else duration(seconds[0]))
@@ -135,27 +132,27 @@ def _show_forecast(
     ]
     show((*columns, "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
-    have = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
-    return typer.echo(f"{len(todo)} runs to do, {have}; about {total} one after another on this machine")
+    ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
+    return typer.echo(f"{len(todo)} runs to do, {ended_counts}; about {total} one after another on this machine")
 
 
-def _told_apart(
+def _distinguish(
     experiments: Iterable[Experiment], *columns: str, hidden: Sequence[str] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Names and values of ``columns``, and of whatever else tells experiments apart that agree in these."""
-    flat = [own.pop("settings") | own for own in (experiment.as_dict() for experiment in experiments)]
-    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    """Names and values of ``columns``, and of what else differs between experiments that agree in these."""
+    flat = [fields.pop("settings") | fields for fields in (experiment.as_dict() for experiment in experiments)]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in flat:
-        alike.setdefault(tuple(one[name] for name in columns), []).append(one)
-    differ = {name for each in alike.values() for name in each[0] if len({repr(one[name]) for one in each}) > 1}
+        groups.setdefault(tuple(one[name] for name in columns), []).append(one)
+    differ = {name for group in groups.values() for name in group[0] if len({repr(one[name]) for one in group}) > 1}
     names = [*columns, *sorted(differ.difference(columns, hidden))]
     return names, [tuple(str(one[name]) for name in names) for one in flat]
 
 
-def _tell(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
+def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
     what = f"{experiment.dataset}, {experiment.noise}, {experiment.method}, seed {experiment.seed}"
-    found = result["error"] or f"{headline(result['last'])}, {duration(result['seconds'])}"
-    typer.echo(f"{done}/{total} {result['key']} {what}: {found}", err=True)
+    outcome = result["error"] or f"{headline(result['last'])}, {duration(result['seconds'])}"
+    typer.echo(f"{done}/{total} {result['key']} {what}: {outcome}", err=True)
 
 
 @bench_app.command(
@@ -171,34 +168,34 @@ def bench_status(
     spec: Spec,
     results: ResultsDir = "results",
     only: Only = None,
-    seeds: Seeds = None,
-    precision: Precision = None,
+    seeds: TableSeeds = None,
+    precision: AllPrecision = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which experiments of a file or a table are done, failed, running, interrupted, or still to do."""
+    """Show which experiments of a file or a table are done, failed, running, interrupted, or to do."""
     from collections import Counter
 
     from noiseproof.bench import status
     from noiseproof.bench.results import holder
 
-    found = status(_experiments(spec, only, seeds, data_dir, precision), results)
-    running = {e: holder(Path(results), e.key) or {} for e, state in found.items() if state == "running"}
+    states = status(_experiments(spec, only, seeds, data_dir, precision), results)
+    running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
         return show_json([
-            {"key": e.key, "status": state, "holder": running.get(e), **e.as_dict()} for e, state in found.items()
+            {"key": e.key, "status": state, "holder": running.get(e), **e.as_dict()} for e, state in states.items()
         ])  # fmt: skip
     by = {e: f"running, process {one['pid']} on {one['host']}" for e, one in running.items() if one}
-    columns, told = _told_apart(found, "dataset", "noise", "method", "seed")
-    rows = [(e.key, by.get(e, state), *what) for (e, state), what in zip(found.items(), told, strict=True)]
+    columns, values = _distinguish(states, "dataset", "noise", "method", "seed")
+    rows = [(e.key, by.get(e, state), *rest) for (e, state), rest in zip(states.items(), values, strict=True)]
     show(("key", "status", *columns), rows)
-    return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(found.values()).items()))
+    return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
 
 
 def _experiments(
     spec: str, only: Sequence[str] | None, seeds: int | None, data_dir: str | None, precision: str | None
 ) -> list[Experiment]:
-    """The experiments of a file, or those that a table of the papers needs."""
+    """The experiments of a file, or of a table of the papers."""
     import difflib
 
     from noiseproof.bench import check, load_experiments
@@ -208,16 +205,16 @@ def _experiments(
         if only or seeds:
             raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
         if (near := difflib.get_close_matches(spec, list_tables(), n=3)) and not Path(spec).exists():
-            raise ValueError(f"Expected a file or a table, found no {spec!r}. Did you mean {' or '.join(near)}?")
+            raise ValueError(f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?")
         experiments = load_experiments(spec, data_dir=data_dir)
     else:
         table = load_table(spec).only(*only or ())
         experiments = table.experiments(range(seeds) if seeds else None)
         if not experiments:
-            why = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
-            raise ValueError(f"Expected cells of {spec} that can run, got {len(table.cells)} that cannot: {why}.")
+            reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
+            raise ValueError(f"Expected cells of {spec} that can run, got {len(table.cells)} that cannot: {reasons}.")
         check(experiments, data_dir)
-    if precision:  # runs that differed in nothing else are one now
+    if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
     return experiments
 
@@ -236,14 +233,14 @@ def bench_table(
     id: Annotated[str | None, typer.Argument(help="A table of the papers; without one they are listed.")] = None,
     results: ResultsDir = "results",
     only: Only = None,
-    seeds: Seeds = None,
-    precision: Precision = None,
+    seeds: TableSeeds = None,
+    precision: AllPrecision = None,
     format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Show a table of the papers, ours beside what they published; `bench run ID` makes the runs.
+    """Show a table of the papers, our results beside the published ones; `bench run ID` makes the runs.
 
-    z is the difference of the means in standard errors; what the paper has in bold is between asterisks.
+    z is the difference of the means in standard errors; asterisks mark what is bold in the paper.
     """
     from noiseproof.bench import read_results
     from noiseproof.bench.tables import FORMATS, compare_cells, heading, lines, list_tables, load_table, notes, render
@@ -257,7 +254,7 @@ def bench_table(
         raise ValueError(f"Expected a --format of text, {', '.join(FORMATS)}, got {format!r}.")
     table = load_table(id).only(*only or ())
     if not Path(results).is_dir():
-        say(f"There is no folder {results} of results: what the paper published stands alone.")
+        say(f"There is no folder {results} of results: only published numbers are shown.")
     compared = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
     if as_json:
         return show_json([one.as_dict() for one in compared])
@@ -285,63 +282,65 @@ def bench_table(
 def bench_compare(
     data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],
     label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
-    text: Annotated[str | None, typer.Option(help="The column of texts, where the input is one.")] = None,
-    test: Annotated[str | None, typer.Option(help="A file to test on, else a fifth of the rows is held out.")] = None,
-    missing: Annotated[str | None, typer.Option(help="refuse (else) or impute missing values of a table.")] = None,
-    noise: Annotated[str, typer.Option(help="Noise to put on the training labels, which may have their own.")] = "none",
-    methods: Annotated[str | None, typer.Option(help="Methods between commas, by default seven of all kinds.")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of texts, if the input is text.")] = None,
+    test: Annotated[str | None, typer.Option(help="A file to test on; default: a fifth of the rows.")] = None,
+    missing: Annotated[str | None, typer.Option(help="refuse (default) or impute missing values of a table.")] = None,
+    noise: Annotated[str, typer.Option(help="Noise to add to the training labels.")] = "none",
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; default: seven kinds.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
     results: ResultsDir = "results",
-    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    engine: Engine = "local",
     retry_failed: RetryFailed = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
     model: Annotated[str, on_training("A backbone of `noiseproof models`.")] = "auto",
     epochs: Annotated[int, on_training("Passes over the data.", min=1)] = 100,
-    workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
-    accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
+    workers: Workers = None,
+    accelerator: Accelerator = "auto",
 ) -> None:
-    """Rank methods on your own data: accuracy after the last epoch, what chance makes of it, time and memory.
+    """Rank methods on your own data: accuracy after the last epoch with confidence intervals, time and memory.
 
-    A tenth of the training rows is held out as noisy validation set, as in the papers. Run again, it goes on.
+    A tenth of the training rows is held out as noisy validation set, as in the papers. The same command resumes.
     """
-    from noiseproof.bench.compare import METHODS, compare, own_table
+    from noiseproof.bench.compare import DEFAULT_METHODS, compare_methods, split_table
     from noiseproof.core.grammar import split_specs
     from noiseproof.train import Settings
 
-    notes: list[str] = []
-    dataset = data
     if text is not None and missing is not None:
         raise ValueError("Expected no --missing beside --text, since it is about columns of a table. Leave it out.")
+    dataset, notes = data, list[str]()
     if label is not None:
         options: dict[str, Any] = {"text": text} if text is not None else {"missing": missing or "refuse"}
-        dataset, notes = own_table(data, label, results, test=test, **options)
+        dataset, notes = split_table(data, label, results, test=test, **options)
     elif test or text or missing or data.endswith((".csv", ".tsv", ".gz", ".parquet", ".pq")):
         raise ValueError("Expected --label, the column of labels, beside a file, --test, --text or --missing.")
-    found = compare(
-        dataset, split_specs(methods) if methods else METHODS, results_dir=results, noise=noise, seeds=seeds,
+    ranking = compare_methods(
+        dataset, split_specs(methods) if methods else DEFAULT_METHODS, results_dir=results, noise=noise, seeds=seeds,
         settings=Settings(model=model, epochs=epochs), data_dir=data_dir, accelerator=accelerator, engine=engine,
         workers=workers, retry_failed=retry_failed,
-        progress=lambda run, *rest: _tell(dataclasses.replace(run, dataset=data), *rest),
+        progress=lambda run, *rest: _show_progress(dataclasses.replace(run, dataset=data), *rest),
     )  # fmt: skip
-    notes += found.notes
+    notes += ranking.notes
     if as_json:
-        places = [dataclasses.asdict(place) for place in found.places]
-        return show_json({"ranking": places, "notes": notes, "recommendation": found.recommendation})
-    rows = [
-        (
-            place.method,
-            "failed" if place.mean is None else f"{place.mean:.4f}",
-            "" if place.margin is None else f"± {place.margin:.4f}",
-            "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}",
-            f"{place.seeds}/{place.seeds + place.failed}",
-            "" if place.seconds is None else f"{place.seconds:.1f}",
-            "" if place.memory is None else f"{place.memory / 1e6:.1f}",
-        )
-        for place in found.places
-    ]
-    show(("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"), rows)
-    return typer.echo("\n".join([*notes, found.recommendation]))
+        places = [dataclasses.asdict(place) for place in ranking.places]
+        return show_json({"ranking": places, "notes": notes, "recommendation": ranking.recommendation})
+    show(
+        ("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"),
+        [_place_row(place) for place in ranking.places],
+    )
+    return typer.echo("\n".join([*notes, ranking.recommendation]))
+
+
+def _place_row(place: Place) -> tuple[str, ...]:
+    return (
+        place.method,
+        "failed" if place.mean is None else f"{place.mean:.4f}",
+        "" if place.margin is None else f"± {place.margin:.4f}",
+        "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}",
+        f"{place.seeds}/{place.seeds + place.failed}",
+        "" if place.seconds is None else f"{place.seconds:.1f}",
+        "" if place.memory is None else f"{place.memory / 1e6:.1f}",
+    )
 
 
 @bench_app.command(
@@ -365,82 +364,60 @@ def bench_search(
         list[str],
         typer.Argument(
             metavar="GRID",
-            help="Methods with lists of values, or with --trials ranges, to search; ln or sln: all of that paper; "
-            "a table of the papers: those of its cells, on their own data.",
+            help="Methods with lists of values, or with --trials ranges; ln or sln: all grids of that paper; "
+            "a table of the papers: the grids of its cells, on their data.",
         ),
     ],
     only: Only = None,
-    dataset: Annotated[str | None, typer.Option(help="Of `noiseproof data list`, or your own, else digits.")] = None,
-    noise: Annotated[str | None, typer.Option(help="Noise to put on the training labels, else none.")] = None,
-    validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to choose by.")] = 0.1,
+    dataset: Annotated[str | None, typer.Option(help="Of `noiseproof data list`; default: digits.")] = None,
+    noise: Annotated[str | None, typer.Option(help="Noise to add to the training labels; default: none.")] = None,
+    validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to hold out and choose by.")] = 0.1,
     full: Annotated[
-        bool, typer.Option("--full", help="Train what was chosen on all rows, as the SLN paper does.")
+        bool, typer.Option("--full", help="Train the chosen point on all rows, as the SLN paper does.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen; the search has the first seed.")] = 5,
-    trials: Annotated[int | None, typer.Option(min=1, help="Points that Optuna chooses, in place of all.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of the chosen point; the search uses the first seed.")] = 5,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of points, chosen by Optuna.")] = None,
     results: ResultsDir = "results",
-    engine: Annotated[str, typer.Option(help="local, processes or ray.")] = "local",
+    engine: Engine = "local",
     retry_failed: RetryFailed = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
-    protocol: Annotated[
-        str | None, on_training("As this paper trains on this dataset: ln, sln, bias, nal, curriculum.")
-    ] = None,
-    model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
-    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
+    protocol: Protocol = None,
+    model: Model = None,
+    epochs: Epochs = None,
     precision: Annotated[str, on_training("32, bf16 or 64.")] = "32",
-    workers: Annotated[int | None, on_machine("Processes at once, by default as many as have room.", min=1)] = None,
-    accelerator: Annotated[str, on_machine("auto, cpu or cuda.")] = "auto",
+    workers: Workers = None,
+    accelerator: Accelerator = "auto",
 ) -> None:
-    """Choose a method's parameters by its accuracy on noisy rows held out, with one seed; then train with all seeds."""
-    from noiseproof.bench import Experiment
-    from noiseproof.bench.search import search_all, table_grids
-    from noiseproof.bench.tables import list_tables, load_table
-    from noiseproof.papers import PAPERS, get_paper
-    from noiseproof.train import Settings
-    from noiseproof.train.protocols import protocol as protocol_of
+    """Choose a method's parameters by the accuracy on held-out noisy rows with one seed; then train with all seeds."""
+    from noiseproof.bench.search import make_grids, search_all
 
-    said = {name: value for name, value in {"model": model, "epochs": epochs}.items() if value is not None}
-    tables = list_tables()
-    given = [f"--{k}" for k, v in {"dataset": dataset, "noise": noise, "protocol": protocol}.items() if v is not None]
-    if given and set(grids) <= set(tables):
-        raise ValueError(f"Expected no {' or '.join(given)}, since a table's cells have their own. Leave it out.")
-    dataset, noise = dataset or "digits", noise or "none"
-    settings = protocol_of(protocol, dataset.partition(":")[0]) if protocol else Settings()
-    settings = dataclasses.replace(settings, **said)  # type: ignore[arg-type]
-    shared: dict[str, Any] = {"settings": settings, "validation": validation, "paper": protocol, "precision": precision}
-    if only and not set(grids) & set(tables):
-        raise ValueError(f"Expected a table of `noiseproof bench table` for --only, got {', '.join(grids)}.")
-    runs: list[Experiment] = []
-    for grid in grids:
-        if grid not in tables:
-            methods = (get_paper(grid).grids(dataset) if grid in PAPERS else {}) or {grid: grid}
-            runs += [Experiment(dataset, noise, method, **shared) for method in methods.values()]
-        elif cells := table_grids(load_table(grid).only(*only or ())):
-            for cell in cells:
-                own = dataclasses.replace(cell.settings, **said)  # type: ignore[arg-type]
-                held_out = cell.validation or validation
-                runs.append(dataclasses.replace(cell, settings=own, validation=held_out, precision=precision))
-        else:
-            raise ValueError(f"Expected cells of {grid} whose parameters the paper searched, got none.")
+    given = {name: value for name, value in {"model": model, "epochs": epochs}.items() if value is not None}
+    runs = make_grids(
+        grids, only=only or (), dataset=dataset, noise=noise, paper=protocol, validation=validation,
+        precision=precision, **given,
+    )  # fmt: skip
     searches = search_all(
         runs, results,
         seeds=seeds, full=full, trials=trials, engine=engine, workers=workers, accelerator=accelerator,
-        data_dir=data_dir, retry_failed=retry_failed, progress=_tell,
+        data_dir=data_dir, retry_failed=retry_failed, progress=_show_progress,
     )  # fmt: skip
     if as_json:
-        show_json([{**dataclasses.asdict(found), "mean": found.mean, "std": found.std} for found in searches])
-        return
+        return show_json([{**dataclasses.asdict(one), "mean": one.mean, "std": one.std} for one in searches])
     several = len({run.without_method for run in runs}) > 1
-    for run, found in zip(runs, searches, strict=True):
+    for run, one in zip(runs, searches, strict=True):
         if several:
             typer.echo(f"{run.dataset}, {run.noise}:")
-        points = sorted(found.validation.items(), key=lambda point: -(point[1] or 0))
-        rows = [(m, f"failed: {found.errors[m]}" if a is None else f"{a:.4f}") for m, a in points]
-        show(("method", "noisy validation"), rows + [(method, "given up") for method in found.pruned])
-        spread = "" if found.std is None else f" ± {found.std:.4f} (standard deviation)"
-        why = next((result["error"] for result in found.results if result["error"]), "")
-        failed = f", {found.failed} runs failed ({why})" * (found.failed > 0)
-        typer.echo(
-            f"{found.method}: {found.measured_on} {found.mean:.4f}{spread}, {len(found.accuracies)} seeds{failed}"
-        )
+        _show_search(one)
+    return None
+
+
+def _show_search(search: SearchResult) -> None:
+    points = sorted(search.validation.items(), key=lambda point: -(point[1] or 0))
+    rows = [(m, f"failed: {search.errors[m]}" if a is None else f"{a:.4f}") for m, a in points]
+    show(("method", "noisy validation"), rows + [(method, "stopped early") for method in search.pruned])
+    spread = "" if search.std is None else f" ± {search.std:.4f} (standard deviation)"
+    error = next((result["error"] for result in search.results if result["error"]), "")
+    failed = f", {search.failed} runs failed ({error})" * (search.failed > 0)
+    accuracy = f"{search.measured_on} {search.mean:.4f}{spread}, {len(search.accuracies)} seeds{failed}"
+    typer.echo(f"{search.method}: {accuracy}")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli.main import app
+from noiseproof.cli.options import on_training
 from noiseproof.cli.show import (
     AsJson,
     examples,
-    on_training,
     refusals,
     say,
     show,

@@ -1,4 +1,4 @@
-"""Shared by all commands: options, examples, errors, tables and progress."""
+"""Shared by all commands: examples, errors, tables and progress."""
 
 from __future__ import annotations
 
@@ -29,14 +29,6 @@ DataDir = Annotated[
     str | None,
     typer.Option("--data-dir", help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof."),
 ]
-
-
-def on_training(text: str, **options: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel="Training", **options)
-
-
-def on_machine(text: str, flag: str | None = None, **options: Any) -> Any:
-    return typer.Option(*([flag] if flag else []), help=text, rich_help_panel="Machine", **options)
 
 
 def examples(*commands: str) -> str:

@@ -8,12 +8,15 @@ import logging
 import math
 import re
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from noiseproof.cli import options
 from noiseproof.cli.data import check_foreign
 from noiseproof.cli.main import app
 from noiseproof.cli.show import (
@@ -21,8 +24,6 @@ from noiseproof.cli.show import (
     DataDir,
     duration,
     examples,
-    on_machine,
-    on_training,
     refusals,
     say,
     show,
@@ -31,14 +32,13 @@ from noiseproof.cli.show import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lightning_fabric import Fabric
+    from lightning_fabric.loggers.logger import Logger
     from torch import Tensor
 
     from noiseproof.data import Dataset
     from noiseproof.demo import Step
-    from noiseproof.train import Settings, Task
+    from noiseproof.train import Result, Settings, Task
 
 SHOWN = (
     "epoch", "test_accuracy", "test_accuracy_ensemble", "test_top5", "validation_accuracy", "train_accuracy",
@@ -63,118 +63,161 @@ LONGEST = 200  # bytes of a folder's name; disks take 255
 )
 @refusals()
 def train(
-    dataset: Annotated[str, typer.Option(help="A dataset of `noiseproof data list`, or your own.")] = "digits",
-    noise: Annotated[str, typer.Option(help="Noise to put on the training labels: symmetric:rate=0.4, …")] = "none",
-    method: Annotated[str, typer.Option(help="A method of `noiseproof methods`, or any loss.")] = "ce",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of noise, held-out rows, weights, batches and method.")] = 0,
-    out: Annotated[
-        str | None, typer.Option(help="Folder of record and checkpoints, by default one in runs/; none: no files.")
-    ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on where an earlier run in that folder stopped.")] = True,
-    samples: Annotated[
-        bool, typer.Option("--samples", help="Record margin, weights and prediction of every sample.")
-    ] = False,
-    log: Annotated[
-        list[str] | None, typer.Option(help="Also log to csv, tensorboard, mlflow or wandb; may be given again.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate time and memory.")] = False,
+    dataset: options.Dataset = "digits",
+    noise: options.Noise = "none",
+    method: options.Method = "ce",
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    resume: options.Resume = True,
+    samples: options.Samples = False,
+    log: options.Log = None,
+    dry_run: options.DryRun = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
-    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise puts in.")] = None,
-    protocol: Annotated[
-        str | None, on_training("As this paper trains on this dataset: ln, sln, bias, nal, curriculum.")
-    ] = None,
-    model: Annotated[str | None, on_training("A backbone of `noiseproof models`.")] = None,
-    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
-    batch_size: Annotated[str | None, on_training("Rows of a step, or full.")] = None,
-    optimizer: Annotated[str | None, on_training("sgd:lr=0.05,momentum=0.9, adam:lr=1e-3, …")] = None,
-    schedule: Annotated[str | None, on_training("constant, step:at=[0.5,0.75], exponential, cosine, linear.")] = None,
-    clip: Annotated[float | None, on_training("Largest gradient norm.")] = None,
-    validation: Annotated[float, on_training("Share of the noisy rows to hold out.", min=0)] = 0.1,
-    accelerator: Annotated[str, on_machine("auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[int, on_machine("Processes on each machine.", min=1)] = 1,
-    nodes: Annotated[int, on_machine("Machines.", min=1)] = 1,
-    strategy: Annotated[str, on_machine("auto, ddp or fsdp (experimental).")] = "auto",
-    precision: Annotated[str, on_machine("32, bf16 or 64.")] = "32",
-    threads: Annotated[int | None, on_machine("Threads of each process, by default torch's choice.", min=1)] = None,
-    compiled: Annotated[
-        bool, on_machine("Train through torch.compile: a slow start, faster steps.", flag="--compile")
-    ] = False,
-    workers: Annotated[int, on_machine("Processes that read files.", min=0)] = 0,
-    checkpoint_steps: Annotated[int | None, on_machine("Save every so many steps, too.", min=1)] = None,
+    foreign: options.Foreign = None,
+    protocol: options.Protocol = None,
+    model: options.Model = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    optimizer: options.Optimizer = None,
+    schedule: options.Schedule = None,
+    clip: options.Clip = None,
+    validation: options.Validation = 0.1,
+    accelerator: options.AnyAccelerator = "auto",
+    devices: options.Devices = 1,
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32",
+    threads: options.Threads = None,
+    compiled: options.Compile = False,
+    workers: options.Readers = 0,
+    checkpoint_steps: options.CheckpointSteps = None,
 ) -> None:
-    """Train a classifier on noisy labels by any method; a run that was stopped goes on when it is started again."""
-    from pathlib import Path
-
-    import torch
-
-    from noiseproof.bench.experiment import foreign_images
+    """Train a classifier on noisy labels by any method; a run that was stopped resumes when it is started again."""
+    _prepare_process(threads)
     from noiseproof.data import get_dataset
-    from noiseproof.train import Diverged, Interrupted, Settings, prepare, train
-    from noiseproof.train.logs import describe, make_loggers
-    from noiseproof.train.protocols import protocol as protocol_of
     from noiseproof.train.settings import make_fabric
+
+    check_foreign(foreign, noise)
+    data = get_dataset(dataset, data_dir)
+    settings = _settings(
+        protocol, data.name, model=model, epochs=epochs, batch_size=batch_size, optimizer=optimizer, schedule=schedule,
+        clip=clip, workers=workers, checkpoint_steps=checkpoint_steps, compile=compiled,
+    )  # fmt: skip
+    run = {"dataset": dataset, "noise": noise, "method": method, "seed": seed}
+    folder = _folder(out, run, {"--samples": samples, "--checkpoint-steps": checkpoint_steps})
+    loggers = _loggers(log or (), folder)
+    fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    fabric.launch()
+    with _endings(None if dry_run else folder):
+        predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
+        task = _task(data, noise, seed, validation, protocol, predictions, foreign, data_dir)
+        if dry_run:
+            return _show_estimate(task, method, settings, fabric, as_json)
+        result = _train(task, run, settings, fabric, loggers, folder, resume, samples)
+    return _show_result(result, run, task.train.rate, folder, as_json) if fabric.is_global_zero else None
+
+
+def _prepare_process(threads: int | None) -> None:
+    import torch
 
     logging.basicConfig(format="noiseproof: %(message)s")
     logging.getLogger("noiseproof").setLevel(logging.INFO)  # what stays eager on a GPU, and why
     if threads:
         torch.set_num_threads(threads)
-    check_foreign(foreign, noise)
-    data = get_dataset(dataset, data_dir)
-    given: dict[str, Any] = {
-        "model": model, "epochs": epochs, "optimizer": optimizer, "schedule": schedule, "clip": clip,
-        "batch_size": int(batch_size) if batch_size and batch_size.isdigit() else batch_size,
-        "workers": workers, "checkpoint_steps": checkpoint_steps, "compile": compiled,
-    }  # fmt: skip
-    settings = dataclasses.replace(
-        protocol_of(protocol, data.name) if protocol else Settings(),
-        **{name: value for name, value in given.items() if value is not None},
-    )
-    folder = Path(out or Path("runs", _file_name(dataset, noise, method, f"seed{seed}"))) if out != "none" else None
-    loggers = make_loggers(log or (), folder or Path())
+
+
+def _settings(paper: str | None, dataset: str, *, batch_size: str | None, **given: Any) -> Settings:
+    """The protocol of ``paper``, or the defaults, with what is given in place of them."""
+    from noiseproof.train import Settings
+    from noiseproof.train.protocols import protocol
+
+    given["batch_size"] = int(batch_size) if batch_size and batch_size.isdigit() else batch_size
+    base = protocol(paper, dataset) if paper else Settings()
+    return dataclasses.replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+def _folder(out: str | None, run: Mapping[str, Any], need_one: Mapping[str, object]) -> Path | None:
+    """Where a run is written: --out, or a folder in runs/ named by the run; None for ``--out none``."""
+    if out == "none":
+        for option in (option for option, given in need_one.items() if given):
+            raise ValueError(
+                f"Expected a folder beside {option}, got --out none, which writes no files. Leave one out."
+            )
+        return None
+    name = _file_name(run["dataset"], run["noise"], run["method"], f"seed{run['seed']}")
+    return Path(out or Path("runs", name))
+
+
+def _loggers(names: Sequence[str], folder: Path | None) -> list[Logger]:
+    from noiseproof.train.logs import make_loggers
+
+    loggers = make_loggers(names, folder or Path())
     if loggers and folder is None:
-        raise ValueError(f"Expected a folder to log to {', '.join(log or ())} in, got --out none.")
-    if folder is None and (samples or checkpoint_steps):
-        what = "--samples" if samples else "--checkpoint-steps"
-        raise ValueError(f"Expected a folder beside {what}, got --out none, where nothing is written. Leave one out.")
-    fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
-    fabric.launch()
+        raise ValueError(f"Expected a folder to log to {', '.join(names)} in, got --out none.")
+    return loggers
+
+
+@contextmanager
+def _endings(folder: Path | None) -> Iterator[None]:
+    """A run that is interrupted ends with exit code 130, one that diverges with 3."""
+    from noiseproof.train import Diverged, Interrupted
+
     try:
-        predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
-        task = prepare(
-            data, noise, seed=seed, validation=validation, paper=protocol, features=predictions,
-            foreign=foreign_images(foreign, data_dir), data_dir=data_dir,
-        )  # fmt: skip
-        if dry_run:
-            return _show_estimate(task, method, settings, fabric, as_json)
-        fabric.loggers.extend(loggers)  # only now: what went before is not the run
-        describe(loggers, {"dataset": dataset, "noise": noise, "method": method, "seed": seed, **settings.as_dict()})
-        with training_progress(settings.epochs, fabric.is_global_zero) as progress:
-            result = train(
-                task, method, settings, seed=seed, fabric=fabric, out=folder, resume=resume, samples=samples,
-                progress=progress,
-            )  # fmt: skip
+        yield
     except Interrupted as stopped:
-        say(f"{stopped}" + (f" The same command goes on from {folder}." if folder and not dry_run else ""))
+        say(f"{stopped}" + (f" The same command resumes from {folder}." if folder else ""))
         raise typer.Exit(130) from None
     except Diverged as error:
         say(error)
         raise typer.Exit(3) from None
-    if not fabric.is_global_zero:
-        return None
+
+
+def _task(
+    data: Dataset, noise: str, seed: int, validation: float, paper: str | None, predictions: Tensor | None,
+    foreign: str | None, data_dir: str | None,
+) -> Task:  # fmt: skip
+    from noiseproof.bench.experiment import foreign_images
+    from noiseproof.train import prepare
+
+    return prepare(
+        data, noise, seed=seed, validation=validation, paper=paper, features=predictions,
+        foreign=foreign_images(foreign, data_dir), data_dir=data_dir,
+    )  # fmt: skip
+
+
+def _train(
+    task: Task, run: Mapping[str, Any], settings: Settings, fabric: Fabric, loggers: Sequence[Logger],
+    folder: Path | None, resume: bool, samples: bool,
+) -> Result:  # fmt: skip
+    from noiseproof.train import train
+    from noiseproof.train.logs import describe
+
+    fabric.loggers.extend(loggers)  # only now: what went before is not the run
+    describe(loggers, {**run, **settings.as_dict()})
+    with training_progress(settings.epochs, fabric.is_global_zero) as progress:
+        return train(
+            task, run["method"], settings, seed=run["seed"], fabric=fabric, out=folder, resume=resume,
+            samples=samples, progress=progress,
+        )  # fmt: skip
+
+
+def _show_result(
+    result: Result, run: Mapping[str, Any], rate: float | None, folder: Path | None, as_json: bool
+) -> None:
     if not result.new_steps:
-        say(f"finished earlier: nothing was trained, this is the record in {folder}. Another --out trains anew.")
-    found = {"last": result.last, "best by noisy validation": result.best, "oracle": result.oracle}
+        say(f"finished earlier: nothing was trained, this is the record in {folder}. Choose another --out to train.")
+    epochs = {"last": result.last, "best by noisy validation": result.best, "oracle": result.oracle}
     if as_json:
         return show_json({
-            "dataset": dataset, "noise": noise, "rate": task.train.rate, "method": method, "seed": seed,
-            "folder": folder, "stopped": result.stopped, **{name.split()[0]: row for name, row in found.items()},
+            **run, "rate": rate, "folder": folder, "stopped": result.stopped,
+            **{name.split()[0]: metrics for name, metrics in epochs.items()},
         })  # fmt: skip
     columns = [name for name in SHOWN if not math.isnan(result.last.get(name, math.nan))]
     rows = [
-        (name, *(str(row[c]) if c == "epoch" else f"{row[c]:.4f}" for c in columns))
-        for name, row in found.items()
-        if row
+        (name, *(str(metrics[c]) if c == "epoch" else f"{metrics[c]:.4f}" for c in columns))
+        for name, metrics in epochs.items()
+        if metrics
     ]
     show(("", *(column.replace("_", " ") for column in columns)), rows)
     for line in (f"stopped early: {result.stopped}" * bool(result.stopped), f"record: {folder}" * bool(folder)):
@@ -186,7 +229,7 @@ def train(
 def _predictions(
     data: Dataset, noise: str, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, dry_run: bool
 ) -> Tensor | None:
-    """What a model trained on clean labels says, for noise that needs it; for a dry run, which needs none, 1/K."""
+    """Predictions of a model trained on clean labels, for noise that needs them; 1/K in a dry run."""
     import torch
 
     from noiseproof.noise import get_noise
@@ -248,7 +291,6 @@ def demo(
     corrected table.
     """
     from itertools import count
-    from pathlib import Path
 
     import torch
 
