@@ -43,7 +43,8 @@ from noiseproof import get_loss
 from noiseproof.accelerate import Job, fit_many
 from noiseproof.core.output import Output
 from noiseproof.data import Dataset, Split
-from noiseproof.losses import LOSSES, Loss, MarginLoss, gaussian
+from noiseproof.losses import LOSSES, Loss, MarginLoss
+from noiseproof.losses import het as het_module
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Settings, Task, prepare
 
@@ -234,13 +235,13 @@ def het(rows: int, classes: int, samples: int = 2000) -> Iterator[dict[str, obje
         loss(Output(mean, scale=scale.exp()), y).backward()
 
     calls = {}
-    kernels = gaussian._kernels_for
+    kernels = het_module._kernels_for
     for name, choose in {"operators": lambda mean, factors: None, "kernels": kernels}.items():
-        gaussian._kernels_for = choose
+        het_module._kernels_for = choose
         loss = get_loss("het", samples=samples)
         loss.set_step(0, generator)  # all noise is drawn at the first call: what is measured is the rest
         calls[name] = captured(partial(run, loss))
-    gaussian._kernels_for = kernels
+    het_module._kernels_for = kernels
     times = compared(calls)
     for name, ms in times.items():
         yield {"loss": f"het, {name}", "samples": samples, "size": [rows, classes], "ms": round(ms, 4),

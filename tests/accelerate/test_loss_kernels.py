@@ -97,15 +97,15 @@ def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.
     """In the interpreter, too: the kernels in the loss, by several chunks, against its operators."""
     from noiseproof.accelerate import loss_kernels as kernels
     from noiseproof.core.output import Output
-    from noiseproof.losses import gaussian, get_loss
+    from noiseproof.losses import get_loss, het
 
     weights, _ = inputs("factors")
-    monkeypatch.setattr(gaussian, "CHUNK", 20 * 50 // (8 if DEVICE == "cuda" else 1))
-    draw = gaussian.draw_noise  # the same noise for both, which kernels take as it lies
-    monkeypatch.setattr(gaussian, "draw_noise", lambda *args, **how: draw(*args, **{**how, "classes_first": True}))
+    monkeypatch.setattr(het, "CHUNK", 20 * 50 // (8 if DEVICE == "cuda" else 1))
+    draw = het.draw_noise  # the same noise for both, which kernels take as it lies
+    monkeypatch.setattr(het, "draw_noise", lambda *args, **how: draw(*args, **{**how, "classes_first": True}))
     found = []
     for chosen in (kernels, None):
-        monkeypatch.setattr(gaussian, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)
+        monkeypatch.setattr(het, "_kernels_for", lambda mean, factors, chosen=chosen: chosen)
         logits, scale, factors = (w.clone().requires_grad_() for w in weights)
         value = get_loss(spec).train(training)(
             Output(logits, scale=scale, factors=factors if "full" in spec else None), torch.arange(5, device=DEVICE)
@@ -119,12 +119,12 @@ def test_chunks_are_put_together(spec: str, training: bool, monkeypatch: pytest.
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_the_loss_chooses_them() -> None:
     from noiseproof.accelerate import loss_kernels as kernels
-    from noiseproof.losses import gaussian
+    from noiseproof.losses import het
 
     mean, factors = zeros(8, 10), zeros(8, 10, 4)
-    assert gaussian._kernels_for(mean, None) is kernels and gaussian._kernels_for(mean, factors) is kernels
-    assert gaussian._kernels_for(mean.double(), None) is None
-    assert gaussian._kernels_for(mean, zeros(8, 10, 9)) is None
+    assert het._kernels_for(mean, None) is kernels and het._kernels_for(mean, factors) is kernels
+    assert het._kernels_for(mean.double(), None) is None
+    assert het._kernels_for(mean, zeros(8, 10, 9)) is None
 
 
 def zeros(*shape: int) -> Tensor:

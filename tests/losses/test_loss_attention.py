@@ -20,7 +20,7 @@ from torch import Tensor
 
 from noiseproof.core.output import Output
 from noiseproof.heads import get_head
-from noiseproof.losses import engine, get_loss
+from noiseproof.losses import fast, get_loss
 from noiseproof.models.base import INITS
 
 mp.dps = 60
@@ -388,7 +388,8 @@ def test_rows_do_not_see_each_other(name: str, hp: dict[str, float], monkeypatch
         mapped = torch.func.vmap(torch.func.grad(lambda z, a, m, t: loss(Output(z, attention=a, memory=m), t)))
         torch.testing.assert_close(mapped(LOGITS, HINT, MEMORY, target), gradients)
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "BLOCK", 4 * K)
+            patch.setattr(fast, "LARGE", 4 * K)
+            patch.setattr(fast, "BLOCK", 2 * K)
             torch.testing.assert_close(with_gradient(loss, LOGITS, target), (values, gradients))
 
 

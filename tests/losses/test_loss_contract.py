@@ -20,7 +20,7 @@ from reference import reference
 from torch import Tensor
 
 from noiseproof.core.output import Output
-from noiseproof.losses import LOSSES, Loss, engine, get_loss
+from noiseproof.losses import LOSSES, Loss, fast, get_loss
 from noiseproof.losses.remargin import Remargin
 
 B, K = 6, 5
@@ -451,7 +451,8 @@ def test_large_batches_by_blocks_are_the_same(case: Case, monkeypatch: pytest.Mo
     for target in case.targets():
         want = with_gradient(loss, LOGITS, target)
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "BLOCK", 4 * K)
+            patch.setattr(fast, "LARGE", 4 * K)
+            patch.setattr(fast, "BLOCK", 2 * K)
             same(with_gradient(loss, LOGITS, target), want)
             if not case.holds(ONCE_DIFFERENTIABLE):
                 z = LOGITS[:4].clone().requires_grad_()
@@ -464,7 +465,8 @@ def test_gradient_reaches_a_real_valued_target(case: Case, block: int, monkeypat
     """dL/dt_k = L(z, k), as in torch: targets may be learned too."""
     if not case.real_valued or case.batchwise or case.holds(NOT_LINEAR):
         pytest.skip("class indices only, or not linear in its target")
-    monkeypatch.setattr(engine, "BLOCK", block)
+    monkeypatch.setattr(fast, "LARGE", block)
+    monkeypatch.setattr(fast, "BLOCK", block // 2)
     loss = case.make(reduction="none")
     z, t = LOGITS.clone().requires_grad_(), REAL.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(z, t).sum(), t)

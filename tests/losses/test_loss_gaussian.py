@@ -25,8 +25,9 @@ from torch import Tensor
 from noiseproof.core.output import Output
 from noiseproof.heads import HEADS, get_head
 from noiseproof.losses import LogisticNormal, get_loss
-from noiseproof.losses import gaussian as module
-from noiseproof.losses.gaussian import LN, Het, draw_noise
+from noiseproof.losses import het as module
+from noiseproof.losses.gaussian import LN
+from noiseproof.losses.het import Het, draw_noise
 from noiseproof.losses.logistic_normal import inverse_softmax_centred, softmax_centred
 
 DTYPES = list(TOLERANCE)
@@ -995,7 +996,7 @@ def test_het_draws_once_a_step_from_a_generator(covariance: str, monkeypatch: py
     loss = Het(samples=40, covariance=covariance, tau=0.5)  # type: ignore[arg-type]
     parts = {name: value.requires_grad_() for name, value in parts_of(loss).items()}
     out = Output(**parts)
-    monkeypatch.setattr("noiseproof.losses.gaussian.CHUNK", 7 * out.logits.numel())  # several, drawn again else
+    monkeypatch.setattr("noiseproof.losses.het.CHUNK", 7 * out.logits.numel())  # several, drawn again else
 
     def step(source: torch.Generator | None, seed: int) -> list[torch.Tensor]:
         loss.set_step(seed, source)
@@ -1030,7 +1031,8 @@ def test_het_averages_once_a_step_for_the_loss_and_for_who_watches(monkeypatch: 
         assert spy.call_count == 1 and torch.equal(F.nll_loss(log_p, LABELS), value)
         assert not torch.equal(loss.scores(out._replace(scale=2 * out.scale)), log_p)  # another output
     assert torch.equal(loss.scores(out), log_p) and loss.scores(out).requires_grad  # a gradient is not kept
-    assert copy.deepcopy(loss)._last is None and pickle.loads(pickle.dumps(loss))._last is None
+    copies = (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)))
+    assert all(made._last._result is None for made in copies)
     with torch.no_grad():
         out.logits.mul_(2)  # the same tensor, changed
         assert not torch.equal(loss.scores(out), log_p)

@@ -17,7 +17,7 @@ from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses import LOSSES, get_loss
 from noiseproof.losses.calibrate import expected_margin
-from noiseproof.losses.gaussian import Het
+from noiseproof.losses.het import Het
 
 ELSEWHERE = {
     "LN paper, Eq. 6": ("test_loss_gaussian.py", "test_eq_6_the_gradient_is_the_residual_over_the_covariance"),

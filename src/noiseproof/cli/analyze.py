@@ -136,7 +136,7 @@ def analyze_fit(
     from noiseproof.analysis.before.untrained import probe as run_probe
     from noiseproof.core.margin import margin
     from noiseproof.losses import get_loss
-    from noiseproof.losses.base import terms_of
+    from noiseproof.losses.sums import terms_of
 
     if sigma is not None and data is not None and all(term.kind == "margin" for _, term in terms_of(get_loss(loss))):
         raise ValueError(

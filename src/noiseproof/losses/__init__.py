@@ -1,7 +1,7 @@
 """Every robust loss of the five papers, and their hyperparameters from the number of classes."""
 
-from noiseproof.losses import attention, bitempered, correction, coupled, gaussian, margin, remargin
-from noiseproof.losses.base import LOSSES, Loss, MarginLoss, WeightedSum, describe, register
+from noiseproof.losses import attention, bitempered, correction, coupled, gaussian, het, margin, remargin
+from noiseproof.losses.base import LOSSES, Loss, MarginLoss, register
 from noiseproof.losses.calibrate import (
     Calibration,
     NoSolution,
@@ -14,10 +14,11 @@ from noiseproof.losses.calibrate import (
 from noiseproof.losses.correction import estimate_transition
 from noiseproof.losses.logistic_normal import LogisticNormal
 from noiseproof.losses.remargin import Remargin
-from noiseproof.losses.spec import as_loss, get_loss
+from noiseproof.losses.spec import as_loss, describe, get_loss
+from noiseproof.losses.sums import WeightedSum
 
 __all__ = [
     "LOSSES", "Calibration", "LogisticNormal", "Loss", "MarginLoss", "NoSolution", "Remargin", "WeightedSum", "as_loss",
     "attention", "average_error", "bitempered", "calibrate", "correction", "coupled", "describe", "estimate_transition",
-    "expected_margin", "gaussian", "get_loss", "logit_bias", "margin", "register", "remargin", "remargin_for",
+    "expected_margin", "gaussian", "get_loss", "het", "logit_bias", "margin", "register", "remargin", "remargin_for",
 ]  # fmt: skip

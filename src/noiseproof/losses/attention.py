@@ -12,8 +12,8 @@ from torch import Tensor
 from noiseproof.core.checks import check_number
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
+from noiseproof.core.tensors import readable
 from noiseproof.losses.base import Kind, Loss, countable, field_of, register
-from noiseproof.losses.engine import readable
 
 REVERSE_FLOOR = 1e-4  # the target that NAL's reverse term takes for a zero, as the released code does
 

@@ -1,10 +1,9 @@
-"""What every loss shares: targets, weights, reduction, sums, and the margin engine."""
+"""What every loss shares: targets, weights and reduction."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -16,14 +15,15 @@ from noiseproof.core.checks import (
     check_flag,
     check_labels,
     check_logits_and_target,
-    check_number,
     check_tensor,
 )
 from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
-from noiseproof.losses.engine import by_blocks, label_nll, mean, pays_in_blocks, pointwise, readable, wide
+from noiseproof.core.tensors import readable, wide
+from noiseproof.losses.engine import pointwise
+from noiseproof.losses.fast import by_blocks, label_nll, mean, pays_in_blocks, set_weight
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
@@ -188,11 +188,23 @@ class Loss(nn.Module):
         if isinstance(out, Tensor):
             out = Output(out)
         if out.logits.dim() == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
-            one = Output._make(field if field is None else field[None] for field in out)
-            loss: Tensor = self(one, target[None], sample_weight)
+            batch = Output._make(field if field is None else field[None] for field in out)
+            loss: Tensor = self(batch, target[None], sample_weight)
             return loss[0] if self.reduction == "none" else loss
-        check_logits_and_target(out.logits, target, self.implied)
-        num_classes = out.logits.shape[1] + self.implied
+        self._check(out.logits, target)
+        all_count = target.dim() == 2 or self._are_counted(target, out.logits.shape[1] + self.implied)
+        try:
+            losses = self._in_blocks(out, target) if self._wants_blocks(out, target) else self.per_sample(out, target)
+        except (IndexError, RuntimeError):
+            if target.dim() == 1 and readable(target):
+                check_labels(target, out.logits.shape[1] + self.implied, self.ignore_index)
+            raise
+        return self._reduce(losses, target, sample_weight, all_count)
+
+    def _check(self, logits: Tensor, target: Tensor) -> None:
+        """Refuse shapes that do not match; reads no values."""
+        check_logits_and_target(logits, target, self.implied)
+        num_classes = logits.shape[1] + self.implied
         if self.weight is not None and self.weight.shape[0] != num_classes:
             raise ValueError(f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}.")
         if self.class_indices_only and target.dim() == 2:
@@ -200,28 +212,15 @@ class Loss(nn.Module):
                 f"Expected class indices (B,) as the target of `{self}`, got shape {tuple(target.shape)}: a shift "
                 "needs one labelled logit. Use the loss without remargin for real-valued targets."
             )
-        # Reading the labels is free on a CPU, elsewhere it would wait for the device.
-        lowest = int(target.min()) if target.dim() == 1 and target.numel() and readable(target) else None
-        if lowest is not None and lowest < 0:
-            check_labels(target, num_classes, self.ignore_index)
-        all_count = target.dim() == 2 or (self.ignore_index < 0 and lowest is not None and lowest >= 0)
-        try:
-            if all_count and sample_weight is None and self._is_plain_mean and target.dim() == 1:
-                return self._mean(out.logits, target)
-            losses = self._in_blocks(out, target) if self._wants_blocks(out, target) else self.per_sample(out, target)
-        except (IndexError, RuntimeError):
-            if lowest is not None:
-                check_labels(target, num_classes, self.ignore_index)
-            raise
-        return self._reduce(losses, target, sample_weight, all_count)
 
-    @property
-    def _is_plain_mean(self) -> bool:
-        """Whether ``_mean`` computes value, slope and mean as one node of the graph, which matters at (128, 10)."""
-        return False
-
-    def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
-        raise NotImplementedError
+    def _are_counted(self, labels: Tensor, num_classes: int) -> bool:
+        """Whether no label is known to be ignored; refuses other negative ones where reading them costs nothing."""
+        if not labels.numel() or not readable(labels):
+            return False
+        lowest = int(labels.min())
+        if lowest < 0:
+            check_labels(labels, num_classes, self.ignore_index)
+        return self.ignore_index < 0 <= lowest
 
     def _wants_blocks(self, out: Output, target: Tensor) -> bool:
         beyond_cross_entropy = self.exact or self.kind != "margin"
@@ -299,12 +298,16 @@ class Loss(nn.Module):
     def extra_repr(self) -> str:
         return str(self)
 
-    def __add__(self, other: Loss) -> WeightedSum:
+    def __add__(self, other: Loss) -> Loss:
+        from noiseproof.losses.sums import WeightedSum, shared_options  # which needs this module
+
         if not isinstance(other, Loss):
             return NotImplemented
         return WeightedSum([(1.0, self), (1.0, other)], **shared_options([self, other]))
 
-    def __mul__(self, scale: float) -> WeightedSum:
+    def __mul__(self, scale: float) -> Loss:
+        from noiseproof.losses.sums import WeightedSum, shared_options
+
         return WeightedSum([(scale, self)], **shared_options([self]))
 
     __rmul__ = __mul__
@@ -329,111 +332,18 @@ class MarginLoss(Loss):
     def evaluate(self, y: LabelProb) -> Tensor:
         return _of_each_row(self, pointwise(y.nll, self) if self._closed else self.value(y), y)
 
-    @property
-    def _is_plain_mean(self) -> bool:
-        return self._closed and self.reduction == "mean" and self.weight is None and not self.exact
-
-    def _mean(self, logits: Tensor, target: Tensor) -> Tensor:
-        return pointwise(F.cross_entropy(logits, target, reduction="none"), self, mean=True)
-
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         y = LabelProb.from_margin(margin)
         weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
         return weight / self.max_weight if unit else weight
 
 
-class WeightedSum(Loss):
-    """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share them."""
-
-    formula: ClassVar[str] = "Σ_i c_i·L_i"
-
-    def __init__(self, terms: Sequence[tuple[float, Loss]], **options: Any) -> None:
-        flat: list[tuple[float, Loss]] = []
-        for scale, loss in terms:
-            if not isinstance(loss, Loss):
-                raise TypeError(f"Expected a loss to add, got {type(loss).__name__}.")
-            scale = check_number("scale", scale, "(-inf, inf)")
-            flat += [(scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)]
-        super().__init__(**options)
-        self.exact = self.exact or any(loss.exact for _, loss in flat)
-        self.scales = [scale for scale, _ in flat]
-        self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
-        kinds = {loss.kind for loss in self.losses}
-        self.vanishes = all(loss.vanishes for _, loss in flat)
-        self._take_after(*(loss for _, loss in flat))
-        self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
-        self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
-
-    @property
-    def terms(self) -> list[tuple[float, Loss]]:
-        """The weighted losses."""
-        return list(zip(self.scales, self.losses, strict=True))  # type: ignore[arg-type]
-
-    def evaluate(self, y: LabelProb) -> Tensor:
-        return _weighted(self.scales, [loss.evaluate(y) for loss in self.losses])  # type: ignore[operator]
-
-    def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        weight = self.weight if self.weighs_classes else None
-        if self.kind != "other" and weight is None:
-            return super().per_sample(out, target)
-        values = [loss.per_sample(out, target) for _, loss in self.terms]
-        if weight is not None and target.dim() == 1:  # of the terms that leave it to ``_reduce``
-            own = weight[countable(target, self.ignore_index)]
-            values = [v if loss.weighs_classes else v * own for v, (_, loss) in zip(values, self.terms, strict=True)]
-        return _weighted(self.scales, values)
-
-    def expected(self, out: Output, shares: Tensor) -> Tensor:
-        if self.linear and not self.class_indices_only:
-            return super().expected(out, shares)
-        return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
-
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        weight = _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
-        return weight / self.max_weight if unit else weight
-
-    def _prefixes(self) -> list[str]:
-        """A name for each term: that of its loss, ``agce#2`` for the second of the same."""
-        names = [loss.name or type(loss).__name__ for _, loss in self.terms]
-        nth = [names[: i + 1].count(name) for i, name in enumerate(names)]
-        return [name if n == 1 else f"{name}#{n}" for name, n in zip(names, nth, strict=True)]
-
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """``agce.q`` for a term's parameter, ``agce.factor`` for what it is multiplied by."""
-        found: dict[str, Any] = {}
-        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            found[f"{prefix}.factor"] = scale
-            found |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
-        return found
-
-    def with_hyperparameters(self, **changes: Any) -> WeightedSum:
-        if unknown := set(changes) - set(self.hyperparameters):
-            raise TypeError(f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not {sorted(unknown)}.")
-        terms = []
-        for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            own = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
-            scale = own.pop("factor", scale)
-            terms.append((scale, loss.with_hyperparameters(**own) if own else loss))
-        return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
-
-    def __str__(self) -> str:
-        factors = [repr(scale).removesuffix(".0") for scale in self.scales]
-        return " + ".join(
-            f"{c}*{loss}" if c != "1" else str(loss) for c, (_, loss) in zip(factors, self.terms, strict=True)
-        )
-
-
-def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
-    """The weighted terms of a sum, or the loss itself."""
-    return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
-
-
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
     """``loss`` as a part of another, which decides what is ignored and how classes weigh; a copy where they differ."""
-    if loss.ignore_index == ignore_index and _same(loss.weight, weight):
+    if loss.ignore_index == ignore_index and is_same(loss.weight, weight):
         return loss
     for name, plain in (
-        ("weight", loss.weight is None or _same(loss.weight, weight)),
+        ("weight", loss.weight is None or is_same(loss.weight, weight)),
         ("ignore_index", loss.ignore_index in (IGNORED, ignore_index)),
     ):
         if not plain:
@@ -454,16 +364,6 @@ def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> T
         got = "none" if field is None else f"shape {tuple(field.shape)}"
         raise ValueError(f"Expected an output with `{name}` of shape {expected}, got {got}. {remedy}")
     return field
-
-
-def set_weight(loss: Loss, weight: Tensor | None) -> None:
-    """A buffer where there is a weight; else a plain None, since a module finds its buffers slowly."""
-    loss.__dict__.pop("weight", None)
-    if weight is None:
-        loss._buffers.pop("weight", None)
-        loss.weight = None
-    else:
-        loss.register_buffer("weight", weight)
 
 
 def value_dtype(logits: Tensor) -> torch.dtype:
@@ -487,13 +387,6 @@ def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
     return value
 
 
-def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:
-    total = values[0] * scales[0] if scales[0] != 1 else values[0]
-    for scale, value in zip(scales[1:], values[1:], strict=True):
-        total = torch.add(total, value, alpha=scale)
-    return total
-
-
 def _weight_by_autograd(loss: Loss, margin: Tensor) -> Tensor:
     with torch.enable_grad():
         at = margin.detach().requires_grad_()
@@ -501,33 +394,7 @@ def _weight_by_autograd(loss: Loss, margin: Tensor) -> Tensor:
     return -slope
 
 
-def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
-    """The options of a sum, on which its terms have to agree."""
-    first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
-    for other in losses[1:]:
-        for name, value in first.items():
-            if not _same(value, getattr(other, name)):
-                raise ValueError(
-                    f"Cannot add losses whose `{name}` differ: {value!r} and {getattr(other, name)!r}. "
-                    'Give it to get_loss("a + b", …) once instead.'
-                )
-    return first
-
-
-def _same(a: object, b: object) -> bool:
+def is_same(a: object, b: object) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
     return bool(a == b)
-
-
-def describe(name: str) -> Mapping[str, Any]:
-    """Formula, parameters and source of a registered loss, for listings."""
-    factory = LOSSES[name]
-    parameters = {k: v for k, v in LOSSES.parameters(name).items() if k not in OPTIONS}
-    return {
-        "name": name,
-        "formula": getattr(factory, "formula", ""),
-        "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in parameters.items()},
-        "source": getattr(factory, "source", ""),
-        "summary": (inspect.getdoc(factory) or "").split("\n")[0],
-    }

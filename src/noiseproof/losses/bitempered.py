@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
+from noiseproof.core.tensors import readable, wide
 from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
-from noiseproof.losses.engine import readable, wide
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.losses.averages import combined, log_sum, mean_error, normal
-from noiseproof.losses.base import Loss, register, terms_of
+from noiseproof.losses.base import Loss, register
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.spec import as_loss
+from noiseproof.losses.sums import terms_of
 
 By = Literal["shift", "scale"]
 Z = TypeVar("Z", float, Tensor)

@@ -12,8 +12,9 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_flag, check_number, check_tensor
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
+from noiseproof.core.tensors import readable, wide
 from noiseproof.losses.base import Kind, Loss, countable, register, value_dtype
-from noiseproof.losses.engine import pointwise, readable, seed_of, wide
+from noiseproof.losses.engine import derive_seed, pointwise
 from noiseproof.losses.margin import Focal
 from noiseproof.losses.spec import inner_loss
 
@@ -314,7 +315,7 @@ class Peer(Loss):
         if self.training and self._step is None:
             return given
         step = self._step if self.training else None
-        return torch.Generator(given.device).manual_seed(seed_of(given.initial_seed(), step))
+        return torch.Generator(given.device).manual_seed(derive_seed(given.initial_seed(), step))
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         logits, hard = out.logits, target.dim() == 1

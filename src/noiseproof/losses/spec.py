@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from noiseproof.core.grammar import parse_call, parse_sum
-from noiseproof.losses.base import LOSSES, Loss, WeightedSum, adopt, shared_options
+from noiseproof.losses.base import LOSSES, OPTIONS, Loss, adopt
+from noiseproof.losses.sums import WeightedSum, shared_options
 from noiseproof.papers import loss_preset, loss_presets, pop_qualifiers
 
 
@@ -66,3 +69,16 @@ def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
         return None
     merged = {**values, **params}
     return get_loss(loss_preset(name, paper, pop_qualifiers(merged)), **merged)
+
+
+def describe(name: str) -> Mapping[str, Any]:
+    """Formula, parameters and source of a registered loss, for listings."""
+    factory = LOSSES[name]
+    parameters = {k: v for k, v in LOSSES.parameters(name).items() if k not in OPTIONS}
+    return {
+        "name": name,
+        "formula": getattr(factory, "formula", ""),
+        "parameters": {k: None if v is inspect.Parameter.empty else v for k, v in parameters.items()},
+        "source": getattr(factory, "source", ""),
+        "summary": (inspect.getdoc(factory) or "").split("\n")[0],
+    }

@@ -25,8 +25,8 @@ from noiseproof.analysis.runs import NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.output import Output
 from noiseproof.core.progress import Progress
+from noiseproof.core.tensors import wide
 from noiseproof.data.base import derive_generator, shuffled
-from noiseproof.losses.engine import wide
 from noiseproof.strategies.sweeps import evaluating
 
 Direction = dict[str, Tensor]  # by parameter

@@ -28,9 +28,9 @@ from torch import Tensor
 from noiseproof.analysis.before.robustness import check_of_logits
 from noiseproof.core.checks import check_count
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
-from noiseproof.losses.base import WeightedSum, terms_of
 from noiseproof.losses.calibrate import average_error, expected_margin, logit_bias
 from noiseproof.losses.spec import as_loss
+from noiseproof.losses.sums import WeightedSum, terms_of
 
 Answer = Literal["learns", "partly", "underfits"]
 

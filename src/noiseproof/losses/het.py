@@ -1,0 +1,259 @@
+"""Het: cross entropy of a softmax averaged over Gaussian noise on the logits (LN paper, section 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from noiseproof.core.checks import check_count, check_flag, check_number, check_word
+from noiseproof.core.gpu import has_kernels
+from noiseproof.core.lazy import provided
+from noiseproof.core.output import Output
+from noiseproof.core.tensors import wide
+from noiseproof.losses.base import Kind, Loss, register
+from noiseproof.losses.engine import derive_seed
+from noiseproof.losses.fast import LastResult
+from noiseproof.losses.gaussian import field
+
+CHUNK = 2**21  # noisy logits in memory at once
+MOST_CLASSES, MOST_FACTORS = 2048, 8  # of a kernel, which holds a row, and its gradient by each factor
+
+Chunk = tuple[Tensor, Tensor | None]  # noise of each logit (s, B, K) and of each factor (s, B, R); B = 1 where shared
+
+
+def draw_noise(
+    like: Tensor,
+    rank: int,
+    *,
+    samples: int,
+    shared: bool,
+    source: int | torch.Generator,
+    classes_first: bool = False,
+) -> Iterator[Chunk]:
+    """Standard normal noise for logits ``like`` (B, K), in chunks whose size does not grow with ``samples``.
+
+    From a seed as ``source`` it is the same every time. ``classes_first`` is how it lies in memory: as kernels read it.
+    """
+    generator = torch.Generator(like.device).manual_seed(source) if isinstance(source, int) else source
+    rows, at_once = 1 if shared else len(like), _at_once(like)
+    for start in range(0, samples, at_once):
+        s = min(at_once, samples - start)
+        shapes = [(width, s, rows) if classes_first else (s, rows, width) for width in (like.shape[1], rank)]
+        each, across = (
+            torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes
+        )
+        if classes_first:
+            each, across = each.permute(1, 2, 0), across.permute(1, 2, 0)
+        yield each, across if rank else None
+
+
+def _at_once(like: Tensor) -> int:
+    """How many samples of noisy logits (B, K) are in memory together."""
+    # Eight times as many on a GPU, which would wait for the host between smaller ones.
+    return max(1, min(CHUNK, CHUNK * (8 if like.is_cuda else 1) // max(1, like.numel())))
+
+
+def _noise_of_any_row(like: Tensor, rank: int, **how: Any) -> Iterator[Chunk]:
+    """The noise of a single row for all rows of ``like`` (B, K), however many there are."""
+    for each, across in draw_noise(like[:1], rank, shared=True, **how):  # what is drawn must not depend on B
+        for start in range(0, len(each), _at_once(like)):
+            part = slice(start, start + _at_once(like))
+            yield each[part], None if across is None else across[part]
+
+
+def _noisy_log_softmax(mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, chunk: Chunk) -> Tensor:
+    """log softmax(u/τ) with u = μ + Vε_R + d·ε_K, (s, B, K)."""
+    each, across = chunk
+    logits = torch.addcmul(mean, each, scale)
+    if factors is not None and across is not None:
+        logits += torch.einsum("sbr,bkr->sbk", across, factors)
+    return F.log_softmax(logits.div_(tau), -1)
+
+
+def _kernels_for(mean: Tensor, factors: Tensor | None) -> Any:
+    """The kernels that average faster, or None where there are none for such logits."""
+    small = mean.shape[1] <= MOST_CLASSES and (factors is None or factors.shape[2] <= MOST_FACTORS)
+    if not (small and mean.dtype is torch.float32 and has_kernels(mean)):
+        return None
+    return provided("loss_kernels")
+
+
+class _MeanSoftmax(torch.autograd.Function):
+    """log of the mean softmax over all noise, (B, K); what is more than one chunk is drawn again on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mean: Tensor,
+        scale: Tensor,
+        factors: Tensor | None,
+        tau: float,
+        noise: Callable[[], Iterable[Chunk]],
+    ) -> Tensor:
+        # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
+        total: Tensor | None = None
+        samples, ctx.kept = 0, []
+        kernels = _kernels_for(mean, factors)
+        for chunk in noise():
+            if kernels is not None:
+                part = kernels.log_sum_softmax(mean, scale, factors, tau, *chunk)
+            else:
+                log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
+                ctx.kept = [(chunk, log_p)] if samples == 0 and any(ctx.needs_input_grad) else []
+                top = log_p.amax(0)
+                away = top.clamp(min=torch.finfo(top.dtype).min)  # of a class whose logit is −∞
+                part = top + (log_p - away).exp_().sum(0).double().log_()
+            total = part if total is None else torch.logaddexp(total, part)
+            samples += len(chunk[0])
+        assert total is not None
+        total -= math.log(samples)
+        ctx.save_for_backward(mean, scale, factors, total)
+        ctx.tau, ctx.noise, ctx.samples, ctx.kernels = tau, noise, samples, kernels
+        return total.to(mean.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mean, scale, factors, total = ctx.saved_tensors
+        total = total.clamp(min=torch.finfo(grad.dtype).min)  # of a class whose logit is −∞
+        rounded = total.to(grad.dtype)
+        grad = grad * (rounded - total).exp_().to(grad.dtype) / (ctx.tau * ctx.samples)
+        if ctx.kernels is not None:
+            weights = (mean, scale, factors, ctx.tau)
+            of_all = sum(ctx.kernels.mean_softmax_gradients(*weights, *chunk, rounded, grad) for chunk in ctx.noise())
+            of_mean, of_scale, *columns = of_all
+            of_factors = torch.stack(columns, 2) if columns else None
+            return of_mean, of_scale.sum_to_size(scale.shape), of_factors, None, None
+        of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
+        of_factors = None if factors is None else torch.zeros_like(factors)
+        again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
+        for (each, across), log_p in ctx.kept or again:
+            # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14, for the label.
+            pull = (log_p - rounded).exp_().mul_(grad)
+            slope = pull.sub_(log_p.exp().mul_(pull.sum(-1, keepdim=True)))
+            of_mean += slope.sum(0)
+            if of_factors is not None:
+                of_factors += torch.einsum("sbk,sbr->bkr", slope, across)
+            of_scale += slope.mul_(each).sum(0).sum_to_size(scale.shape)
+        return of_mean, of_scale, of_factors, None, None
+
+
+@register("het")
+class Het(Loss):
+    """Heteroscedastic classifier: cross entropy of a softmax averaged over Gaussian noise on the logits.
+
+    L = −log mean_s softmax(u_s/τ)_y with u_s = μ + d·ε_s (LN paper, Eq. 13: Het, and Het-τ where τ ≠ 1), or
+    u_s = μ + Vε_s + d·ε′_s with R factors V (Het-τ-Σ_full). μ are the logits, d is ``Output.scale`` and V
+    ``Output.factors``. Only some millions of noisy logits are in memory at once, however many ``samples``. Once
+    differentiable; ``torch.compile`` breaks its graph here, and ``torch.func`` cannot derive it.
+
+    The noise depends on ``seed`` and on what ``set_step`` was last given, and is the same at every call until
+    ``set_step`` is called again: the training loop does so before every step, your own loop has to. In evaluation mode
+    it depends on ``seed`` alone and is the same for all rows, so that a row's prediction depends on nothing but the
+    row. With a generator, as the loop gives on one GPU, a CUDA graph can hold the step: then all of a step's noise is
+    drawn from it at once, and stays in memory until the next.
+
+    Args:
+        tau: the temperature τ.
+        samples: how many samples to average, in training and in prediction.
+        covariance: ``diagonal``, or ``full`` for factors too.
+        shared: give all rows of a batch the same noise in training, too, as the WRN of uncertainty-baselines does.
+        seed: of the noise.
+
+    >>> out = Output(torch.tensor([[2.0, 0.0]]), scale=torch.tensor([[1.0, 1.0]]))
+    >>> Het(samples=10000)(out, torch.tensor([0]))  # 0.1269 without noise
+    tensor(0.2026)
+    """
+
+    needs = frozenset({"logits", "scale"})
+    formula: ClassVar[str] = "−log mean_s softmax((μ + d·ε_s)/τ)_y"
+    source: ClassVar[str] = "LN paper, Eqs. 13-14; Kendall & Gal 2017; Collier et al. 2020, 2021"
+    kind: Kind = "other"
+    independent_rows = False  # in training a row's noise depends on its place in the batch
+
+    def __init__(
+        self,
+        tau: float = 1.0,
+        samples: int = 1000,
+        covariance: Literal["diagonal", "full"] = "diagonal",
+        shared: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.tau = check_number("tau", tau, "(0, inf)", 0)
+        self.samples = check_count("samples", samples, 1, "The softmax is averaged over them.")
+        self.covariance = check_word("covariance", covariance, ("diagonal", "full"))
+        self.shared = check_flag("shared", shared)
+        self.seed = check_count("seed", seed, 0)
+        self.needs = frozenset({"logits", "scale"} | ({"factors"} if covariance == "full" else set()))
+        self.step = 0
+        self._generator: torch.Generator | None = None
+        self._drawn: list[Chunk] = []  # from the generator, for this step
+        self._last = LastResult()
+
+    def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
+        self.step, self._generator, self._drawn, self._last = seed, generator, [], LastResult()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_generator": None, "_drawn": [], "_last": LastResult()}  # these are of one step
+
+    def scores(self, out: Output) -> Tensor:
+        """log of the averaged softmax, (B, K)."""
+        # Not as a decorator, which would load the compiler with this module.
+        average = torch.compiler.disable(self._average) if torch.compiler.is_compiling() else self._average  # type: ignore[no-untyped-call]
+        log_p: Tensor = average(out)
+        return log_p
+
+    def _average(self, out: Output) -> Tensor:
+        tensors = [part for part in out if part is not None]
+        # Whoever watches a step asks for the scores of its loss again.
+        last = self._last.get(tensors) if self.training and not torch.is_grad_enabled() else None
+        if last is not None:
+            return last
+        dtype = wide(out.logits.dtype)
+        mean = (out.logits - out.logits.detach().amax(1, keepdim=True)).to(dtype)  # else large logits swallow noise
+        scale, factors = self._spread(out)
+        factors = None if factors is None else factors.to(dtype)
+        noise = self._noise(mean.detach(), factors)
+        average: Tensor = _MeanSoftmax.apply(mean, scale.to(dtype), factors, self.tau, noise)  # type: ignore[no-untyped-call]
+        average = average.to(out.logits.dtype)
+        if self.training and self._generator is not None and average.requires_grad:
+            self._last.put(tensors, average.detach())
+        return average
+
+    def _spread(self, out: Output) -> tuple[Tensor, Tensor | None]:
+        """The scale (B, K) or (B, 1), and the factors (B, K, R) of a full covariance."""
+        rows, K = out.logits.shape
+        scale = field(out, "scale", (rows, K), (rows, 1))
+        if self.covariance != "full":
+            return scale, None
+        rank = out.factors.shape[2] if out.factors is not None and out.factors.dim() == 3 else 1
+        return scale, field(out, "factors", (rows, K, rank))
+
+    def _noise(self, mean: Tensor, factors: Tensor | None) -> Callable[[], Iterable[Chunk]]:
+        """What draws the noise of this call, the same each time; a step's generator draws it once and keeps it."""
+        rank = 0 if factors is None else factors.shape[2]
+        classes_first = _kernels_for(mean, factors) is not None
+        draw = partial(draw_noise, shared=self.shared) if self.training else _noise_of_any_row
+        draw = partial(draw, mean, rank, samples=self.samples, classes_first=classes_first)
+        if not self.training or self._generator is None:
+            return partial(draw, source=derive_seed(self.seed, self.step if self.training else None))
+        each, across = self._drawn[0] if self._drawn else (None, None)
+        width = 0 if across is None else across.shape[2]
+        if each is None or (*each.shape[1:], width) != (1 if self.shared else len(mean), mean.shape[1], rank):
+            self._drawn = list(draw(source=self._generator))
+        return partial(iter, self._drawn)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        log_p = self.scores(out)
+        if target.dim() == 1:
+            return F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
+        return self._over_classes(-log_p, target)
