@@ -33,7 +33,7 @@ from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
 from noiseproof.models.timm import without_weights
 from noiseproof.strategies.base import check_scores
-from noiseproof.strategies.weighting import SampleWeights
+from noiseproof.strategies.row_tables import SampleWeights
 from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
 from noiseproof.train.auto import choose_method, estimate_noise
 from noiseproof.train.checkpoint import to_json, write_tensors, write_text

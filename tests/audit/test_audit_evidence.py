@@ -16,7 +16,8 @@ from noiseproof.audit.evidence.network import soft_labels
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.data import NoisyData
 from noiseproof.strategies import predict_log_probs
-from noiseproof.strategies.averages import FixedTargets, HeldOutAverages, TrainingAverages
+from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages
+from noiseproof.strategies.row_tables import FixedTargets
 from noiseproof.train.loop import train
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.settings import Settings

@@ -55,9 +55,9 @@ def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> H
             out = head.eval()(torch.zeros(1, num_features))
     is_output = isinstance(out, Output)
     if not is_output or out.logits.shape != (1, num_outputs):
-        got = f"logits of shape {tuple(out.logits.shape)}" if is_output else type(out).__name__
+        actual = f"logits of shape {tuple(out.logits.shape)}" if is_output else type(out).__name__
         raise TypeError(
             f"Expected the head {name!r} to return Output(logits) of a row with logits of shape (1, {num_outputs}), "
-            f"since its `num_outputs` are {num_outputs}, got {got}."
+            f"since its `num_outputs` are {num_outputs}, got {actual}."
         )
     return head.train()

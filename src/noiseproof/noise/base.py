@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_labels, check_number, check_word
 from noiseproof.core.grammar import format_call
@@ -115,7 +115,7 @@ class NoiseModel(ABC):
 
     @abstractmethod
     def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> Tensor | NoisyLabels:
         """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU; ``NoisyLabels`` if rows change as well."""
 
@@ -202,7 +202,7 @@ def as_generator(generator: torch.Generator | int) -> torch.Generator:
     return generator
 
 
-def uniform(generator: torch.Generator | None, *shape: int) -> Tensor:
+def uniform(generator: Generator | None, *shape: int) -> Tensor:
     """Float64 in [0, 1), multiples of 2⁻⁵³: the only source of randomness, in the order of the calls."""
     if generator is None:
         raise TypeError("Expected a torch.Generator or an integer seed, got None. Use corrupt(labels, generator=0).")
@@ -215,7 +215,7 @@ def check_rate(rate: float, count: str = "draws") -> None:
     check_word("count", count, get_args(Count))
 
 
-def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: torch.Generator | None) -> Tensor:
+def select(labels: Tensor, num_classes: int, rate: float, count: Count, generator: Generator | None) -> Tensor:
     """The rows to corrupt, (N,) bool, from one uniform number u per row; a higher rate selects a superset.
 
     ``"draws"``: each row with probability r, u < r. The others select the rows with the smallest u: ``"total"`` ⌊rN⌋ of

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_transition
 from noiseproof.noise.base import NOISES, Count, NoiseModel, check_rate, register, rows_by_class, select, uniform
@@ -64,9 +64,7 @@ class Clean(NoiseModel):
     def transition(self, num_classes: int) -> Tensor:
         return torch.eye(self._check_classes(num_classes), dtype=torch.float64)
 
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> Tensor:
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         return clean.clone()
 
 
@@ -82,12 +80,10 @@ class ClasswiseNoise(NoiseModel):
         check_rate(self.rate, self.count)
 
     @abstractmethod
-    def replace(self, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
+    def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
         """The new label of each row, if it is selected, (N,)."""
 
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> Tensor:
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         selected = select(clean, num_classes, self.rate, self.count, generator)
         return torch.where(selected, self.replace(clean, num_classes, generator), clean)
 
@@ -105,7 +101,7 @@ class Symmetric(ClasswiseNoise):
         T = torch.full((self._check_classes(num_classes),) * 2, self.rate / (num_classes - 1), dtype=torch.float64)
         return T.fill_diagonal_(1 - self.rate)
 
-    def replace(self, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
+    def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
         return (clean + 1 + _integers(generator, len(clean), num_classes - 1)) % num_classes
 
 
@@ -119,7 +115,7 @@ class SymmetricAll(ClasswiseNoise):
         T.diagonal().add_(1 - self.rate)
         return T
 
-    def replace(self, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
+    def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
         return _integers(generator, len(clean), num_classes)
 
 
@@ -136,7 +132,7 @@ class MappedNoise(ClasswiseNoise):
         T[torch.arange(num_classes), self.destination(num_classes)] += self.rate
         return T
 
-    def replace(self, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
+    def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
         return self.destination(num_classes)[clean]
 
 
@@ -283,9 +279,7 @@ class Matrix(NoiseModel):
         self._check_classes(num_classes)
         return self._matrix.clone()
 
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> Tensor:
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         u = uniform(generator, len(clean))
         running = self._matrix.cumsum(1)
         running /= running[:, -1:].clone()  # ends at one exactly, above every u
@@ -296,7 +290,7 @@ class Matrix(NoiseModel):
         return given
 
 
-def _integers(generator: torch.Generator | None, size: int, below: int) -> Tensor:
+def _integers(generator: Generator | None, size: int, below: int) -> Tensor:
     """Uniform integers in 0 … below − 1; u·below < below in float64 too, because u ≤ 1 − 2⁻⁵³."""
     return (uniform(generator, size) * below).long()
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_word
 from noiseproof.noise.base import NoiseModel, NoisyLabels, register
@@ -59,7 +59,7 @@ class LabelFile(NoiseModel):
             check_word("annotators", self.annotators, get_args(Annotators))
 
     def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> Tensor | NoisyLabels:
         labels = self._read(clean, num_classes)
         if self.annotators == "all":
@@ -138,7 +138,7 @@ class CIFARN(NoiseModel):
         check_word("which", self.which, self.keys)
 
     def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> Tensor | NoisyLabels:
         labels = LabelFile(self._path(), given=self.keys[self.which], clean="clean_label")
         return labels.draw(clean, num_classes, None, None)

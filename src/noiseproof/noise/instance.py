@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.probs import check_probabilities
@@ -36,9 +36,7 @@ class Chen(NoiseModel):
     def __post_init__(self) -> None:
         check_rate(self.rate)
 
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> Tensor:
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         probs = check_probabilities("features", features, num_classes)
         doubt, rival = probs.scatter(1, clean[:, None], -1).max(1)  # (N,)
         flipped = doubt.argsort(descending=True, stable=True)[: rounded_floor(self.rate * len(clean))]
@@ -123,9 +121,7 @@ class Xia(NoiseModel):
         check_number("scale", self.scale, "[0, inf)", 0)
         check_number("sd", self.sd, "[0, inf)", 0)
 
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
-    ) -> Tensor:
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
         assert features is not None
         flip = self._flip_rates(uniform(generator, len(clean)))
         scores = self._scores(features.detach().flatten(1), clean, num_classes, generator)
@@ -142,7 +138,7 @@ class Xia(NoiseModel):
         rates: Tensor = self.rate + self.sd * torch.special.ndtri(low + u * (high - low))
         return rates.clamp_(0, 1)
 
-    def _scores(self, x: Tensor, clean: Tensor, num_classes: int, generator: torch.Generator | None) -> Tensor:
+    def _scores(self, x: Tensor, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
         """scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in memory at a time."""
         scores = torch.empty(len(x), num_classes, dtype=torch.float64)
         for of_class in rows_by_class(clean, num_classes):

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_count
-from noiseproof.noise.base import (
-    Count,
-    NoiseModel,
-    NoisyLabels,
-    as_generator,
-    check_rate,
-    register,
-    select,
-    uniform,
-)
+from noiseproof.noise.base import Count, NoiseModel, NoisyLabels, as_generator, check_rate, register, select, uniform
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,7 +72,7 @@ class OpenSet(NoiseModel):
             check_count("pool", self.pool, 1)
 
     def draw(
-        self, clean: Tensor, num_classes: int, generator: torch.Generator | None, features: Tensor | None
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> OpenSetLabels:
         rows = select(clean, num_classes, self.rate, self.count, generator).nonzero().squeeze(1)
         seed = int(uniform(generator, 1) * 2**32)

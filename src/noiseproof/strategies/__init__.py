@@ -1,17 +1,8 @@
 """The parts of methods beside losses and heads: what happens to targets, weights and gradients during training."""
 
-from noiseproof.strategies import (
-    correction,
-    early_stopping,
-    gaussian_process,
-    memory,
-    mixing,
-    momentum,
-    perturb,
-    sampling,
-    selection,
-    transition,
-)
+import importlib
+import pkgutil
+
 from noiseproof.strategies.base import STRATEGIES, Batch, Step, Strategy, get_strategy, register
 from noiseproof.strategies.correction import corrected_targets
 from noiseproof.strategies.momentum import update_average
@@ -19,7 +10,9 @@ from noiseproof.strategies.run import Run, TrainedModel
 from noiseproof.strategies.sweeps import log_probs, per_row, predict_log_probs, sweep
 
 __all__ = [
-    "STRATEGIES", "Batch", "Run", "Step", "Strategy", "TrainedModel", "corrected_targets", "correction",
-    "early_stopping", "gaussian_process", "get_strategy", "log_probs", "memory", "mixing", "momentum", "per_row",
-    "perturb", "predict_log_probs", "register", "sampling", "selection", "sweep", "transition", "update_average",
+    "STRATEGIES", "Batch", "Run", "Step", "Strategy", "TrainedModel", "corrected_targets", "get_strategy", "log_probs",
+    "per_row", "predict_log_probs", "register", "sweep", "update_average",
 ]  # fmt: skip
+
+for _module in pkgutil.iter_modules(__path__):  # each one registers its strategies
+    importlib.import_module(f"{__name__}.{_module.name}")

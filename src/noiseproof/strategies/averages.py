@@ -101,21 +101,6 @@ class TrainingAverages(_Averages):
         return float(self.sums[:, 0].double().sum())
 
 
-class FixedTargets(Strategy):
-    """Train towards a ``table`` of distributions (N, K) in place of the given labels."""
-
-    capturable = True
-
-    def __init__(self, table: Tensor) -> None:
-        self.table = table
-
-    def setup(self, run: Run) -> None:
-        self.table = self.table.to(run.device, run.dtype)
-
-    def targets(self, batch: Batch, run: Run) -> Batch:
-        return batch.with_target(self.table[batch.rows])
-
-
 def _doubt(out: Output) -> Tensor:
     """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean scale; 1 − τ."""
     if out.attention is not None:

@@ -116,16 +116,11 @@ class Run:
             group["initial_lr"] = group["lr"]
             if self.random.step_generator is not None:  # as a tensor, which a CUDA graph reads anew
                 group["lr"] = torch.tensor(group["lr"], device=self.device)
+        optimizer = self.fabric.setup_optimizers(optimizer)  # type: ignore[assignment]
         trained = wrapped if self.is_sharded else plain  # sharded weights only the wrapper can run
-        self.models.append(
-            TrainedModel(
-                plain=plain,
-                wrapped=torch.compile(wrapped, dynamic=False) if self.compiled else wrapped,  # type: ignore[arg-type]
-                trained=trained,
-                evaluated=trained,
-                optimizer=self.fabric.setup_optimizers(optimizer),  # type: ignore[arg-type]
-            )
-        )
+        if self.compiled:
+            wrapped = torch.compile(wrapped, dynamic=False)  # type: ignore[assignment]
+        self.models.append(TrainedModel(plain, wrapped, trained, trained, optimizer))
 
     def set_learning_rate(self, factor: float) -> None:
         """Set all learning rates to ``factor`` times their first value."""

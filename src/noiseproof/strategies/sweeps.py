@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,16 +81,10 @@ def sweep(
 
 
 def per_row(
-    run: Run,
-    compute: Callable[[Tensor, list[Output]], Tensor],
-    x: Inputs | None = None,
-    models: Sequence[nn.Module] | None = None,
-    *,
-    augment: str | None = None,
+    run: Run, compute: Callable[[Tensor, list[Output]], Tensor], x: Inputs | None = None, **options: Any
 ) -> Tensor:
-    """``compute(rows, outputs)`` (b, …) of every row, by row number: (N, …), the same in all processes."""
-    passes = sweep(run, x, models, augment=augment)
-    parts = [(rows, counts, compute(rows, outs)) for rows, counts, outs in passes]
+    """``compute(rows, outputs)`` (b, …) of every row of a ``sweep``, by row number: (N, …), equal in all processes."""
+    parts = [(rows, counts, compute(rows, outs)) for rows, counts, outs in sweep(run, x, **options)]
     return run.processes.merge(parts, run.num_rows if x is None else len(x))
 
 

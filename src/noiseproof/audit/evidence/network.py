@@ -21,7 +21,8 @@ from noiseproof.core.progress import Progress
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
 from noiseproof.strategies import Strategy
-from noiseproof.strategies.averages import FixedTargets, HeldOutAverages, TrainingAverages
+from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages
+from noiseproof.strategies.row_tables import FixedTargets
 from noiseproof.train.loop import Result
 from noiseproof.train.methods import get_method
 from noiseproof.train.settings import Settings

@@ -1,4 +1,4 @@
-"""Weights that the user gives to rows."""
+"""Weights and targets from a table of the training rows; built from tensors, so without a name in the registry."""
 
 from __future__ import annotations
 
@@ -24,3 +24,18 @@ class SampleWeights(Strategy):
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         return self._table[batch.rows].expand_as(losses)
+
+
+class FixedTargets(Strategy):
+    """Train towards a ``table`` of distributions (N, K) in place of the given labels."""
+
+    capturable = True
+
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+
+    def setup(self, run: Run) -> None:
+        self.table = self.table.to(run.device, run.dtype)
+
+    def targets(self, batch: Batch, run: Run) -> Batch:
+        return batch.with_target(self.table[batch.rows])
