@@ -98,7 +98,7 @@ def test_a_folder_that_is_taken_fails_alone(tmp_path: Path) -> None:
     told: list[int] = []
     outcomes = fit_many(every, fabric=cpu(), finished=lambda number, outcome: told.append(number))
     assert [isinstance(outcome, ValueError) for outcome in outcomes] == [False, False, True, False]
-    assert "Expected a folder of its own for each run" in str(outcomes[2]) and sorted(told) == [0, 1, 2, 3]
+    assert "Expected a different folder for each run" in str(outcomes[2]) and sorted(told) == [0, 1, 2, 3]
 
 
 def test_no_more_than_asked_for_are_under_way() -> None:

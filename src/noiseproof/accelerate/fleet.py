@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,6 @@ def fit_many(
     return fleet.outcomes
 
 
-@dataclass
-class _Running:
-    """A run under way."""
-
-    number: int
-    steps: Generator[None, None, Result]
-    stream: torch.cuda.Stream | None
-
-
 class _Fleet:
     """Runs under way, resumed in turn."""
 
@@ -114,7 +105,7 @@ class _Fleet:
         self.fabric, self.stop, self.pool, self.resume, self.finished = fabric, stop, pool, resume, finished
         self.clock = _SharedClock()
         self.outcomes: list[Outcome] = []
-        self.running = deque[_Running]()
+        self.running = deque[tuple[int, Generator[None, None, Result], torch.cuda.Stream | None]]()
         self.folders: set[Path] = set()
         self.inputs: dict[int, tuple[ReferenceType[Tensor], ReferenceType[Tensor]]] = {}  # by id: source, copy
 
@@ -133,42 +124,38 @@ class _Fleet:
                 self._start(*numbered)
             self.clock.share(len(self.running))
             for _ in range(len(self.running)):
-                self._resume(self.running.popleft())
+                self._resume_first()
 
     def _start(self, number: int, job: Job) -> None:
         folder = None if job.folder is None else job.folder.resolve()
-        if folder is not None and folder in self.folders:
-            error = ValueError(f"Expected a folder of its own for each run, got {folder} for several.")
+        if folder in self.folders:
+            error = ValueError(f"Expected a different folder for each run, got {folder} for several.")
             self.outcomes.append(error)
             self.finished(number, error)
             return
         if folder is not None:
             self.folders.add(folder)
         self.outcomes.append(Interrupted("This run was not finished."))
-        steps = training(
-            self.on_device(job),
-            self.fabric,
-            resume=self.resume,
-            stop=self.stop,
-            make_executor=make_executor if self.pool is None else self.pool.make_executor,
-            clock=self.clock,
-        )
-        self.running.append(_Running(number, steps, new_stream(self.fabric.device)))
+        make = make_executor if self.pool is None else self.pool.make_executor
+        job = self.on_device(job)
+        steps = training(job, self.fabric, resume=self.resume, stop=self.stop, make_executor=make, clock=self.clock)
+        self.running.append((number, steps, new_stream(self.fabric.device)))
 
-    def _resume(self, run: _Running) -> None:
-        """Make a step of a run, or wait for the others of its stack."""
-        if run.stream is not None:
-            torch.cuda.set_stream(run.stream)
+    def _resume_first(self) -> None:
+        """Make a step of the first run, or wait for the others of its stack; it is the last one then."""
+        number, steps, stream = self.running.popleft()
+        if stream is not None:
+            torch.cuda.set_stream(stream)
         try:
-            next(run.steps)
+            next(steps)
         except StopIteration as ended:
-            self.outcomes[run.number] = ended.value
+            self.outcomes[number] = ended.value
         except Exception as error:  # of this run alone
-            self.outcomes[run.number] = error
+            self.outcomes[number] = error
         else:
-            self.running.append(run)
+            self.running.append((number, steps, stream))
             return
-        self.finished(run.number, self.outcomes[run.number])
+        self.finished(number, self.outcomes[number])
 
     def on_device(self, job: Job) -> Job:
         """The job with its inputs on the device, copied once for all runs that share them."""
