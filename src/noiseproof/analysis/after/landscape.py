@@ -243,8 +243,8 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
         ) from error
 
 
-def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[Landscape]:
-    """Landscapes, refused unless they have the same directions and criterion, with their sharpness as a note."""
+def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
+    """The tables of landscapes of one seed and criterion, refused otherwise, with their sharpness as a note."""
     made = {name: [around.made_by.get(key) for key in ("seed", "criterion")] for name, around in landscapes.items()}
     seeds, criteria = ({str(pair[n]) for pair in made.values()} for n in range(2))
     if len(seeds) > 1 or len(criteria) > 1:
@@ -253,13 +253,16 @@ def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[Landscape]:
             f"Expected landscapes of one seed and criterion, to compare them, got {each}. "
             "Make them together: `noiseproof analyze landscape RUN RUN`."
         )
-    radius = max(RADIUS, *(float(around.points.diff().max()) for around in landscapes.values()))
+    radius = max([RADIUS, *(float(around.points.diff().max()) for around in landscapes.values())])
     sharpness = ", ".join(f"{name} {around.sharpness(radius):.3g}" for name, around in landscapes.items())
     seed = "" if seeds == {"None"} else f" Rows and directions by seed {seeds.pop()}."
-    return Subjects(landscapes, f" Sharpness within {radius:g}: {sharpness}.{seed}")
+    tables = {name: around.table() for name, around in landscapes.items()}
+    for name, table in tables.items():
+        table["shown"] = table["loss"].clip(upper=max(CUT, landscapes[name].centre))
+    return Subjects(tables, f" Sharpness within {radius:g}: {sharpness}.{seed}")
 
 
-def kept_landscapes(runs: Runs) -> Subjects[Landscape]:
+def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
     """The landscapes that ``noiseproof analyze landscape`` wrote, by run."""
     kept = {name: around for name, run in runs.items() if (around := kept_landscape(run)) is not None}
     if not kept:
@@ -288,8 +291,8 @@ def landscape_figures(landscapes: Mapping[str, Landscape]) -> list[Figure]:
     panel="method",
     equal=True,
 )
-def contour_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
-    return _table(landscapes)
+def contour_figure(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    return stack(tables)
 
 
 @figure(
@@ -302,12 +305,5 @@ def contour_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
     axes=("along the first direction", "along the second direction"),
     panel="method",
 )
-def surface_figure(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
-    return _table(landscapes)
-
-
-def _table(landscapes: Mapping[str, Landscape]) -> pd.DataFrame:
-    tables = {name: around.table() for name, around in landscapes.items()}
-    for name, table in tables.items():
-        table["shown"] = table["loss"].clip(upper=max(CUT, landscapes[name].centre))
+def surface_figure(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return stack(tables)

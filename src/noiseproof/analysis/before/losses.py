@@ -67,7 +67,7 @@ def starting_losses(runs: Runs) -> Start:
 
 
 def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
-    """All figures of losses before training; ``over`` two parameters of a single loss, with the map of its error.
+    """All figures of losses before training; with ``over``, two parameters of a single loss, also its error map.
 
     >>> [figure.name for figure in loss_figures(Start(["ce", "ln"], 10))]
     ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex']

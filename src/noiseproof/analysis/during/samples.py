@@ -96,9 +96,8 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
 
     With w = ½‖∂L/∂z‖₁ of each sample, which is w(Δ) if the loss has one, and η the learning rate,
 
-        α_t = Σ η·w / Σ η over all samples of steps 1 … t (curriculum paper, §5.1, whose ‖∇Δ‖₁ must be the loss's
-        gradient) snr = w̄_right / w̄_wrong, both averaged the same way over the samples with right and wrong labels
-        (App. C.2).
+        α_t = Σ η·w / Σ η over all samples of steps 1 … t    (§5.1, which prints ‖∇Δ‖₁ for the gradient of the loss)
+        snr = w̄_right / w̄_wrong, the same means over samples with right and with wrong labels    (App. C.2)
 
     Returns ``epoch``, ``lr``, ``alpha``, ``snr`` (over all epochs so far), ``mean``, ``mean_right`` and ``mean_wrong``
     (of this epoch).
