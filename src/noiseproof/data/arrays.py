@@ -312,10 +312,10 @@ def from_hf(
 
     columns = [*([roles.text] if roles.text else roles.features), roles.label]
     frames = {part: pd.DataFrame({c: list(data[c]) for c in columns}) for part, data in parts.items()}
-    shared: dict[str, Any] = {"label": roles.label, "classes": roles.classes, **frames, **options}
+    train, label, names = frames.pop("train"), roles.label, roles.classes
     if roles.text is not None:
-        return from_text(shared.pop("train"), text=roles.text, **shared)
-    return from_table(shared.pop("train"), features=features, **shared)
+        return from_text(train, text=roles.text, label=label, classes=names, **frames, **options)
+    return from_table(train, label=label, features=features, classes=names, **frames, **options)
 
 
 def _hf_roles(
@@ -323,15 +323,22 @@ def _hf_roles(
 ) -> _Roles:
     """The columns that the user named; without an input, those that the types of the columns suggest."""
     columns, kinds = list(train.column_names), train.features
-    class_labels = [c for c in columns if hasattr(kinds[c], "names")]
-    label = label or next(iter(class_labels or [c for c in ("label", "labels") if c in columns]), "label")
+    if not label:
+        class_labels = [c for c in columns if hasattr(kinds[c], "names")]
+        label = next(iter(class_labels), "labels" if "labels" in columns and "label" not in columns else "label")
     if label not in columns:
         raise ValueError(f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`.")
     if absent := [c for c in (image, text, *(features or ())) if c is not None and c not in columns]:
         raise ValueError(f"Expected the columns {preview(absent)} in the dataset, there are {preview(columns)}.")
     others = [c for c in columns if c != label]
     if not (image or text or features):
-        image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)
-        strings = [c for c in others if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
-        text = strings[0] if image is None and len(strings) == 1 else None
+        image, text = _suggest_input(kinds, others)
     return _Roles(label, image, text, list(features or others), getattr(kinds[label], "names", None))
+
+
+def _suggest_input(kinds: Mapping[str, Any], columns: list[str]) -> tuple[str | None, str | None]:
+    """The first image column, else the text column if it is the only one."""
+    if image := next((c for c in columns if type(kinds[c]).__name__ == "Image"), None):
+        return image, None
+    strings = [c for c in columns if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
+    return None, strings[0] if len(strings) == 1 else None

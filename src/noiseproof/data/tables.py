@@ -383,9 +383,12 @@ class _Suspicion(NamedTuple):
 def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | None:
     """Whether numbers identify the rows and carry no other information."""
     known = values[~np.isnan(values)]
-    if len(known) <= FEW_ROWS or np.ptp(known) < len(known) - 1 or (known % 1).any():
-        return None
-    if len(np.unique(known)) < len(known):
+    if (
+        len(known) <= FEW_ROWS
+        or np.ptp(known) < len(known) - 1
+        or (known % 1).any()
+        or len(np.unique(known)) < len(known)
+    ):
         return None
     advice = f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}` in an audit, else `features`)"
     steps = np.diff(values)
