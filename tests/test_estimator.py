@@ -223,7 +223,7 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
         (X, np.where(Y == 0, np.nan, Y), "NaN"),
         (X, np.where(Y == 0, None, NAMES), "y contains NaN or None, first in row 0. Drop"),
         (X, pd.Series(NAMES, dtype="string").where(Y != 1), "y contains NaN or None, first in row "),
-        (X, np.where(Y == 0, 7, NAMES.astype(object)), "labels of one kind in y, got words and 7"),
+        (X, np.where(Y == 0, 7, NAMES.astype(object)), "labels of one type in y, got strings and 7"),
         (X[:, 0], Y, "Expected 2D array"),
         (X[:, :, None], Y, "dim 3"),
         (np.where(X > 7, np.nan, X), Y, "NaN"),
@@ -478,7 +478,7 @@ def test_numbers_of_numpy_are_parameters_like_others(tmp_path: Path) -> None:
 
 def test_classes_that_could_not_be_loaded_are_not_saved(tmp_path: Path) -> None:
     days = np.array(["2020-01-01", "2021-01-01", "2022-01-01"], dtype="datetime64[D]")[Y]
-    with pytest.raises(ValueError, match="Expected words or numbers for classes"):
+    with pytest.raises(ValueError, match="Expected strings or numbers as classes"):
         small().fit(X, days).save(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -634,7 +634,7 @@ def test_an_export_of_far_off_numbers_takes_what_columns_encode(tmp_path: Path) 
     assert model.columns_ is not None
     inside = model.predictor_(model.columns_.encode(x)).argmax(1).numpy()
     assert (inside == model.predict(x)).all()
-    with pytest.warns(UserWarning, match=r"less their mean from '0', which.*what `columns_.encode` makes"):
+    with pytest.warns(UserWarning, match=r"mean subtracted from '0'.*output of `columns_.encode`"):
         network = torch.export.load(model.export(tmp_path / "far.pt2")).module()
     assert torch.allclose(
         network(model.columns_.encode(x)), torch.from_numpy(model.predict_proba(x)).float(), atol=1e-5

@@ -1,4 +1,4 @@
-"""scikit-learn's face: a classifier that does not learn wrong labels by heart, with fit, predict and the rest."""
+"""A scikit-learn classifier that does not memorise wrong labels."""
 
 from __future__ import annotations
 
@@ -50,29 +50,29 @@ _DTYPES = {"float32": torch.float32, "uint8": torch.uint8}
 
 
 class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A neural network for labels that can't be trusted, used like any classifier of scikit-learn.
+    """A neural network for noisy labels, with the interface of a scikit-learn classifier.
 
     Args:
-        method: any line that ``noiseproof train --method`` takes; ``auto`` chooses by the number of classes and rows
-            and by the estimated noise (``noiseproof.train.auto.choose_method``).
+        method: as ``noiseproof train --method``; ``auto`` chooses by the number of classes and rows and the estimated
+            noise (``noiseproof.train.auto.choose_method``).
         model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
         epochs: passes over the data.
         batch_size: rows of a step; ``full`` is all of them.
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
-        validation: the share of rows held out, so that ``history_`` tells how well labels as given are met, and
-            ``& early-stopping`` has something to look at.
+        validation: share of rows held out, for the accuracy on given labels in ``history_`` and for
+            ``& early-stopping``.
         device: auto, cpu, cuda, cuda:1, … or mps.
-        random_state: of weights, batches and whatever the method draws: a seed, a ``RandomState`` or ``Generator`` to
-            draw one from, or None for another one each time.
+        random_state: a seed for weights, batches and the method; a ``RandomState`` or ``Generator`` to draw it from, or
+            None for another one each time.
 
     Attributes:
         classes_: the labels, sorted.
         method_: the method that was trained.
-        noise_rate_: the estimated share of wrong labels, where ``method`` is auto and there are rows enough.
-        history_: loss, accuracy and the like of every epoch.
-        predictor_: the network, from inputs (those that ``columns_`` encodes, where it is not None) to class
-            probabilities, as a module of PyTorch.
-        columns_: how columns of words became numbers, or numbers far from zero lost their mean, where there were any.
+        noise_rate_: the estimated share of wrong labels, if ``method`` is auto and there are at least 50 rows.
+        history_: metrics of every epoch.
+        predictor_: the network as a PyTorch module, from inputs (encoded by ``columns_`` if that is not None) to class
+            probabilities.
+        columns_: the encoding of categorical columns, or of numbers far from zero, whose mean is subtracted; else None.
 
     >>> from sklearn.datasets import load_wine
     >>> x, y = load_wine(return_X_y=True)
@@ -116,7 +116,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row of weight 0 is left out.
         """
-        self.__dict__.pop("predictor_", None)  # where this fit fails, the last one's must not predict the new classes
+        self.__dict__.pop("predictor_", None)  # if this fit fails, the last network must not predict the new classes
         x = self._inputs(X, reset=True)
         labels = self._labels(X, y)
         keep, weights = self._weights(X, labels, sample_weight)
@@ -128,7 +128,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         method = self._method(task, settings, seed, weights)
         try:
             result = train(task, method, settings, seed=seed, fabric=self._fabric())
-        except Interrupted:  # else a search over parameters would take Ctrl-C for a fit that failed
+        except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
             raise KeyboardInterrupt from None
         self.predictor_ = Predictor.of(result)
         self.history_ = result.metrics
@@ -137,9 +137,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable label of each row, (N,)."""
-        likely = self.predict_proba(X).argmax(1)
-        chosen: NDArray[Any] = self.classes_[likely]
-        return chosen
+        predicted = self.predict_proba(X).argmax(1)  # first: it checks that the estimator is fitted
+        labels: NDArray[Any] = self.classes_[predicted]
+        return labels
 
     @torch.no_grad()
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -149,8 +149,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         device = self._fabric().device
         predictor = self.predictor_.to(device)
         p = torch.cat([predictor(part.to(device)).double().cpu() for part in torch.split(x, ROWS)])
-        found: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
-        return found
+        probabilities: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
+        return probabilities
 
     def predict_frame(self, X: Any) -> pd.DataFrame:
         """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X."""
@@ -164,10 +164,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         frame.insert(1, "confidence", p.max(1))
         return frame
 
-    # What goes in
+    # --- inputs -------------------------------------------------------------------------------------------------------
 
     def _inputs(self, X: Any, *, reset: bool) -> Tensor:
-        """Inputs as a tensor: float32 (N, D), or images (N, C, H, W), bytes or float32; ``reset`` notes their kind."""
+        """Inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32; ``reset`` stores their shape."""
         if reset:
             self.columns_ = None
         if getattr(X, "ndim", 2) == 4:
@@ -175,22 +175,24 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             if reset:
                 self.n_features_in_ = math.prod(x.shape[1:])
                 self.__dict__.pop("feature_names_in_", None)
-        elif (reset or self.columns_ is not None) and (_has_words(X) or (self.columns_ and self.columns_.categories)):
+        elif (reset or self.columns_ is not None) and (
+            _has_categories(X) or (self.columns_ and self.columns_.categories)
+        ):
             x = self._encoded(X, reset)
         else:
             x = self._numbers(X, reset)
-        found = tuple(x.shape[1:]), x.dtype
+        shape_dtype = tuple(x.shape[1:]), x.dtype
         if reset:
-            self._input = found
-        elif found != self._input:
-            expected, got = (f"shape {shape} and {dtype}" for shape, dtype in (self._input, found))
-            raise ValueError(f"Expected inputs of {expected} as in fit, got {got}.")
+            self._input = shape_dtype
+        elif shape_dtype != self._input:
+            expected, actual = (f"shape {shape} and {dtype}" for shape, dtype in (self._input, shape_dtype))
+            raise ValueError(f"Expected inputs of {expected} as in fit, got {actual}.")
         return x
 
     def _numbers(self, X: Any, reset: bool) -> Tensor:
-        """Numbers as float32; where that would not tell them apart, ``columns_`` takes their mean off before."""
+        """Numbers as float32; where that is too coarse, ``columns_`` subtracts their mean first."""
         array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
-        with np.errstate(over="ignore"):  # which is refused in the next line
+        with np.errstate(over="ignore"):  # infinite numbers are refused below
             numbers = np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
         assert_all_finite(numbers, input_name="X")
         if reset:
@@ -200,7 +202,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return torch.from_numpy(numbers)
 
     def _encoded(self, X: Any, reset: bool) -> Tensor:
-        """A DataFrame with columns of words: each word becomes a column."""
+        """A DataFrame with categorical columns, one-hot."""
         if not hasattr(X, "columns"):
             raise ValueError(f"Expected a DataFrame with the columns of fit, got {type(X).__name__}.")
         validate_data(self, X, reset=reset, skip_check_array=True)
@@ -224,14 +226,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
         if y.dtype == object:
-            _check_words(y)
+            _check_objects(y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64))
 
     def _weights(self, X: Any, labels: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
-        """Which rows count, and their weights of mean one; None where all are the same."""
+        """Rows of positive weight, and their weights with a mean of one, or None if all are the same."""
         keep, weights = torch.ones(len(labels), dtype=torch.bool), None
         if sample_weight is not None:
             given = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -239,12 +241,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             keep = table > 0
             weights = table[keep] / table[keep].mean() if bool((table[keep] != table.max()).any()) else None
         if (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
-            raise ValueError(
-                f"Expected rows of at least two classes, got {present} class. Nothing is to be told apart."
-            )
+            raise ValueError(f"Expected rows of at least two classes, got {present} class.")
         return keep, weights
 
-    # How it is trained
+    # --- training -----------------------------------------------------------------------------------------------------
 
     def _method(self, task: Task, settings: Settings, seed: int, weights: Tensor | None) -> Method:
         self.method_, self.noise_rate_ = self.method, None
@@ -261,8 +261,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                     f"Expected a method with a loss for each row to multiply by `sample_weight`, got {self.method_!r}: "
                     f"`{strategy}` has none. Leave the weights out, or choose another method."
                 )
-        own = SampleWeights(weights[task.train.index])
-        return Method(method.loss, method.head, (*method.strategies, own))
+        return Method(method.loss, method.head, (*method.strategies, SampleWeights(weights[task.train.index])))
 
     def _seed(self) -> int:
         if isinstance(self.random_state, np.random.RandomState):
@@ -270,7 +269,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if isinstance(self.random_state, np.random.Generator):
             return int(self.random_state.integers(2**31 - 1))
         if self.random_state is None:
-            return int(np.random.SeedSequence().generate_state(1)[0])  # the system's own randomness
+            return int(np.random.SeedSequence().generate_state(1)[0])
         return check_count("random_state", self.random_state, 0, "It is a seed.")
 
     def _fabric(self) -> Fabric:
@@ -281,25 +280,25 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         device = torch.device(self.device)
         return make_fabric(accelerator=device.type, devices=1 if device.index is None else [device.index])
 
-    # What comes out
+    # --- files --------------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "predictor_"):
-            self.predictor_.cpu()  # to be read where there is no GPU
+            self.predictor_.cpu()  # for machines without a GPU
         state: dict[str, Any] = super().__getstate__()
         return state
 
     def export(self, path: str | Path) -> Path:
         """Write the network as ``.onnx`` or ``.pt2`` (``noiseproof.train.export.export``).
 
-        It takes what ``predict`` does; where there is a ``columns_``, the numbers that its ``encode`` makes.
+        It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not None.
         """
         check_is_fitted(self, "predictor_")
         if self.columns_ is not None and bool(self.columns_.shift.any()):
             far = [name for name, shift in zip(self.columns_.names, self.columns_.shift.tolist(), strict=True) if shift]
             warnings.warn(
-                f"The network takes numbers less their mean from {preview(far)}, which lie so far from zero that "
-                "float32 would not tell them apart. Give it what `columns_.encode` makes of the inputs.",
+                f"The network expects the mean subtracted from {preview(far)}, since float32 is too coarse that far "
+                "from zero. Pass it the output of `columns_.encode`.",
                 stacklevel=2,
             )
         shape, dtype = self._input
@@ -311,7 +310,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         folder, predictor = Path(folder), self.predictor_.cpu()
         _check_classes(self.classes_.dtype, self.classes_.tolist())
         if not all(isinstance(model, Classifier) for model in predictor.models):
-            raise ValueError(f"Expected a network to save, got `{self.method_}`, which is none. Pickle it instead.")
+            raise ValueError(f"Expected a network to save, got `{self.method_}`. Pickle the estimator instead.")
         tensors = {name: value.detach().contiguous() for name, value in predictor.state_dict().items()}
         normalise, shape_dtype = predictor.normalise, self._input
         if isinstance(normalise, Standardise):
@@ -347,70 +346,72 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote, without running any code from it; refuse what is damaged or does not fit."""
+        """Load an estimator that ``save`` wrote, without running any code from the files; damaged ones are refused."""
         folder = Path(folder)
         try:
             return cls._read(folder)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error).strip().rstrip(".")
             raise ValueError(
-                f"Expected an estimator that `save` wrote in {folder}, got: {what}. Save it again, or copy it whole."
+                f"Expected an estimator that `save` wrote in {folder}, got: {what}. Save or copy it again."
             ) from error
 
     @classmethod
     def _read(cls, folder: Path) -> Self:
-        said = json.loads((folder / _DESCRIPTION).read_text("utf-8"))
-        if not isinstance(said, dict) or said.get("format") != FORMAT:
+        description = json.loads((folder / _DESCRIPTION).read_text("utf-8"))
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise ValueError(f"{_DESCRIPTION} of another format than {FORMAT!r}")
         content = (folder / _WEIGHTS).read_bytes()
-        if hashlib.sha256(content).hexdigest() != said["weights"]:
-            raise ValueError(f"{_WEIGHTS} that do not belong to {_DESCRIPTION}, or were changed since")
+        if hashlib.sha256(content).hexdigest() != description["weights"]:
+            raise ValueError(f"{_WEIGHTS} that do not belong to {_DESCRIPTION}, or were changed later")
         tensors = load_file(folder / _WEIGHTS)
-        found = cls(**said["parameters"])
-        dtype = np.dtype(said["classes"]["dtype"])
-        _check_classes(dtype, said["classes"]["values"])
-        found.classes_ = np.array(said["classes"]["values"], dtype=dtype)
-        found._input = tuple(map(int, said["input"]["shape"])), _DTYPES[said["input"]["dtype"]]
-        found.n_features_in_ = int(said["n_features_in"])
-        if said["feature_names_in"]:
-            found.feature_names_in_ = np.array(said["feature_names_in"], dtype=object)
-        found.columns_ = None
-        if said["columns"] is not None:
-            found.columns_ = Columns(
-                tuple(map(str, said["columns"]["numeric"])),
+        estimator = cls(**description["parameters"])
+        dtype = np.dtype(description["classes"]["dtype"])
+        _check_classes(dtype, description["classes"]["values"])
+        estimator.classes_ = np.array(description["classes"]["values"], dtype=dtype)
+        estimator._input = tuple(map(int, description["input"]["shape"])), _DTYPES[description["input"]["dtype"]]
+        estimator.n_features_in_ = int(description["n_features_in"])
+        if description["feature_names_in"]:
+            estimator.feature_names_in_ = np.array(description["feature_names_in"], dtype=object)
+        estimator.columns_ = None
+        if description["columns"] is not None:
+            estimator.columns_ = Columns(
+                tuple(map(str, description["columns"]["numeric"])),
                 tensors.pop("columns.fill"),
-                {str(c): tuple(map(str, words)) for c, words in said["columns"]["categories"].items()},
+                {str(c): tuple(map(str, words)) for c, words in description["columns"]["categories"].items()},
                 "refuse",
                 tensors.pop("columns.mean"),
                 tensors.pop("columns.std"),
             )
-        found.predictor_ = found._rebuilt(said, tensors)
-        found.method_, found.noise_rate_ = str(said["method"]), said["noise_rate"]
-        found._model, found._head = said["model"], said["head"]
-        found.history_ = [{k: math.nan if v is None else float(v) for k, v in row.items()} for row in said["history"]]
-        return found
+        estimator.predictor_ = estimator._rebuild(description, tensors)
+        estimator.method_, estimator.noise_rate_ = str(description["method"]), description["noise_rate"]
+        estimator._model, estimator._head = description["model"], description["head"]
+        estimator.history_ = [
+            {k: math.nan if v is None else float(v) for k, v in row.items()} for row in description["history"]
+        ]
+        return estimator
 
-    def _rebuilt(self, said: dict[str, Any], tensors: dict[str, Tensor]) -> Predictor:
+    def _rebuild(self, description: dict[str, Any], tensors: dict[str, Tensor]) -> Predictor:
         normalise: Transform | None = None
-        if said["normalise"] is not None:
-            normalise = Normalise(**said["normalise"])
+        if description["normalise"] is not None:
+            normalise = Normalise(**description["normalise"])
         elif "normalise.mean" in tensors:
             normalise = Standardise(tensors.pop("normalise.mean"), tensors.pop("normalise.std"))
-        loss = None if said["loss"] is None else get_loss(said["loss"])
+        loss = None if description["loss"] is None else get_loss(description["loss"])
         outputs = len(self.classes_) if loss is None else loss.num_outputs(len(self.classes_))
-        model = without_weights(said["model"])  # they are all here
+        model = without_weights(description["model"])  # the file has all weights
         models = [
             build_classifier(
-                model, said["head"], input_shape=self._input[0], num_outputs=outputs,
+                model, description["head"], input_shape=self._input[0], num_outputs=outputs,
                 generator=torch.Generator(),
             )
-            for _ in range(said["models"])
+            for _ in range(description["models"])
         ]  # fmt: skip
         predictor = Predictor(models, loss, normalise)
         state = predictor.state_dict()
         if other := sorted(state.keys() ^ tensors.keys()):
             raise ValueError(f"weights of another model, which differ in {', '.join(other[:3])}")
-        state.update(tensors)  # with its notes on versions, without which batch statistics would be taken for old ones
+        state.update(tensors)  # keeps the metadata on versions, without which batch statistics count as an old format
         predictor.load_state_dict(state)
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             raise ValueError("weights that are not finite")
@@ -419,23 +420,23 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
 def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:
     if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in values):
-        raise ValueError(f"Expected words or numbers for classes, to save them as JSON, got classes of dtype {dtype}.")
+        raise ValueError(f"Expected strings or numbers as classes, to save them as JSON, got classes of dtype {dtype}.")
 
 
-def _check_words(y: NDArray[Any]) -> None:
-    """Refuse gaps and mixtures among labels, of which NumPy would only say that they have no order."""
+def _check_objects(y: NDArray[Any]) -> None:
+    """Refuse missing labels and mixed types, for which NumPy's error names no row."""
     import pandas as pd
 
     if (gaps := pd.isna(y)).any():
         raise ValueError(f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows.")
-    words = [isinstance(label, str) for label in y]
-    if any(words) and not all(words):
-        other = y[words.index(False)]
-        raise ValueError(f"Expected labels of one kind in y, got words and {other!r}. Make all of them words.")
+    is_string = [isinstance(label, str) for label in y]
+    if any(is_string) and not all(is_string):
+        other = y[is_string.index(False)]
+        raise ValueError(f"Expected labels of one type in y, got strings and {other!r}. Make all of them strings.")
 
 
-def _has_words(X: Any) -> bool:
-    """Whether X is a DataFrame with a column that holds other things than numbers."""
+def _has_categories(X: Any) -> bool:
+    """Whether X is a DataFrame with a column that is not numeric."""
     if not (hasattr(X, "columns") and hasattr(X, "iloc")):
         return False
     from pandas.api import types

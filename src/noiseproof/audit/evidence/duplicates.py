@@ -17,11 +17,11 @@ CLOSEST = 0.1  # and never farther than this share of the distance to the last n
 
 @dataclass(frozen=True, eq=False)
 class Duplicates:
-    """Rows that are all but the same."""
+    """Rows that are nearly the same as others."""
 
-    group: Ints  # (N,) equal for rows that are; −1 for a row like no other
-    conflict: NDArray[np.bool_]  # (N,) rows of its group bear different labels
-    common: int  # rows whose inputs are so frequent that being equal means nothing
+    group: Ints  # (N,): equal for rows that are nearly the same; −1 for a unique row
+    conflict: NDArray[np.bool_]  # (N,): the labels of its group differ
+    common: int  # rows with frequent inputs, of which equality means nothing
 
     @property
     def is_duplicate(self) -> NDArray[np.bool_]:
@@ -29,12 +29,12 @@ class Duplicates:
         return self.group >= 0
 
     def subset(self, keep: NDArray[np.bool_]) -> Duplicates:
-        """What is left of the groups in some of the rows."""
+        """The groups without some rows."""
         return Duplicates(self.group[keep], self.conflict[keep], self.common)
 
 
 def same_rows(x: NDArray[np.float32]) -> Ints:
-    """The first row that equals each row, (N,): by a hash of its bits, then bit by bit."""
+    """The first row that equals each row, (N,): by hashes, verified bit by bit."""
     n = len(x)
     bits = np.ascontiguousarray(x + np.float32(0)).view(np.uint32)  # + 0: −0 becomes 0
     weights = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
@@ -46,19 +46,19 @@ def same_rows(x: NDArray[np.float32]) -> Ints:
     same = np.concatenate([[False], hashes[order[1:]] == hashes[order[:-1]]])
     pairs = np.flatnonzero(same)
     same[pairs] = (bits[order[pairs]] == bits[order[pairs - 1]]).all(1)
-    start = np.maximum.accumulate(np.where(same, 0, np.arange(n)))  # where each run of equal rows begins
+    start = np.maximum.accumulate(np.where(same, 0, np.arange(n)))  # of each run of equal rows
     first = np.empty(n, np.int64)
     first[order] = order[start]
     return first
 
 
 def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours | None = None) -> Duplicates:
-    """Equal rows, and rows nearer to each other than chance would bring them.
+    """Equal rows, and rows closer to each other than by chance.
 
     Where rows are spread evenly around a row in m dimensions, (d₁/d_k)^m ~ Beta(1, k−1) for its nearest and k-th
-    nearest distance. The median over all rows gives m, and a neighbour counts as a near-duplicate below the distance
-    that chance undercuts in one row of a thousand, at most d_k/10. More than 20 equal rows, and more than a hundredth
-    of all, are a common value and no duplicates: two people with the same answers to five questions are not one.
+    nearest distance. The median over all rows gives m, and a neighbour is a near-duplicate below the distance that
+    one row in a thousand has by chance, at most d_k/10. More than 20 equal rows, if they are more than a hundredth of
+    all, are a common value and not duplicates: two people may give the same answers to five questions.
     """
     first = same_rows(x)
     n = len(x)
@@ -73,14 +73,14 @@ def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours
     group = connected(n, np.concatenate(edges, 1))
     counts = np.bincount(group, minlength=n)
     alone = (counts[group] == 1) | common
-    conflict = ~in_one_fold(group, labels) & ~alone  # labels in the place of folds: its rows bear several
+    conflict = ~in_one_fold(group, labels) & ~alone  # labels in the place of folds: the group has several
     group = np.where(alone, -1, group)
     numbers = np.unique(group[~alone])
     return Duplicates(np.where(alone, -1, np.searchsorted(numbers, group)), conflict, int(common.sum()))
 
 
 def _near(neighbours: Neighbours, common: NDArray[np.bool_]) -> Ints:
-    """Pairs (2, E) of rows that chance did not bring together."""
+    """Pairs (2, E) of rows that are closer than by chance."""
     distance = neighbours.distance.astype(np.float64)  # (N, k), nearest first
     k = distance.shape[1]
     far, near = distance[:, -1], distance[:, 0]
@@ -90,7 +90,7 @@ def _near(neighbours: Neighbours, common: NDArray[np.bool_]) -> Ints:
     median = np.log(1 - 0.5 ** (1 / (k - 1)))  # of log (d₁/d_k)^m
     dimension = median / np.median(np.log(near[usual] / far[usual]))
     ratio = min(CLOSEST, (CHANCE / (k - 1)) ** (1 / dimension))
-    # Among more copies than neighbours are looked for, even the k-th is a copy: the data's own scale finds them.
+    # Of more than k copies even the k-th neighbour is one, so the median distance sets a limit as well.
     limit = np.maximum(ratio * far, ratio * CLOSEST * np.median(far[usual]))
     i, j = np.nonzero((distance <= limit[:, None]) & ~common[:, None])
     pairs = np.stack([i, neighbours.index[i, j].astype(np.int64)])

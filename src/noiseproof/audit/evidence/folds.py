@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 
 
 def connected(n: int, edges: Ints) -> Ints:
-    """The first row that each row is joined to by a chain of edges (2, E), (N,)."""
+    """The first row that each row is connected to by edges (2, E), (N,)."""
     root = np.arange(n)
     while True:
         ends = root[edges]
@@ -45,10 +45,10 @@ def make_folds(
     time: NDArray[np.float64] | None = None,  # (N,)
     seed: int = 0,
 ) -> Ints:
-    """The fold of each row, (N,): each class spread evenly over the folds, each group whole in one of them.
+    """The fold of each row, (N,): each class is spread evenly over the folds, each group lies in one of them.
 
-    With ``time`` the folds are blocks of time instead, of about as many rows: a row is judged by models of other times,
-    earlier and later, never by its contemporaries. A group belongs to the time of its first row.
+    With ``time`` the folds are blocks of time of about the same size, so that a row is judged by models of earlier and
+    later times. A group belongs to the time of its first row.
     """
     check_count("folds", folds, 2)
     n = len(labels)
@@ -60,11 +60,11 @@ def make_folds(
     if time is not None:
         began = np.full(len(members), np.inf)
         np.minimum.at(began, group, time)
-        at = np.unique(began, return_inverse=True)[1]  # one number for all that is of one time
+        at = np.unique(began, return_inverse=True)[1]  # one number for all groups of one time
         rows = np.bincount(at, members).astype(np.int64)
         block = folds * (np.cumsum(rows) - rows) // n  # by the rows of earlier times
         return np.asarray(np.unique(block, return_inverse=True)[1][at[group]])
-    random = np.random.default_rng(derive_seed(seed, 2))  # no permutation that the seed's user may have drawn, too
+    random = np.random.default_rng(derive_seed(seed, 2))  # unlike any permutation that a user draws by the seed
     fold = np.full(n, -1)
     counts = _place_groups(fold, labels, group, members, folds, random)
     single = np.flatnonzero(fold < 0)
@@ -72,29 +72,29 @@ def make_folds(
     single = single[np.argsort(labels[single], kind="stable")]
     for rows in np.split(single, np.flatnonzero(np.diff(labels[single])) + 1) if len(single) else ():
         # The fold with the fewest rows of the class is next, and among equals the one with the fewest rows.
-        own, whole = counts[:, labels[rows[0]]], counts.sum(1)
-        goal = _level(own, len(rows), whole)
-        fold[rows] = np.repeat(np.arange(folds), goal)
-        own += goal
+        class_counts, sizes = counts[:, labels[rows[0]]], counts.sum(1)
+        amounts = _level(class_counts, len(rows), sizes)
+        fold[rows] = np.repeat(np.arange(folds), amounts)
+        class_counts += amounts
     return fold
 
 
 def _level(filled: Ints, amount: int, tie: Ints) -> Ints:
-    """How much of ``amount`` to pour into each vessel so that all stand as level as can be, (F,)."""
+    """How much of ``amount`` to add to each of ``filled`` so that they become as equal as possible, (F,)."""
     order = np.lexsort((tie, filled))
     level = np.sort(filled)
-    room = level * np.arange(len(level)) - np.concatenate([[0], np.cumsum(level)[:-1]])  # to raise the lower ones to it
-    vessels = int((room <= amount).sum())
-    total = amount + int(level[:vessels].sum())
+    room = level * np.arange(len(level)) - np.concatenate([[0], np.cumsum(level)[:-1]])
+    raised = int((room <= amount).sum())
+    total = amount + int(level[:raised].sum())
     height = np.zeros_like(filled)
-    height[order[:vessels]] = total // vessels + (np.arange(vessels) < total % vessels)
+    height[order[:raised]] = total // raised + (np.arange(raised) < total % raised)
     return np.asarray(np.maximum(height - filled, 0) * (height > 0))
 
 
 def _place_groups(
     fold: Ints, labels: Ints, group: Ints, members: Ints, folds: int, random: np.random.Generator
 ) -> Ints:
-    """Put the groups of several rows into folds, the largest first, and count (F, K) what lies where."""
+    """Put the groups of several rows into folds, the largest first, and count the rows of each class, (F, K)."""
     num_classes = int(labels.max(initial=0)) + 1
     counts = np.zeros((folds, num_classes), np.int64)
     rows = np.flatnonzero(members[group] > 1)
@@ -104,20 +104,20 @@ def _place_groups(
     parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1)
     sizes = np.array([len(part) for part in parts])
     usual = np.bincount(labels, minlength=num_classes) / folds
-    whole = np.zeros(folds, np.int64)
+    fold_sizes = np.zeros(folds, np.int64)
     for i in np.lexsort((random.permutation(len(parts)), -sizes)):
         kinds, amounts = np.unique(labels[parts[i]], return_counts=True)
-        # To the fold that lacks most of what the group brings, in shares of what it should have at the end.
-        fullness = (counts[:, kinds] / usual[kinds]) @ amounts + 1e-3 * whole / len(labels)
+        # To the fold that lacks most of the group's classes, in shares of the rows it should have at the end.
+        fullness = (counts[:, kinds] / usual[kinds]) @ amounts + 1e-3 * fold_sizes / len(labels)
         best = int(fullness.argmin())
         fold[parts[i]] = best
         counts[best, kinds] += amounts
-        whole[best] += sizes[i]
+        fold_sizes[best] += sizes[i]
     return counts
 
 
 def in_one_fold(labels: Ints, folds: Ints) -> NDArray[np.bool_]:
-    """Rows whose class lies in one fold alone, (N,): a model that judges them never saw their class."""
+    """Rows whose class lies in one fold alone, (N,): no model that judges them has seen the class."""
     low, high = np.full(int(labels.max()) + 1, np.iinfo(np.int64).max), np.full(int(labels.max()) + 1, -1)
     np.minimum.at(low, labels, folds)
     np.maximum.at(high, labels, folds)

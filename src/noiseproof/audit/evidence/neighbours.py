@@ -1,4 +1,4 @@
-"""Nearest neighbours: exact where rows are few; by random trees and neighbours' neighbours where many."""
+"""Nearest neighbours: exact for few rows, by random trees and neighbours of neighbours for many; votes and outliers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from noiseproof.core.checks import check_count
 
 VOTERS = 25  # neighbours that vote on a label
-EXACT = 20_000  # rows up to which all pairs are looked at
-TREES, LEAF = 8, 256  # of an approximate search; each row is compared with TREES × LEAF others at first
-ROUNDS, PASSED_ON = 3, 12  # then, so often: neighbours of each row whose own PASSED_ON neighbours are looked at
+EXACT = 20_000  # rows up to which all pairs are compared
+TREES, LEAF = 8, 256  # of an approximate search, which compares each row with TREES × LEAF others first
+ROUNDS, LINKS = 3, 12  # then, ROUNDS times, with the LINKS nearest neighbours of its LINKS nearest neighbours
 MIN_OUTLIER = 1.5  # score of an outlier
-BLOCK = 2**20  # numbers of an intermediate result: it stays in the cache
-ASKED = 256  # rows that the recall is measured on
+BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
+RECALL_ROWS = 256  # rows that the recall is measured on
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +43,9 @@ def nearest(
     """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
 
     ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows. Else each row is compared with the rows of its
-    leaf in a few trees, which halve the rows along the line through two of them until few are left (random projection
-    trees; Dasgupta and Freund 2008), and then with its neighbours' neighbours (Dong et al. 2011): O(N·log N·F).
-    Rows of the same value in ``apart`` (N,) are no neighbours; a row for which there are fewer than ``k`` others is its
-    own neighbour for the rest, at an infinite distance.
+    leaf in a few trees, which halve the rows along the line through two of them (random projection trees; Dasgupta and
+    Freund 2008), and then with its neighbours' neighbours (Dong et al. 2011): O(N·log N·F). Rows of the same value in
+    ``apart`` (N,) are not neighbours; a row with fewer than ``k`` others is its own neighbour at an infinite distance.
 
     >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
     >>> near.index.tolist(), near.distance.tolist(), near.recall
@@ -64,16 +63,16 @@ def nearest(
         raise ValueError(f"Expected `k` below the number of rows, {len(x)}, got {k}.")
     if metric == "cosine":
         x = torch.nn.functional.normalize(x, dim=1)
-    x = x - x.mean(0)  # distances stay; what is lost in ‖a‖² + ‖b‖² − 2ab becomes less
+    x = x - x.mean(0)  # less cancellation in ‖a‖² + ‖b‖² − 2ab
     if exact is None:
         exact = len(x) <= EXACT
     rows = torch.arange(len(x))
     group = None if apart is None else torch.from_numpy(np.unique(np.asarray(apart), return_inverse=True)[1])
     if exact:
-        index, recall = _among_all(x, rows, k, group), 1.0
+        index, recall = _search_all(x, rows, k, group), 1.0
         distance = _distances(x, rows, index)
     else:
-        index, distance = _among_some(x, k, torch.Generator().manual_seed(seed), rows if group is None else group)
+        index, distance = _search_trees(x, k, torch.Generator().manual_seed(seed), rows if group is None else group)
         recall = _recall(x, index, torch.Generator().manual_seed(seed), group)
     distance.masked_fill_(index == rows[:, None], math.inf)
     distance, order = distance.sort(dim=1, stable=True)
@@ -83,23 +82,23 @@ def nearest(
     return Neighbours(index.to(torch.int32).numpy(), distance.numpy(), recall)
 
 
-def _among_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
+def _search_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
     """The nearest of all rows of other groups to ``rows``, (n, k); the row itself where there are too few."""
     square = x.square().sum(1)
-    found = []
+    parts = []
     for part in torch.split(rows, max(1, BLOCK // len(x))):
         apart = torch.addmm(square, x[part], x.T, alpha=-2)  # (n, N): squared distance less the row's own square
-        if group is None:  # a look at all pairs would take a quarter of the time
+        if group is None:  # masking all pairs would take a quarter of the time
             apart[torch.arange(len(part)), part] = math.inf
         else:
             apart.masked_fill_(group[part, None] == group, math.inf)
-        far, who = apart.topk(k, 1, largest=False)
-        found.append(torch.where(far == math.inf, part[:, None], who))
-    return torch.cat(found)
+        far, nearest_rows = apart.topk(k, 1, largest=False)
+        parts.append(torch.where(far == math.inf, part[:, None], nearest_rows))
+    return torch.cat(parts)
 
 
 def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
-    """Of each of ``rows`` to the rows ``index`` (n, m): from differences, so that duplicates are exactly 0 apart."""
+    """Distances of ``rows`` to the rows ``index`` (n, m), from differences, so that duplicates are exactly 0 apart."""
     out = torch.empty(index.shape, dtype=x.dtype)
     step = max(1, BLOCK // (index.shape[1] * x.shape[1]))
     for i in range(0, len(index), step):
@@ -108,7 +107,7 @@ def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
     return out
 
 
-def _among_some(x: Tensor, k: int, generator: torch.Generator, group: Tensor) -> tuple[Tensor, Tensor]:
+def _search_trees(x: Tensor, k: int, generator: torch.Generator, group: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest rows among those of a row's leaves, then among its neighbours' neighbours: index, distance (N, k)."""
     index = torch.full((len(x), k), -1)
     distance = torch.full((len(x), k), math.inf)
@@ -119,32 +118,32 @@ def _among_some(x: Tensor, k: int, generator: torch.Generator, group: Tensor) ->
             points, absent = x[part.clamp(min=0)], part < 0  # (b, size, F)
             square = points.square().sum(2)
             apart = torch.baddbmm(square[:, None], points, points.mT, alpha=-2) + square[..., None]
-            whose = group[part.clamp(min=0)]
-            apart.masked_fill_(absent[:, None] | (whose[:, None] == whose[..., None]), math.inf)
+            groups = group[part.clamp(min=0)]
+            apart.masked_fill_(absent[:, None] | (groups[:, None] == groups[..., None]), math.inf)
             near, place = apart.topk(min(k, part.shape[1] - 1), 2, largest=False)  # (b, size, k)
-            who = part[:, None].expand_as(apart).gather(2, place)
-            keep = ~absent
-            _merge(index, distance, part[keep], who[keep], near[keep].clamp(min=0).sqrt())
+            candidates = part[:, None].expand_as(apart).gather(2, place)
+            present = ~absent
+            _merge(index, distance, part[present], candidates[present], near[present].clamp(min=0).sqrt())
     for _ in range(ROUNDS):
-        some = index[:, : min(PASSED_ON, k)].clone()
-        step = max(1, BLOCK // (some.shape[1] ** 2 * x.shape[1]))
+        links = index[:, : min(LINKS, k)].clone()
+        step = max(1, BLOCK // (links.shape[1] ** 2 * x.shape[1]))
         for rows in torch.split(torch.arange(len(x)), step):
-            offered = some[some[rows].clamp(min=0)].flatten(1)  # (b, m²)
-            near = _distances(x, rows, offered.clamp(min=0))
-            near.masked_fill_((group[offered] == group[rows, None]) | (offered < 0), math.inf)
-            _merge(index, distance, rows, offered, near)
+            candidates = links[links[rows].clamp(min=0)].flatten(1)  # (b, m²)
+            near = _distances(x, rows, candidates.clamp(min=0))
+            near.masked_fill_((group[candidates] == group[rows, None]) | (candidates < 0), math.inf)
+            _merge(index, distance, rows, candidates, near)
     return torch.where(distance == math.inf, torch.arange(len(x))[:, None], index), distance
 
 
-def _merge(index: Tensor, distance: Tensor, rows: Tensor, offered: Tensor, near: Tensor) -> None:
-    """Put what is ``offered`` (b, m) to ``rows`` beside what they have, each row once, and keep the nearest."""
-    who = torch.cat([index[rows], offered], 1)
+def _merge(index: Tensor, distance: Tensor, rows: Tensor, candidates: Tensor, near: Tensor) -> None:
+    """Merge ``candidates`` (b, m) and their distances ``near`` into the neighbours of ``rows``, without duplicates."""
+    merged = torch.cat([index[rows], candidates], 1)
     far = torch.cat([distance[rows], near], 1)
-    who, order = who.sort(dim=1, stable=True)
+    merged, order = merged.sort(dim=1, stable=True)
     far = far.gather(1, order)
-    far[:, 1:].masked_fill_(who[:, 1:] == who[:, :-1], math.inf)
+    far[:, 1:].masked_fill_(merged[:, 1:] == merged[:, :-1], math.inf)
     far, place = far.topk(index.shape[1], 1, largest=False)
-    index[rows], distance[rows] = who.gather(1, place), far
+    index[rows], distance[rows] = merged.gather(1, place), far
 
 
 def _leaves(x: Tensor, leaf: int, generator: torch.Generator) -> Tensor:
@@ -158,31 +157,31 @@ def _leaves(x: Tensor, leaf: int, generator: torch.Generator) -> Tensor:
         ends = torch.randint(width, (n, 2), generator=generator)
         line = x[nodes.gather(1, ends).clamp(min=0)]  # (n, 2, F)
         along = torch.empty(nodes.shape)
-        flat, where = nodes.view(-1), along.view(-1)
+        flat, projection = nodes.view(-1), along.view(-1)
         direction = line[:, 0] - line[:, 1]
         step = max(1, BLOCK // x.shape[1])
         for i in range(0, len(flat), step):
-            own = direction[torch.arange(i, min(i + step, len(flat))) // width]
-            where[i : i + step] = torch.linalg.vecdot(x[flat[i : i + step].clamp(min=0)], own)
+            axis = direction[torch.arange(i, min(i + step, len(flat))) // width]
+            projection[i : i + step] = torch.linalg.vecdot(x[flat[i : i + step].clamp(min=0)], axis)
         along.masked_fill_(nodes < 0, math.inf)
         nodes = nodes.gather(1, along.argsort(1)).view(2 * n, -1)
     return nodes
 
 
 def _recall(x: Tensor, index: Tensor, generator: torch.Generator, group: Tensor | None) -> float:
-    rows = torch.rand(len(x), generator=generator).argsort()[:ASKED]
-    true = _among_all(x, rows, index.shape[1], group)
+    rows = torch.rand(len(x), generator=generator).argsort()[:RECALL_ROWS]
+    true = _search_all(x, rows, index.shape[1], group)
     return float((true[:, :, None] == index[rows][:, None]).any(2).double().mean())
 
 
 def neighbour_votes(
     labels: Any, neighbours: Neighbours, num_classes: int, *, apart: Any = None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What neighbours say of each row: probabilities (N, K), and the share of them that bear the row's own label (N,).
+    """Class probabilities by votes of the neighbours (N, K), and the share of these with the row's own label (N,).
 
-    With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all labels: nobody's
-    word is quite certain. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart``
-    (N,) — a fold, a group of near-duplicates — do not vote for each other; where no voter is left, the share is NaN.
+    With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all labels, so that no
+    probability is zero. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart`` (N,),
+    such as a fold or a group of near-duplicates, do not vote for each other; without any voter the share is NaN.
     """
     given = torch.as_tensor(np.asarray(labels))
     index = torch.from_numpy(neighbours.index)
@@ -194,11 +193,11 @@ def neighbour_votes(
     votes = torch.zeros(N, num_classes)
     soft = given.dim() == 2
     for j in range(k):
-        who = index[:, j].long()
+        voter = index[:, j].long()
         if soft:
-            votes.addcmul_(given[who].to(torch.float32), allowed[:, j, None])
+            votes.addcmul_(given[voter].to(torch.float32), allowed[:, j, None])
         else:
-            votes.scatter_add_(1, given[who, None], allowed[:, j, None])
+            votes.scatter_add_(1, given[voter, None], allowed[:, j, None])
     count = allowed.sum(1)
     if soft:
         prior, agreement = given.to(torch.float32).mean(0), torch.full((N,), math.nan)
@@ -214,9 +213,9 @@ def outlier_scores(
 ) -> tuple[NDArray[np.float32], float]:
     """How far each row is from its neighbours over how far those are from theirs, (N,), and the cut.
 
-    1 is usual, wherever the data is dense or sparse. The cut lies five robust deviations of the logarithm above the
-    median (where a bell curve has one row in three million), and at 1.5 or above. A row that has a copy, or is called a
-    near-duplicate (N,), is not far from every other one: its score is 1 at most.
+    1 is usual, in dense and sparse regions. The cut is five robust deviations of the logarithm above the median (which
+    one row in three million of a normal distribution exceeds), and at least 1.5. A row with a copy or a near-duplicate
+    (N,) is not far from every other one: its score is 1 at most.
     """
     mean = neighbours.distance.mean(1, dtype=np.float64)
     around = mean[neighbours.index].mean(1)
