@@ -221,7 +221,7 @@ def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) 
             answer = client.get(f"/api/rows/{row}/picture")
             assert answer.status_code == 404 and SECRET not in answer.content, why
         assert "another row is in this place" in client.get("/api/rows/1").json()["note"]
-        assert "not in the dataset's folder" in client.get("/api/rows/4").json()["note"]
+        assert "not in the folder of the dataset" in client.get("/api/rows/4").json()["note"]
         (tmp_path / "photos" / "cat" / "0.png").unlink()
         (tmp_path / "photos" / "cat" / "0.png").symlink_to(tmp_path / "outside" / "private.png")  # bent meanwhile
         assert client.get("/api/rows/0/picture").status_code == 404

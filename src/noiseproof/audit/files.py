@@ -14,7 +14,7 @@ given_label           str      name of the class, as in the source
 predicted_label       str      the most likely label given all evidence
 suggested_label       str      the most likely label other than the given one: the correction of an issue
 why                   str      one sentence
-margin                float    log p(given) − log p(best other): negative where another label is likelier
+margin                float    log p(given) − log p(best other): negative where another label is more likely
 neighbour_agreement   float    share of the voting nearest rows with the same label; empty if none may vote
 is_near_duplicate     bool     another row is almost the same
 duplicate_group       int      equal for near-duplicates of each other; empty for none

@@ -49,7 +49,7 @@ Labels = Annotated[str | None, option("A .npy file of labels, beside arrays or p
 PredProbs = Annotated[
     str | None, option("A .npy file (N, K) of another model's out-of-sample probabilities: nothing is trained.", MODELS)
 ]
-Embeddings = Annotated[str | None, option("A .npy file (N, F) of features, used instead of our own.", MODELS)]
+Embeddings = Annotated[str | None, option("A .npy file (N, F) of features, used instead of the built-in ones.", MODELS)]
 Backbone = Annotated[str | None, option("timm:NAME, a pretrained model for pictures.", MODELS)]
 Classes = Annotated[
     str | None, option("Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b.")

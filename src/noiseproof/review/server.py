@@ -114,8 +114,8 @@ class Guard:
         if self.cookie in cookies:
             yield cookies[self.cookie].value
 
-    def _is_token(self, word: str) -> bool:
-        return hmac.compare_digest(word.encode("utf-8", "surrogateescape"), self.token)
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self.token)
 
     async def _refuse(self, send: Send, status: int, detail: str) -> None:
         body = json.dumps({"detail": detail}).encode()

@@ -1,7 +1,7 @@
 "use strict";
 // One page, two ways to keep decisions: a server that answers when they are on its disk, or this browser's storage.
 
-const PAGE = 100, HEIGHT = 52, TALLEST = 8e6; // issues asked for at once; pixels of an item; of a list that browsers bear
+const PAGE = 100, HEIGHT = 52, TALLEST = 8e6; // issues requested at once; pixels of an item; of a list that browsers can show
 const SIGNS = { accept: "✓", keep: "=", other: "→", skip: "?" };
 const byId = (id) => document.getElementById(id);
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(() => resolve(false), milliseconds));
@@ -15,7 +15,7 @@ function make(tag, attributes, ...children) {
   return node;
 }
 
-// Everything inside the page; decisions in localStorage, one entry a row, so that a crash can lose none but the last.
+// Everything inside the page; decisions in localStorage, one entry per row, so that a crash loses only the last one.
 class FileStore {
   constructor(data) {
     this.data = data;
@@ -23,7 +23,7 @@ class FileStore {
     this.position = new Map(data.row.map((row, i) => [row, i]));
     this.marks = Object.entries(data.marks).map(([mark, positions]) => [mark, new Set(positions)]);
     this.prefix = `noiseproof:${data.audit.key}:`;
-    this.unkept = new Map(); // what the storage had no room for
+    this.unkept = new Map(); // what did not fit into the storage
     this.read();
     this.where = "Decisions are kept in this browser. Export them before you clear its data.";
     this.unsaved = 0;
@@ -144,7 +144,7 @@ class ServedStore {
   }
 
   async ask(path, options) {
-    // Another audit may be served at this address by now: the server refuses whoever names a key that is not its own.
+    // Another audit may be served at this address by now: the server refuses requests with the key of another audit.
     const headers = { ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
     const answer = await fetch(path, { credentials: "same-origin", ...options, headers }).catch(() => {
       throw new Error("The server does not answer. Is it still running?");
@@ -180,7 +180,7 @@ class ServedStore {
   }
 
   picture(row, side) {
-    return `/api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers keep pictures by their address
+    return `/api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
   }
 
   save(row, decision, label) {
