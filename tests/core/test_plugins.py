@@ -364,7 +364,7 @@ def test_data_and_models_of_ones_own_are_what_they_have_to_be(begin: Callable[..
     begin(mistakes=MISTAKES)
     with pytest.raises(TypeError, match="Expected the dataset 'nothing' to give a Dataset, got NoneType"):
         get_dataset("nothing")
-    with pytest.raises(TypeError, match="Expected the model 'narrow' to say how wide .* no integer `num_features`"):
+    with pytest.raises(TypeError, match="Expected the model 'narrow' to have an integer `num_features`, .* got none"):
         train(prepare(get_dataset("two-moons:n=100")), "ce", Settings("narrow", epochs=1))
     with pytest.raises(ValueError, match="'plain' to be a dataclass of its parameters, .* @register and Plain.$"):
         begin(noise=NOISE)

@@ -388,7 +388,7 @@ def test_a_coupled_loss_can_be_shifted_but_not_scaled() -> None:
         (lambda: calibrate("gce", 10, sigma=0), "`sigma`"),
         (lambda: calibrate("gce", 10, free="p"), "`free` among the real hyperparameters of `gce:q=0.7` (q), got 'p'"),
         (lambda: calibrate("tce", 10, free="t"), "(none), got 't'"),
-        (lambda: calibrate("aul", 10), "Say which one, or which pair, is free: a, q"),
+        (lambda: calibrate("aul", 10), "Choose which one, or which pair, is free: a, q"),
         (lambda: calibrate("aul", 10, free=("a", "a")), "pair of different names"),
         (lambda: calibrate("gce", 1000, grid=[1.0]), "`grid` with a pair"),
         (lambda: remargin_for("mae", 100, by="turn"), "`by` to be 'shift' or 'scale', got 'turn'"),  # type: ignore[arg-type]

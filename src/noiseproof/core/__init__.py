@@ -1,1 +1,1 @@
-"""The ground floor: margins, outputs, the registry and input checks; imports nothing else of noiseproof."""
+"""Margins, outputs, specs, the registry and checks; imports nothing else of noiseproof."""

@@ -1,4 +1,4 @@
-"""Refusals that name what was expected, what came, and what to do."""
+"""Checks of arguments, with errors that name what was expected, what came, and the remedy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_number(
     return number
 
 
-MOST_SEEDS = 2**63  # they are this many: what files and generators hold
+MOST_SEEDS = 2**63  # the range of files and generators
 
 
 def check_seed(name: str, value: object) -> int:
-    """Return ``value`` as an integer that seeds random numbers."""
+    """Return ``value`` as a seed of random numbers, an integer in [0, 2**63)."""
     seed = check_count(name, value, 0)
     if seed >= MOST_SEEDS:
         raise ValueError(f"Expected `{name}` below 2**63, got {value!r}. Take a smaller one.")
@@ -39,29 +39,29 @@ def check_seed(name: str, value: object) -> int:
 
 def check_count(name: str, value: object, at_least: int | None = None, remedy: str = "") -> int:
     """Return ``value`` as an integer, of at least ``at_least``."""
-    whole = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
-    if not whole or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
+    is_integer = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
+    if not is_integer or (at_least is not None and float(value) < at_least):  # type: ignore[arg-type]
         bound = "" if at_least is None else f" of at least {at_least}"
         raise ValueError(f"Expected `{name}` to be an integer{bound}, got {value!r}.{' ' + remedy if remedy else ''}")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return ``value`` where it is true or false."""
+    """Return ``value``, which must be a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"Expected `{name}` to be true or false, got {value!r}.")
     return value
 
 
 def check_word(name: str, value: Any, words: Collection[str]) -> Any:
-    """Return ``value`` where it is one of ``words``."""
+    """Return ``value``, which must be one of ``words``."""
     if value not in words:
         raise ValueError(f"Expected `{name}` to be one of {', '.join(words)}, got {value!r}.")
     return value
 
 
 def check_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> Tensor:
-    """Return ``value`` as a tensor, from whatever holds numbers."""
+    """Return ``value`` as a tensor, from anything that holds numbers."""
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError):
@@ -69,7 +69,7 @@ def check_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> 
 
 
 def check_logits_and_target(logits: Tensor, target: Tensor, implied: int = 0) -> None:
-    """Refuse shapes and dtypes that no loss can use; reads no values, so it never synchronises a device.
+    """Check shapes and dtypes of a loss's inputs, without reading values, so that no device is synchronised.
 
     ``implied`` classes have no column in ``logits``.
     """
@@ -104,7 +104,7 @@ def check_logits_and_target(logits: Tensor, target: Tensor, implied: int = 0) ->
 
 
 def check_labels(target: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
-    """Refuse a label outside 0 … K−1; reads the values, so call it where data is loaded, not inside a step."""
+    """Check that labels are in 0 … K−1; reads the values, so call it where data is loaded, not inside a step."""
     wrong = (target < 0) | (target >= num_classes)
     if ignore_index is not None:
         wrong &= target != ignore_index

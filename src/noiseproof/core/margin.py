@@ -45,7 +45,7 @@ class LabelProb:
     """The probability of the labelled class, seen through its negative logarithm.
 
     ``nll`` is (B,) for class labels; for real-valued targets it is (B, K), each class in the role of the label.
-    ``log_p`` (B, K) is there only for losses that look at the other classes too.
+    ``log_p`` (B, K) is given only to losses that depend on the other classes too.
     """
 
     __slots__ = ("nll", "_log_p", "_margin")
@@ -72,14 +72,14 @@ class LabelProb:
 
     @property
     def margin(self) -> Tensor:
-        """Δ, given where the loss asked for exact margins."""
+        """Δ, given if the loss sets ``exact``."""
         if self._margin is None:
             raise RuntimeError("This loss needs margins: set `exact = True` on it.")
         return self._margin
 
     @property
     def log_p(self) -> Tensor:
-        """log-probabilities of all classes (B, K), given where the loss is of kind ``coupled``."""
+        """log-probabilities of all classes (B, K), given if the loss is of kind ``coupled``."""
         if self._log_p is None:
             raise RuntimeError("This loss needs all classes: set `kind = 'coupled'` on it.")
         return self._log_p

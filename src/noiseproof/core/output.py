@@ -1,4 +1,4 @@
-"""What a model's head returns to a loss."""
+"""What a head returns and a loss takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """The scores of a batch and whatever else a head, or a strategy, says about it.
+    """Logits of a batch, with what else a head or a strategy adds.
 
-    A tuple, because that is what DistributedDataParallel and mixed precision can look into.
+    A tuple, because DistributedDataParallel and mixed precision traverse tuples.
     """
 
     logits: Tensor  # (B, K)
@@ -18,4 +18,4 @@ class Output(NamedTuple):
     scale: Tensor | None = None  # (B, K) or (B, 1): standard deviations of the logits, positive
     factors: Tensor | None = None  # (B, K, R): V in u = μ + V ε_R + d ε_K
     attention: Tensor | None = None  # (B,): the logit of τ
-    memory: Tensor | None = None  # (B, K): what earlier epochs predicted, which a strategy puts in
+    memory: Tensor | None = None  # (B, K): predictions of earlier epochs, which a strategy adds

@@ -56,8 +56,8 @@ class NoiseAttention(Loss):
         hard = target.dim() == 1
         label = countable(target, self.ignore_index) if hard else target
         if hard and self.floor == 0:
-            own = margin(logits, label)
-            mixed = torch.logaddexp(own, -F.logsigmoid(-own) - attention)  # Δ′
+            delta = margin(logits, label)
+            mixed = torch.logaddexp(delta, -F.logsigmoid(-delta) - attention)  # Δ′
             value = -F.logsigmoid(mixed)
             reverse = -math.log(REVERSE_FLOOR) * torch.sigmoid(-mixed)
         else:

@@ -1,7 +1,7 @@
 """Averages over the logits of an untrained network, taken as independent N(0, σ²).
 
 A margin loss sees one random number of them, L = log Σ_{i≠k} exp z_i, whose distribution is computed here on a grid to
-about 1e-8: nothing is sampled. Losses that look at the other classes too are averaged over a fixed sample.
+about 1e-8: nothing is sampled. Losses that depend on the other classes too are averaged over a fixed sample.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
     The mass of each pair is shared by the six points around f(x, y) so that its moments up to the fifth are kept.
     """
     mass, values = np.outer(a.weights, b.weights), f.outer(a.points, b.points)
-    kept = np.abs(mass) > 1e-18
-    mass, values = mass[kept], values[kept]
+    relevant = np.abs(mass) > 1e-18
+    mass, values = mass[relevant], values[relevant]
     start = values.min() - 3 * a.step
     position = (values - start) / a.step
-    whole = np.floor(position)
-    fraction, index = position - whole, whole.astype(int)
+    floor = np.floor(position)
+    fraction, index = position - floor, floor.astype(int)
     weights = np.zeros(int(index.max()) + 4)
     for i, coefficients in zip(_SIX, _LAGRANGE.T, strict=True):
         share = np.polyval(coefficients, fraction)  # not as a matrix product: BLAS' threads take longer
@@ -79,7 +79,7 @@ _LAGRANGE = np.linalg.inv(np.vander(_SIX))  # coefficients of the polynomials th
 
 @functools.lru_cache(maxsize=512)
 def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
-    """The distribution of log Σ exp z_i over ``count`` logits, by halves; on a grid so many ``times`` finer."""
+    """The distribution of log Σ exp z_i over ``count`` logits, by halves; on a grid ``times`` finer."""
     if times > 1:
         return log_sum(count, sigma).finer(times)
     if count == 1:
@@ -107,7 +107,7 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float) -> float:
 
 
 def _of_rows(loss: Loss, num_classes: int) -> Loss:
-    """``loss`` of single rows, in a batch where every class is the label equally often if it looks at that."""
+    """``loss`` of single rows, in a batch where every class is the label equally often if it depends on that."""
     if isinstance(loss, Peer):  # the mean over the batch of what it takes away
         loss = CR(loss=_of_rows(loss.loss, num_classes))
     if isinstance(loss, CR) and loss.prior is None:

@@ -100,16 +100,16 @@ class Loss(nn.Module):
         return _of_each_row(self, self.value(y), y)
 
     def scores(self, out: Output) -> Tensor:
-        """Class scores (B, K) whose softmax is the predicted distribution: what accuracy and margins are taken of."""
-        own = self.predictors()
-        return own[0].scores(out) if own else out.logits
+        """Class scores (B, K) whose softmax is the predicted distribution; accuracy and margins use them."""
+        predictors = self.predictors()
+        return predictors[0].scores(out) if predictors else out.logits
 
     def predictors(self) -> list[Loss]:
-        """This loss and those inside it, if their scores are not the logits."""
+        """This loss and those inside it whose scores are not the logits."""
         return [part for part in (self, *self._parts()) if type(part).scores is not Loss.scores]
 
-    def _take_after(self, *losses: Loss) -> None:
-        """Be as the ``losses`` inside this one are: what they need, predict and can do."""
+    def _inherit_from(self, *losses: Loss) -> None:
+        """Set what this loss needs, predicts and supports from the ``losses`` inside it."""
         self.needs = frozenset().union(*(loss.needs for loss in losses))
         self.independent_rows = all(loss.independent_rows for loss in losses)
         self.class_indices_only = any(loss.class_indices_only for loss in losses)
@@ -118,19 +118,19 @@ class Loss(nn.Module):
         self.implied = losses[0].implied
         self.extra_scores = max(loss.extra_scores for loss in losses)
         self.samples = next((loss.samples for loss in losses if loss.samples is not None), None)
-        own = {str(part) for loss in losses for part in loss.predictors()}
-        if len(own) > 1 or len({loss.implied for loss in losses}) > 1:
-            named = sorted(own if len(own) > 1 else map(str, losses))
+        predictors = {str(part) for loss in losses for part in loss.predictors()}
+        if len(predictors) > 1 or len({loss.implied for loss in losses}) > 1:
+            named = sorted(predictors if len(predictors) > 1 else map(str, losses))
             raise ValueError(f"Expected losses that predict alike, got {' and '.join(named)}.")
 
     def num_outputs(self, num_classes: int) -> int:
-        """How many columns of logits a head must give."""
+        """Number of columns of logits that a head must return."""
         return num_classes - self.implied
 
     def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
         """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1); ``unit`` scales its maximum to one."""
         raise TypeError(
-            f"`{self}` looks at the other classes too, so it has no weight as a function of the margin alone. "
+            f"`{self}` depends on the other classes too, so it has no weight as a function of the margin alone. "
             "Use average_error(loss, z, num_classes) for its gradient at initialisation."
         )
 
@@ -171,9 +171,9 @@ class Loss(nn.Module):
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
         if self.linear and not self.class_indices_only:
             soft = shares.expand(len(out.logits), -1)
-            if readable(out.logits) and not bool((found := self.per_sample(out, soft)).isnan().any()):
-                return found
-            lowest = torch.finfo(out.logits.dtype).min / 4  # a class that nobody bears may be masked
+            if readable(out.logits) and not bool((losses := self.per_sample(out, soft)).isnan().any()):
+                return losses
+            lowest = torch.finfo(out.logits.dtype).min / 4  # a class without labels may be masked
             return self.per_sample(out._replace(logits=out.logits.clamp_min(lowest)), soft)
         label = torch.zeros(len(out.logits), dtype=torch.int64, device=shares.device)
         each = [self.per_sample(out, label + k) for k in range(len(shares))]
@@ -202,7 +202,7 @@ class Loss(nn.Module):
         return self._reduce(losses, target, sample_weight, all_count)
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
-        """Refuse shapes that do not match; reads no values."""
+        """Check shapes, without reading values."""
         check_logits_and_target(logits, target, self.implied)
         num_classes = logits.shape[1] + self.implied
         if self.weight is not None and self.weight.shape[0] != num_classes:
@@ -214,7 +214,7 @@ class Loss(nn.Module):
             )
 
     def _are_counted(self, labels: Tensor, num_classes: int) -> bool:
-        """Whether no label is known to be ignored; refuses other negative ones where reading them costs nothing."""
+        """Whether all labels are known to count; checks them where reading costs nothing."""
         if not labels.numel() or not readable(labels):
             return False
         lowest = int(labels.min())
@@ -357,12 +357,12 @@ def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
 
 
 def field_of(out: Output, name: str, *shapes: tuple[int, ...], remedy: str) -> Tensor:
-    """A field of ``out`` beside its logits, refused where it is missing or would broadcast."""
+    """Return a field of ``out`` beside its logits, which must have one of ``shapes``."""
     field: Tensor | None = getattr(out, name)
     if field is None or field.shape not in shapes:
         expected = " or ".join(str(tuple(shape)) for shape in shapes)
-        got = "none" if field is None else f"shape {tuple(field.shape)}"
-        raise ValueError(f"Expected an output with `{name}` of shape {expected}, got {got}. {remedy}")
+        actual = "none" if field is None else f"shape {tuple(field.shape)}"
+        raise ValueError(f"Expected an output with `{name}` of shape {expected}, got {actual}. {remedy}")
     return field
 
 
@@ -378,7 +378,7 @@ def countable(target: Tensor, ignore_index: int) -> Tensor:
 
 
 def _of_each_row(loss: Loss, value: Tensor, y: LabelProb) -> Tensor:
-    """``value``, refused where it is not one of each label: a mean would train, at the wrong rate, without a word."""
+    """Check that ``value`` has one number per label: a mean would train silently, at the wrong rate."""
     if value.shape != y.nll.shape:
         raise ValueError(
             f"Expected `value` of `{loss}` to return the loss of each label, shape {tuple(y.nll.shape)} as `y.nll`, "

@@ -83,8 +83,8 @@ class _BiTempered(torch.autograd.Function):
         log_p = tempered_log_softmax(logits, t2, iterations)
         spread = ((2 - t1) * log_p).exp().sum(1) / (2 - t1)
         if target.dim() == 1:
-            own = log_p.gather(1, target[:, None]).squeeze(1)
-            return spread - tempered_log(own, t1) - 1 / (2 - t1), log_p
+            label_log_p = log_p.gather(1, target[:, None]).squeeze(1)
+            return spread - tempered_log(label_log_p, t1) - 1 / (2 - t1), log_p
         log_y = target.log()
         gain = torch.where(target > 0, target * (tempered_log(log_y, t1) - tempered_log(log_p, t1)), 0)
         return spread + (gain - ((2 - t1) * log_y).exp() / (2 - t1)).sum(1), log_p

@@ -27,7 +27,7 @@ Z = TypeVar("Z", float, Tensor)
 
 
 class NoSolution(ValueError):
-    """No admissible hyperparameter gives the error asked for."""
+    """No admissible hyperparameter gives the requested error."""
 
 
 def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> float:
@@ -126,10 +126,10 @@ def calibrate(
         sigma: standard deviation of the untrained network's logits.
 
     Raises:
-        NoSolution: no admissible value does it; says what the ends of the range give, and the remedy.
+        NoSolution: no admissible value does it; the message has what the ends of the range give, and the remedy.
 
-    >>> found = calibrate("gce:q=0.7", 1000)
-    >>> round(found.params["q"], 4), round(found.error, 6)
+    >>> calibration = calibrate("gce:q=0.7", 1000)
+    >>> round(calibration.params["q"], 4), round(calibration.error, 6)
     (0.4816, -0.028234)
     """
     loss = as_loss(loss)
@@ -242,7 +242,7 @@ def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
     known = [name for name, value in loss.hyperparameters.items() if isinstance(value, float)]
     listing = ", ".join(known) or "none"
     if not free and len(known) > 1:
-        raise ValueError(f"`{loss}` has several hyperparameters. Say which one, or which pair, is free: {listing}.")
+        raise ValueError(f"`{loss}` has several hyperparameters. Choose which one, or which pair, is free: {listing}.")
     names = [free] if isinstance(free, str) else list(free or known)
     if len(names) > 2 or len(set(names) & set(known)) < len(names):
         raise ValueError(

@@ -30,12 +30,12 @@ class Corrected(Loss):
 
     def __init__(self, T: Tensor | int, **options: Any) -> None:
         super().__init__(**options)
-        whole = torch.eye(T) if isinstance(T, int) and not isinstance(T, bool) and T >= 0 else T
-        self.register_buffer("T", check_transition("T", whole).clone())
+        matrix = torch.eye(T) if isinstance(T, int) and not isinstance(T, bool) and T >= 0 else T
+        self.register_buffer("T", check_transition("T", matrix).clone())
         self.T: Tensor
 
     def set_transition(self, T: Tensor) -> None:
-        """Correct with another T of the same classes from here on, as an estimate made during training is."""
+        """Replace T by one of the same classes, such as an estimate made during training."""
         T = check_transition("T", T)
         if T.shape != self.T.shape:
             raise ValueError(f"Expected `T` of {self.T.shape[0]} classes, got {T.shape[0]}.")
@@ -75,7 +75,7 @@ class Forward(Corrected):
         if target.dim() == 1:
             return -torch.logsumexp(log_p + log_T.T[countable(target, self.ignore_index)], 1)
         given = torch.logsumexp(log_p[:, :, None] + log_T, 1)  # (B, K)
-        # A class that T can never give costs nothing where the target does not ask for it.
+        # A class that T can never give costs nothing where the target has none of it.
         return self._over_classes(torch.where(target == 0, 0, -given), target)
 
 

@@ -1,4 +1,4 @@
-"""Losses that look at the other classes too: normalised, smoothed and regularised ones, and peer loss."""
+"""Losses that depend on the other classes too: normalised, smoothed and regularised ones, and peer loss."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class NFL(CoupledLoss):
             return y.miss.detach() ** self.gamma * y.nll / -y.total(constant * y.log_p)
         if self.gamma == 0:
             return y.nll / -y.total(y.log_p)
-        own = pointwise(y.nll, self._focal)
+        focal = pointwise(y.nll, self._focal)
         if readable(y.log_p):
             total: Tensor = _FocalTotal.apply(y.log_p, self._focal)  # type: ignore[no-untyped-call]
-            return own / (total if own.dim() == 1 else total[:, None])
-        return own / y.total(pointwise(-y.log_p, self._focal))
+            return focal / (total if focal.dim() == 1 else total[:, None])
+        return focal / y.total(pointwise(-y.log_p, self._focal))
 
 
 class _FocalTotal(torch.autograd.Function):
@@ -164,8 +164,8 @@ class Smoothed(CoupledLoss):
             return super().per_sample(out, target)
         if target.dim() == 1:
             target = torch.zeros_like(out.logits).scatter(1, countable(target, self.ignore_index)[:, None], 1)
-        whole = target.sum(1, keepdim=True)
-        smooth = torch.add(target * (1 - self.spread), whole, alpha=self.spread / out.logits.shape[1])
+        mass = target.sum(1, keepdim=True)
+        smooth = torch.add(target * (1 - self.spread), mass, alpha=self.spread / out.logits.shape[1])
         nll = -F.logsigmoid(margins(out.logits)) if self.exact else -F.log_softmax(out.logits, 1)
         return self._over_classes(nll, smooth)
 
@@ -233,12 +233,12 @@ class CR(CoupledLoss):
 
     formula: ClassVar[str] = "−log p + β Σ_k P(ỹ = k) log p_k"
     source: ClassVar[str] = "curriculum paper, A.5, Eq. 6"
-    kind: Kind = "other"  # without a prior it looks at the other rows' labels
+    kind: Kind = "other"  # without a prior it depends on the other rows' labels
 
     def __init__(self, beta: float = 1.0, prior: Tensor | None = None, loss: Loss | str = "ce", **options: Any) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self._take_after(self.loss)
+        self._inherit_from(self.loss)
         self.independent_rows = self.independent_rows and prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
         if prior is not None:
@@ -258,9 +258,9 @@ class CR(CoupledLoss):
         else:
             raise ValueError(f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}.")
         if self.loss.name != "ce":
-            own = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
+            losses = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
-            return (own - self.beta * share * self.loss.expected(out, prior)).to(own.dtype)
+            return (losses - self.beta * share * self.loss.expected(out, prior)).to(losses.dtype)
         regulariser = self.beta * self._expected(log_p, prior)  # (B,)
         if target.dim() == 1:
             value = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index) + regulariser
@@ -270,9 +270,9 @@ class CR(CoupledLoss):
 
     @staticmethod
     def _expected(log_p: Tensor, prior: Tensor) -> Tensor:
-        """Σ_k P_k log p_k; a class that nobody bears may be masked."""
-        if readable(log_p) and not bool((found := log_p @ prior).isnan().any()):
-            return found
+        """Σ_k P_k log p_k; a class without labels may be masked."""
+        if readable(log_p) and not bool((mean := log_p @ prior).isnan().any()):
+            return mean
         return torch.where(prior != 0, log_p, 0) @ prior
 
 
@@ -299,7 +299,7 @@ class Peer(Loss):
     def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self._take_after(self.loss)
+        self._inherit_from(self.loss)
         self.independent_rows = False
         if generator is not None and not isinstance(generator, torch.Generator):
             generator = torch.Generator().manual_seed(check_count("generator", generator, 0, "It is a seed."))
@@ -332,5 +332,5 @@ class Peer(Loss):
             elsewhere = Output._make(field if field is None else field[n] for field in out)
             peer = self.loss.per_sample(elsewhere, target[m])
         weighed = target if hard else self._weighed(target)
-        own = self.loss.per_sample(out, weighed)
-        return (own - peer * (1.0 if hard else weighed.sum(1))).to(own.dtype)
+        losses = self.loss.per_sample(out, weighed)
+        return (losses - peer * (1.0 if hard else weighed.sum(1))).to(losses.dtype)

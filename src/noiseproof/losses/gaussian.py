@@ -57,9 +57,9 @@ class _RankOne(torch.autograd.Function):
         mean, root, target, p, factors = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: what was saved is a constant, so derive it again
             value = negative_log_normal(ctx.loss.error(mean, target), ctx.loss.lam, root).to(grad.dtype)
-            asked = [x for x in (mean, root) if x.requires_grad]
-            found = dict(zip(map(id, asked), torch.autograd.grad(value, asked, grad, create_graph=True), strict=True))
-            return found.get(id(mean)), found.get(id(root)), None, None
+            inputs = [x for x in (mean, root) if x.requires_grad]
+            gradients = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
+            return *(next(gradients) if x.requires_grad else None for x in (mean, root)), None, None  # type: ignore[return-value]
         grad, c = grad[:, None].to(p.dtype), root.to(p.dtype)
         along, across_root, along_root = (factors[..., None] * grad).unbind()  # (B, 1) each
         grad = grad * ctx.loss.lam**-2
@@ -74,9 +74,9 @@ class LN(Loss):
 
     L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the logits and c
     ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k = log(((1 − t)K′ + t)/t) at the label
-    and 0 elsewhere. A target (B, K) is a probability vector, another model's prediction say (LN paper, section 6): it
-    is smoothed and mapped the same way, so the loss is not linear in it. Negative entries are refused where they can be
-    read without waiting for a device, and give NaN elsewhere.
+    and 0 elsewhere. A target (B, K) is a probability vector, such as another model's prediction (LN paper, section 6).
+    It is smoothed and mapped the same way, so the loss is not linear in it. Negative entries raise an error on a CPU,
+    and give NaN where reading them would wait for a device.
 
     Args:
         lam: λ, the smallest standard deviation: smaller residuals are not attenuated (LN paper, section 3.1).
@@ -85,7 +85,7 @@ class LN(Loss):
         dummy: count one class more than there are (K′ = K + 1), whose logit is 0, so that all K are treated alike.
             Without it the last class has no logit, and the head gives K − 1.
         covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with ``Output.scale`` σ,
-            (B, D) or (B, 1), where λ keeps its meaning (the LN paper does not say how it makes these); ``identity`` is
+            (B, D) or (B, 1), where λ keeps its meaning (the LN paper gives no formula for these); ``identity`` is
             Σ = I.
         predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released code, over K + 1
             with the dummy class.
@@ -131,8 +131,8 @@ class LN(Loss):
         self.implied, self.relative = 0 if self.dummy else 1, False
         self.extra_scores = int(self.dummy and self.predict == "released")
 
-    def _aim(self, num_classes: int) -> float:
-        """τ·C, the logit that a label aims at: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
+    def _label_logit(self, num_classes: int) -> float:
+        """τ·C, the target of the labelled logit: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
         return self.tau * math.log1p((1 - self.t) * (num_classes + self.dummy) / self.t)
 
     def error(self, mean: Tensor, target: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class LN(Loss):
         if target.dim() == 2:
             y = torch.log1p(target.double() * ((1 - self.t) * (num_classes + self.dummy) / self.t))
             return error - self.tau * (y if self.dummy else y[:, :-1] - y[:, -1:])
-        aim = torch.full_like(error[:, :1], -self._aim(num_classes))
+        aim = torch.full_like(error[:, :1], -self._label_logit(num_classes))
         column = target[:, None]
         if not self.dummy:  # the last class aims at −τC everywhere
             last = column == num_classes - 1
@@ -185,7 +185,7 @@ class LN(Loss):
         return value if hard or self.weight is None else value * self._weighed(target).sum(1)
 
     def finished(self, value: Tensor, out: Output) -> Tensor:
-        """``value`` in the precision of the logits; an exploded covariance is refused, NaN logits give NaN."""
+        """``value`` in the precision of the logits; raises NotFinite if a covariance exploded; NaN logits give NaN."""
         if readable(value) and not math.isfinite(float(value.detach().sum())):
             rows = (~value.isfinite() & out.logits.isfinite().all(1)).nonzero()
             for name in self.needs - {"logits"} if len(rows) else ():

@@ -99,14 +99,14 @@ class _MeanSoftmax(torch.autograd.Function):
     ) -> Tensor:
         # In float64: what the samples weigh on the way back, p_k/p̄_k, then sums to one where log p is −500 too.
         total: Tensor | None = None
-        samples, ctx.kept = 0, []
+        samples, ctx.first = 0, []
         kernels = _kernels_for(mean, factors)
         for chunk in noise():
             if kernels is not None:
                 part = kernels.log_sum_softmax(mean, scale, factors, tau, *chunk)
             else:
                 log_p = _noisy_log_softmax(mean, scale, factors, tau, chunk)
-                ctx.kept = [(chunk, log_p)] if samples == 0 and any(ctx.needs_input_grad) else []
+                ctx.first = [(chunk, log_p)] if samples == 0 and any(ctx.needs_input_grad) else []
                 top = log_p.amax(0)
                 away = top.clamp(min=torch.finfo(top.dtype).min)  # of a class whose logit is −∞
                 part = top + (log_p - away).exp_().sum(0).double().log_()
@@ -134,7 +134,7 @@ class _MeanSoftmax(torch.autograd.Function):
         of_mean, of_scale = torch.zeros_like(mean), torch.zeros_like(scale)
         of_factors = None if factors is None else torch.zeros_like(factors)
         again = ((chunk, _noisy_log_softmax(mean, scale, factors, ctx.tau, chunk)) for chunk in ctx.noise())
-        for (each, across), log_p in ctx.kept or again:
+        for (each, across), log_p in ctx.first or again:
             # d log p̄_k/du_j is a mean over samples of p_k/p̄_k·(1(j = k) − p_j): LN paper, Eq. 14, for the label.
             pull = (log_p - rounded).exp_().mul_(grad)
             slope = pull.sub_(log_p.exp().mul_(pull.sum(-1, keepdim=True)))
@@ -214,7 +214,7 @@ class Het(Loss):
 
     def _average(self, out: Output) -> Tensor:
         tensors = [part for part in out if part is not None]
-        # Whoever watches a step asks for the scores of its loss again.
+        # The record of a step needs the scores of its loss again.
         last = self._last.get(tensors) if self.training and not torch.is_grad_enabled() else None
         if last is not None:
             return last

@@ -157,8 +157,8 @@ class TruncatedGCE(MarginLoss):
 
     def value(self, y: LabelProb) -> Tensor:
         # hardtanh, not clamp: its gradient is zero at the threshold itself, where p = k.
-        kept = F.hardtanh(-y.nll, math.log(self.k), 1.0)
-        return F.elu(kept * self.q, alpha=-1 / self.q)
+        log_p = F.hardtanh(-y.nll, math.log(self.k), 1.0)
+        return F.elu(log_p * self.q, alpha=-1 / self.q)
 
 
 @register("sce")
@@ -242,13 +242,13 @@ class AGCE(MarginLoss):
         self.vanishes = not self._short  # which rounds
 
     def value(self, y: LabelProb) -> Tensor:
-        whole = self.a + 1
+        top = self.a + 1
         if self._short and not self.exact:
-            return torch.rsub(torch.pow(y.p + self.a, self.q), _power(whole, self.q) / self.q, alpha=1 / self.q)
-        ratio = torch.log1p(torch.expm1(-y.nll) / whole)  # log((a + p)/(a + 1)), with its digits where p → 1
+            return torch.rsub(torch.pow(y.p + self.a, self.q), _power(top, self.q) / self.q, alpha=1 / self.q)
+        ratio = torch.log1p(torch.expm1(-y.nll) / top)  # log((a + p)/(a + 1)), with its digits where p → 1
         if self.a < 0.01:  # and where a + p → 0
-            ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / whole))
-        return torch.expm1(self.q * ratio) * (-_power(whole, self.q) / self.q)
+            ratio = torch.where(y.nll < 0.5, ratio, torch.log((y.p + self.a) / top))
+        return torch.expm1(self.q * ratio) * (-_power(top, self.q) / self.q)
 
     def slope(self, y: LabelProb) -> Tensor:
         p = y.p

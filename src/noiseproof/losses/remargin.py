@@ -82,7 +82,7 @@ class Remargin(Loss):
     ) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self._take_after(self.loss)
+        self._inherit_from(self.loss)
         self.class_indices_only = True
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
@@ -91,7 +91,7 @@ class Remargin(Loss):
         self.every = check_count("every", every, 1, "It is the number of epochs that each shift holds.")
         self.scale = check_number("scale", scale, "(0, inf)", 0)
         if self.scale != 1 and self.loss.kind != "margin":
-            raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which looks at other classes too.")
+            raise ValueError(f"Expected a margin loss to scale, got `{self.loss}`, which depends on other classes too.")
         self.kind = "margin" if self.loss.kind == "margin" else "other"
         # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
@@ -156,7 +156,7 @@ class Unit(Loss):
     def __init__(self, loss: Loss | str, **options: Any) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
-        self._take_after(self.loss)
+        self._inherit_from(self.loss)
         self.factor = 1 / self.loss.max_weight
         self.vanishes = self.loss.vanishes
         self.exact = self.exact or self.loss.exact

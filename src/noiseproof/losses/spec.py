@@ -15,7 +15,7 @@ from noiseproof.papers import loss_preset, loss_presets, pop_qualifiers
 def get_loss(spec: str, **params: Any) -> Loss:
     """Build a loss from its spec; keyword arguments are the same parameters, or the options of every loss.
 
-    ``NAME@PAPER`` is a paper's setting. Where the paper's setting depends on the data, say which: ``num_classes``,
+    ``NAME@PAPER`` is a paper's setting. If it depends on the data, pass ``num_classes``,
     ``dataset``, ``noise``, ``rate``. Nothing is chosen silently.
 
     >>> str(get_loss("gce", q=0.7)) == str(get_loss("gce:q=0.7"))
@@ -27,8 +27,8 @@ def get_loss(spec: str, **params: Any) -> Loss:
     """
     if not isinstance(spec, str):
         raise TypeError(f"Expected the name or spec of a loss, got {type(spec).__name__}.")
-    if "@" in spec and (found := _preset(spec, params)) is not None:
-        return found
+    if "@" in spec and (preset := _preset(spec, params)) is not None:
+        return preset
     terms = parse_sum(spec)
     if len(terms) == 1 and terms[0][0] == 1:
         inner = terms[0][1]
@@ -36,11 +36,11 @@ def get_loss(spec: str, **params: Any) -> Loss:
             return get_loss(inner[1:-1], **params)
         name, values = LOSSES.parse(inner, params)
         if "reduction" not in params and values.get("reduction", "") is None:
-            values["reduction"] = "none"  # a word of its own here, not the absence of a value
+            values["reduction"] = "none"  # the reduction, which the grammar reads as no value
         return LOSSES.create(name, **values)
     qualifiers = pop_qualifiers(params)
     if qualifiers and "@" not in spec:
-        raise TypeError(f"Expected a preset (NAME@PAPER) where {', '.join(qualifiers)} is said, got {spec!r}.")
+        raise TypeError(f"Expected a preset (NAME@PAPER) beside {', '.join(qualifiers)}, got {spec!r}.")
     losses = [(scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms]
     return WeightedSum(losses, **shared_options([loss for _, loss in losses]) | params)
 
@@ -52,10 +52,10 @@ def as_loss(loss: Loss | str) -> Loss:
 
 def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
     """``loss`` as a part of another one."""
-    found = as_loss(loss)
-    if isinstance(loss, str) and found.reduction != "mean":
+    inner = as_loss(loss)
+    if isinstance(loss, str) and inner.reduction != "mean":
         raise ValueError(f"Expected `reduction` on the outermost loss only, got it on the inner `{loss}` too.")
-    return adopt(found, ignore_index)
+    return adopt(inner, ignore_index)
 
 
 def _preset(spec: str, params: dict[str, Any]) -> Loss | None:

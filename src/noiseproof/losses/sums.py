@@ -32,7 +32,7 @@ class WeightedSum(Loss):
         self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
         kinds = {loss.kind for loss in self.losses}
         self.vanishes = all(loss.vanishes for _, loss in flat)
-        self._take_after(*(loss for _, loss in flat))
+        self._inherit_from(*(loss for _, loss in flat))
         self.weighs_classes = any(loss.weighs_classes for _, loss in flat)
         self.kind = "other" if "other" in kinds else "coupled" if "coupled" in kinds else "margin"
 
@@ -49,9 +49,9 @@ class WeightedSum(Loss):
         if self.kind != "other" and weight is None:
             return super().per_sample(out, target)
         values = [loss.per_sample(out, target) for _, loss in self.terms]
-        if weight is not None and target.dim() == 1:  # of the terms that leave it to ``_reduce``
-            own = weight[countable(target, self.ignore_index)]
-            values = [v if loss.weighs_classes else v * own for v, (_, loss) in zip(values, self.terms, strict=True)]
+        if weight is not None and target.dim() == 1:  # for the terms that leave it to ``_reduce``
+            factor = weight[countable(target, self.ignore_index)]
+            values = [v if loss.weighs_classes else v * factor for v, (_, loss) in zip(values, self.terms, strict=True)]
         return _weighted(self.scales, values)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
@@ -72,20 +72,20 @@ class WeightedSum(Loss):
     @property
     def hyperparameters(self) -> dict[str, Any]:
         """``agce.q`` for a term's parameter, ``agce.factor`` for what it is multiplied by."""
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            found[f"{prefix}.factor"] = scale
-            found |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
-        return found
+            parameters[f"{prefix}.factor"] = scale
+            parameters |= {f"{prefix}.{key}": value for key, value in loss.hyperparameters.items()}
+        return parameters
 
     def with_hyperparameters(self, **changes: Any) -> WeightedSum:
         if unknown := set(changes) - set(self.hyperparameters):
             raise TypeError(f"`{self}` has the parameters {', '.join(self.hyperparameters)}, not {sorted(unknown)}.")
         terms = []
         for prefix, (scale, loss) in zip(self._prefixes(), self.terms, strict=True):
-            own = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
-            scale = own.pop("factor", scale)
-            terms.append((scale, loss.with_hyperparameters(**own) if own else loss))
+            changed = {k.removeprefix(f"{prefix}."): v for k, v in changes.items() if k.startswith(f"{prefix}.")}
+            scale = changed.pop("factor", scale)
+            terms.append((scale, loss.with_hyperparameters(**changed) if changed else loss))
         return WeightedSum(terms, **{name: getattr(self, name) for name in OPTIONS})
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ def get_model(
             ``timm:NAME,pretrained=true`` for any model of timm.
         generator: a generator on the CPU. None is a new one with seed 0: models built so are equal.
         input_shape: shape of one input, (C, H, W) or (D,): sets ``in_channels``, ``image_size`` or ``in_features``,
-            and refuses a model that cannot take such inputs.
+            and a model that cannot take such inputs raises an error.
         params: parameters of the model, as in ``spec``.
 
     >>> get_model("wrn-28-2", in_channels=1).num_features

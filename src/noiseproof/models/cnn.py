@@ -84,8 +84,8 @@ class CNN9(Backbone):
     """The nine convolutions of Co-teaching (Han et al., 2018, Table 2), for images of at least 28×28.
 
     Args:
-        dropout: rate of dropping channels after each pooling. The released code asks for it with a function that
-            did nothing unless told to in the authors' PyTorch 0.3: ``dropout=0`` is what their numbers come from.
+        dropout: rate of dropping channels after each pooling. The released code calls a function for it that does
+            nothing by default in the authors' PyTorch 0.3: ``dropout=0`` is what their numbers come from.
     """
 
     num_features = 128

@@ -110,7 +110,7 @@ BLOCKS = {"basic": Basic, "bottleneck": Bottleneck, "preact": PreAct}
 
 
 class ResNet(Backbone):
-    """A residual network (He et al., 2016) whose parameters bear torchvision's names.
+    """A residual network (He et al., 2016) whose parameters have torchvision's names.
 
     ImageNet weights of torchvision load with ``load_state_dict(weights, strict=False)``: only ``fc`` is left over.
     Papers start ResNet-34 differently: ``init="kaiming-normal"`` is the bias paper, ``"pytorch"`` the NAL paper,

@@ -72,11 +72,11 @@ def spelled_out(spec: str) -> str:
 
 
 def without_weights(model: str) -> str:
-    """The spec of a backbone without weights of its own, which come from elsewhere: timm reads no file for it."""
+    """The spec of a backbone whose weights are loaded later, so that timm reads no file."""
     name, params = parse_call(spelled_out(model))
     if name != "timm":
         return format_call(name, params | {"pretrained": False}) if "pretrained" in params else model
     reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
     if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
-        raise ValueError(f"Expected a model that is built without files of its own, got {model!r}.")
+        raise ValueError(f"Expected a model that is built without files, got {model!r}.")
     return format_call("timm", params | {"pretrained": False})

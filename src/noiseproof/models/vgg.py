@@ -17,7 +17,7 @@ STAGES = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 class VGG19(Backbone):
     """VGG-19 with batch normalisation (Simonyan & Zisserman, 2015, E), torchvision's, as the NAL paper on ANIMAL-10N.
 
-    The parameters bear torchvision's names. ``pool=1,hidden=[]`` is the small variant common on CIFAR.
+    The parameters have torchvision's names. ``pool=1,hidden=[]`` is the small variant common on CIFAR.
 
     Args:
         pool: side of the grid that the last feature map is averaged to.
