@@ -95,13 +95,16 @@ class Checkpointer:
                     file.unlink()
         self.record.describe({"name": name, **self.config})
 
+    def check_first_step(self) -> None:
+        """After the first step, raise an error for a state that no file can hold, not after hours of training."""
+        if self.folder is not None and self.is_first_step:
+            strategy_states(self.run)
+        self.is_first_step = False
+
     def end_step(self, position: int) -> None:
         """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
         if self.folder is None:
             return
-        if self.is_first_step:
-            strategy_states(self.run)  # a state that no file can hold is refused now, not after hours of training
-            self.is_first_step = False
         every = self.settings.checkpoint_steps
         if every is not None and self.run.step % every == 0:
             self.save(position)
