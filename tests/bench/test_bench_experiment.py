@@ -401,7 +401,7 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
             "noise_seed = 0",
             'foreign = "digits"',
             15,
-            "Expected open-set noise beside `foreign`, whose images it puts in, ",
+            "Expected open-set noise beside `foreign`, which gives it images, ",
         ),
         (
             "noise_seed = 0",

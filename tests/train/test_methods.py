@@ -17,7 +17,7 @@ from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.papers import method_presets
 from noiseproof.train import METHODS, Method, Settings, Task, get_method, prepare, train
-from noiseproof.train.methods import Setting
+from noiseproof.train.methods import MethodContext
 from noiseproof.train.protocols import protocol, protocols
 
 PLAIN = ["ce", "ls", "gls", "gce", "mae", "sce", "nce", "agce", "aul", "ael", "tce", "focal", "mse", "phuber"]
@@ -620,8 +620,8 @@ def test_pairs_are_asymmetric_noise() -> None:
 
 def test_human_labels_are_recognised() -> None:
     def of(dataset: str, noise: str) -> tuple[str, str | None, float | None]:
-        setting = Setting.of(task_of(10, dataset, noise), Settings())
-        return setting.dataset, setting.noise, setting.rate
+        context = MethodContext.of(task_of(10, dataset, noise), Settings())
+        return context.dataset, context.noise, context.rate
 
     assert of("cifar10", "symmetric:rate=0.4") == ("cifar10", "symmetric", 0.4)
     assert of("cifar10", "none") == ("cifar10", "none", 0.0)

@@ -1,4 +1,4 @@
-"""Fair comparison: experiments as data, results that are never made twice, engines that make them."""
+"""Fair comparison: experiments as data, their results, each made once, and engines that make them."""
 
 from noiseproof.bench.engines import ENGINES, run_all
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, load_experiments

@@ -40,7 +40,7 @@ from noiseproof.train.protocols import protocol, protocols
 from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
-RESULT_VERSION = 1  # raise it when the same experiment has another result: those of before are then not of this one
+RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
 REVISED = {"gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2}  # of a method; of presets: papers/*.toml
 
 
@@ -54,16 +54,16 @@ class BadExperiment(ValueError):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run to be compared with others.
+    """One run, described by data.
 
     Args:
         seed: of weights, batches, augmentation and whatever the method draws.
         settings: model, epochs, batches, optimiser.
         validation: the share of noisy rows that is held out.
-        paper: whose way to prepare inputs is taken (``noiseproof.train.prepare``).
+        paper: prepares inputs as this paper does (``noiseproof.train.prepare``).
         noise_seed: of the wrong labels and the rows held out; None: ``seed``, as in the LN paper.
-        foreign: the dataset whose images open-set noise puts in.
-        rows: only so many training rows, the first; None: all. The LN paper trains on 50 000 of MNIST's.
+        foreign: the dataset from which open-set noise takes images.
+        rows: train on the first ``rows`` only; None: all. The LN paper trains on 50 000 of MNIST.
         precision: 32, bf16 (the network's arithmetic, not the loss) or 64.
 
     >>> first = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=1)
@@ -96,34 +96,33 @@ class Experiment:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that differ where the result may: not with how it is written, computed or saved.
+        """16 hexadecimal digits that differ where results may, whatever the spelling, engine or folder.
 
-        Files that it names are read anew where they have changed; code of names that are not noiseproof's counts as
-        it was imported.
+        They depend on the present content of the files that it names, and on the code of plug-ins as imported.
         """
-        load_plugins()  # a key must not depend on who has asked for a name before
-        said: str | None = self.__dict__.get("_key")
-        code = plugin_digests(repr(self)).values() if plugins.MODULES else ()  # a sweep asks often
-        return said or _digest(self, (*_contents(self), *code))
+        load_plugins()  # a key must not depend on which names were used before
+        pinned: str | None = self.__dict__.get("_key")
+        code = plugin_digests(repr(self)).values() if plugins.MODULES else ()  # called often in a sweep
+        return pinned or _digest(self, (*_contents(self), *code))
 
     def pinned(self) -> Experiment:
-        """The same with the key of now, whatever becomes of the files that it names."""
-        found = replace(self)
-        found.__dict__["_key"] = self.key
-        return found
+        """A copy that keeps its present key, even if the files that it names change."""
+        copy = replace(self)
+        copy.__dict__["_key"] = self.key
+        return copy
 
     def check_unchanged(self) -> None:
-        """Refuse a pinned one whose files, or whose code in this process, are no longer those of its key."""
+        """Refuse a pinned experiment if its files, or its code in this process, differ from those of its key."""
         if replace(self).key != self.key:
             raise BadExperiment(
                 f"Expected data and code as they were when this sweep began, got others for {self.dataset}, "
-                f"{self.noise}, {self.method}. The same command goes on with what there is now.",
+                f"{self.noise}, {self.method}. The same command continues with the present ones.",
                 self,
             )
 
     @cached_property
     def plain(self) -> Experiment:
-        """The same run as all spellings of it are: ``gce:q=0.70`` is ``gce``."""
+        """The same run in canonical spelling: ``gce:q=0.70`` is ``gce``."""
         return replace(
             self,
             dataset=_plainly(DATASETS.canonical, self.dataset),
@@ -135,7 +134,7 @@ class Experiment:
 
     @property
     def version(self) -> int:
-        """Of its results: others are not of this experiment."""
+        """The version of its results."""
         name, _, paper = re.split("[:&]", self.method, maxsplit=1)[0].strip().partition("@")
         preset = get_paper(paper).revisions.get(name) if paper in PAPERS else None
         return preset or REVISED.get(name, RESULT_VERSION)
@@ -146,20 +145,20 @@ class Experiment:
 
     @cached_property
     def without_method(self) -> Experiment:
-        """The same for all experiments that can share a task."""
+        """Equal for all experiments that can share a task."""
         return replace(self, method="ce", settings=Settings(), seed=self.seed_of_noise, noise_seed=None, precision="32")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, from which ``from_dict`` makes it again."""
+        """Plain values, which ``from_dict`` reads."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], key: str | None = None) -> Experiment:
-        """What ``as_dict`` wrote; with the ``key`` of then, though files may have changed."""
-        found = cls(**{**values, "settings": Settings(**values["settings"])})
+        """Read what ``as_dict`` wrote; ``key`` pins the key, even if files have changed since."""
+        experiment = cls(**{**values, "settings": Settings(**values["settings"])})
         if key is not None:
-            found.__dict__["_key"] = key
-        return found
+            experiment.__dict__["_key"] = key
+        return experiment
 
     def make_task(self, data_dir: PathLike | None = None, *, data: Dataset | None = None) -> Task:
         """Load the data, unless it is given, and corrupt its labels."""
@@ -177,53 +176,55 @@ class Experiment:
         )
 
 
-@lru_cache(maxsize=65536)  # a sweep asks often
+@lru_cache(maxsize=65536)  # called often in a sweep
 def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
     plain = experiment.plain
-    what = {
+    content = {
         **plain.as_dict(),
         "settings": plain.settings.as_dict(),
         "noise_seed": plain.seed_of_noise,
         "version": plain.version,
     }
-    if plain.precision == "32":  # as it was before there was any other
-        del what["precision"]
+    if plain.precision == "32":  # keys are older than the choice of precision
+        del content["precision"]
     if contents:
-        what["contents"] = contents
-    text = json.dumps(_as_one(what), sort_keys=True, separators=(",", ":"))
+        content["contents"] = contents
+    text = json.dumps(_as_one(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:
     try:
         return plain(spec)
-    except (ValueError, TypeError):  # it will be refused, or has a grammar of its own
+    except (ValueError, TypeError):  # refused later, or of another grammar
         return spec
 
 
 def _contents(experiment: Experiment) -> Iterator[str]:
-    """A digest of each file or folder that it names; what lies in the data folder is official, and stays so."""
+    """A digest of each file or folder that it names, except in the data folder, whose files are official."""
     specs = ((DATASETS, experiment.dataset), (NOISES, experiment.noise), (DATASETS, experiment.foreign))
     for path in (path for registry, spec in specs for path in _paths(registry, spec or "none")):
-        with suppress(OSError, ValueError):  # it will be refused, or is a word of somebody's own dataset
+        with suppress(OSError, ValueError):  # refused later, or not a path
             if not path.resolve().is_relative_to(data_root().resolve()):
                 yield folder_digest(str(path)) if path.is_dir() else file_digest(path)
 
 
 def _paths(registry: Registry[Any], spec: str) -> list[Path]:
-    """What may be files: of noiseproof's own names the parameters ``PATHS``, of others every word, said or default."""
+    """Possible files: the parameters ``PATHS`` of built-in names, every word, given or default, of plug-ins."""
     try:
         name, params = _parsed(spec)
-    except ValueError:  # it will be refused
+    except ValueError:  # refused later
         return []
-    said = [str(params[key]) for key in PATHS if key in params and not isinstance(params[key], list)]  # T may be one
+    given = [
+        str(params[key]) for key in PATHS if key in params and not isinstance(params[key], list)
+    ]  # T may be a list
     folder = str(params.get("folder", ""))
-    found = [Path("" if os.path.exists(word) else folder, word) for word in said]  # as the noise `file` looks for it
+    paths = [Path("" if os.path.exists(word) else folder, word) for word in given]  # as the noise `file` does
     if registry.kind in plugins.MODULES.get(name, {}):
         values = {**registry.parameters(name), **params}.values()
         words = (word for value in values for word in (value if isinstance(value, (list, tuple)) else [value]))
-        found += [Path(word) for word in words if isinstance(word, (str, Path)) and word != ""]
-    return found
+        paths += [Path(word) for word in words if isinstance(word, (str, Path)) and word != ""]
+    return paths
 
 
 _parsed = lru_cache(maxsize=4096)(parse_call)
@@ -231,7 +232,7 @@ _parsed = lru_cache(maxsize=4096)(parse_call)
 
 @lru_cache(maxsize=64)
 def folder_digest(path: str) -> str:
-    """Of names and sizes: of images by the million nobody reads every one. Looked at once for all runs of a sweep."""
+    """A digest of names and sizes (there may be millions of images), computed once for a sweep."""
     files: list[Path] = []
     for folder, inner, names in os.walk(path, followlinks=True):
         inner[:] = [name for name in inner if not _is_circle(Path(folder, name))]
@@ -241,7 +242,7 @@ def folder_digest(path: str) -> str:
 
 
 def _is_circle(folder: Path) -> bool:
-    """Whether it is a link to a folder that it lies in."""
+    """Whether it is a link to a folder that contains it."""
     return folder.is_symlink() and folder.resolve() in {above.resolve() for above in folder.parents}
 
 
@@ -262,7 +263,7 @@ def _first(split: Split, n: int) -> Split:
 
 
 def foreign_images(spec: str | None, data_dir: PathLike | None = None) -> Tensor | None:
-    """The training images of another dataset, for open-set noise; None of none."""
+    """The training images of another dataset, for open-set noise; None without a spec."""
     images = get_dataset(spec, data_dir).train.x if spec else None
     if images is not None and not isinstance(images, Tensor):
         raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
@@ -281,9 +282,9 @@ def _blame(experiment: Experiment, field: str) -> Iterator[None]:
 
 
 def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -> None:
-    """Refuse an experiment that cannot begin: its dataset is missing, its noise, method or model is none.
+    """Refuse experiments that cannot start: no such dataset, noise, method or model.
 
-    Of experiments that differ in their seeds alone one is looked at.
+    Of experiments that differ only in seeds one is checked.
     """
     load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=data_dir))
 
@@ -304,8 +305,8 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         with _blame(experiment, "paper"):
             if experiment.paper is not None and experiment.paper not in (known := sorted({p for p, _ in protocols()})):
                 raise ValueError(
-                    f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it out to have "
-                    "inputs prepared as usual."
+                    f"Expected a `paper` of {', '.join(known)}, got {experiment.paper!r}. Leave it out for the "
+                    "usual preparation of inputs."
                 )
         with _blame(experiment, "rows"):
             _first(data.train, experiment.rows or 1)
@@ -318,11 +319,11 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
     def build(model: str, head: str, shape: tuple[int, ...], outputs: int) -> None:
         build_classifier(model, head, input_shape=shape, num_outputs=outputs, generator=torch.Generator())
 
-    alike: dict[Experiment, Experiment] = {}
+    distinct: dict[Experiment, Experiment] = {}
     tried: set[tuple[object, ...]] = set()
     for experiment in experiments:
-        alike.setdefault(replace(experiment, seed=0, noise_seed=0), experiment)
-    for same, experiment in sorted(alike.items(), key=lambda item: repr(item[0].without_method)):  # each task made once
+        distinct.setdefault(replace(experiment, seed=0, noise_seed=0), experiment)
+    for same, experiment in sorted(distinct.items(), key=lambda item: repr(item[0].without_method)):  # by task
         try:
             task = make(same.without_method)
         except BadExperiment as error:
@@ -341,9 +342,9 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
 
 
 def _try(task: Task, method: Method, settings: Settings) -> None:
-    """One step on two rows, in which heads, strategies and losses refuse what they don't take.
+    """Train one step on two rows, in which heads, strategies and losses refuse what they cannot use.
 
-    It has a few rows of each class to choose from; what refuses these is asked again with all.
+    The rows come from a few of each class; if these are refused, from all.
     """
     order = task.train.given.argsort(stable=True)
     start = torch.searchsorted(task.train.given[order], torch.arange(task.train.num_classes))
@@ -355,19 +356,19 @@ def _try(task: Task, method: Method, settings: Settings) -> None:
         try:
             for _ in training(Job(part, method, short), fabric, max_steps=1):
                 pass
-        except (Interrupted, Diverged):  # after one step; what diverges will say so itself
+        except (Interrupted, Diverged):  # after one step; a run that diverges reports it itself
             return
         except (ValueError, TypeError):
             if rows is None:
                 raise
-        except Exception:  # the trouble of this machine, perhaps, which the run may not have where it runs
+        except Exception:  # perhaps of this machine only; the run may have another
             return
         else:
             return
 
 
 def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -> str:
-    """Without which of its fields the task of ``experiment`` could be made."""
+    """The field because of which the task of ``experiment`` cannot be made."""
     plain = replace(experiment, validation=0.0, paper=None)
     for name, simpler in (("noise", plain), ("validation", replace(plain, validation=experiment.validation))):
         try:
@@ -379,17 +380,17 @@ def _culprit(experiment: Experiment, data: Dataset, data_dir: PathLike | None) -
 
 # Files
 
-OWN = [f.name for f in fields(Experiment) if f.name != "settings"]
+FIELDS = [f.name for f in fields(Experiment) if f.name != "settings"]
 SETTINGS = [f.name for f in fields(Settings)]
-KEYS = [*OWN, "protocol", *SETTINGS]
+KEYS = [*FIELDS, "protocol", *SETTINGS]
 
 
 def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> list[Experiment]:
-    """Read experiments from a TOML file, or from its text, and refuse what cannot run with its file and line.
+    """Read experiments from a TOML file, or from its text; errors name file and line.
 
     Every ``[[experiment]]`` has the fields of ``Experiment`` and ``Settings``; a list of values is a grid, and several
-    lists are their product, of which the last turns fastest. ``protocol`` takes a paper's settings for the dataset, and
-    its way to prepare inputs; what else is said goes before it.
+    lists are their product, the last varying fastest. ``protocol`` takes a paper's settings and preparation of inputs
+    for the dataset; other keys override them.
 
     >>> text = '''
     ... [[experiment]]
@@ -408,23 +409,23 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
     if not ("\n" in text or text.lstrip().startswith("[")):
         name = text
         try:
-            text = Path(source).read_text("utf-8-sig")  # some editors mark a file's beginning
+            text = Path(source).read_text("utf-8-sig")  # some editors write a byte order mark
         except UnicodeDecodeError as error:
             raise BadExperiment(f"{name}: Expected TOML in UTF-8, got: {error}.") from None
     try:
-        found = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+)", str(error))
         raise BadExperiment(
             f"{name}:{at[1] if at else text.count(chr(10)) + 1}: Expected TOML, got: {error}."
         ) from None
-    blocks = found.pop("experiment", None)
+    blocks = content.pop("experiment", None)
     if isinstance(blocks, dict):
         raise BadExperiment(
             f"{name}:{_line_of('[experiment]', text)}: Expected [[experiment]], in two brackets, got one."
         )
-    if found or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        other = next(iter(found), None)
+    if content or not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        other = next(iter(content), None)
         raise BadExperiment(
             f"{name}:{_line_of(other, text)}: Expected [[experiment]] blocks and nothing else, got {other or 'none'}."
         )
@@ -445,7 +446,7 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
 
 
 class _BadValue(BadExperiment):
-    """A value that is wrong whatever stands beside it."""
+    """A value that is wrong by itself."""
 
     def __init__(self, message: str, field: str, value: object) -> None:
         super().__init__(message, None, field)
@@ -470,24 +471,24 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
                 raise _BadValue(str(error), key, value) from error
     load_plugins()
     noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
-    if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # of a name of one's own nobody knows
+    if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # a plug-in may use it
         raise _BadValue(
-            f"Expected open-set noise beside `foreign`, whose images it puts in, got {', '.join(sorted(noises))}. "
+            f"Expected open-set noise beside `foreign`, which gives it images, got {', '.join(sorted(noises))}. "
             'Leave `foreign` out, or take noise = "open-set:rate=…".',
             "foreign",
             None,
         )
     for chosen in product(*grid.values()):
-        said = dict(zip(grid, chosen, strict=True))
-        base, paper = Settings(), said.pop("protocol", None)
+        point = dict(zip(grid, chosen, strict=True))
+        base, paper = Settings(), point.pop("protocol", None)
         if paper is not None:
             try:
-                base = protocol(paper, said["dataset"].partition(":")[0])
+                base = protocol(paper, point["dataset"].partition(":")[0])
             except ValueError as error:
                 raise _BadValue(str(error), "protocol", paper) from error
-            said.setdefault("paper", paper)
-        own = {key: said.pop(key) for key in OWN if key in said}
-        yield Experiment(**own, settings=replace(base, **said))
+            point.setdefault("paper", paper)
+        of_experiment = {key: point.pop(key) for key in FIELDS if key in point}
+        yield Experiment(**of_experiment, settings=replace(base, **point))
 
 
 def _check_alone(key: str, value: object) -> None:
@@ -513,16 +514,16 @@ def _line_of(word: str | None, text: str) -> int:
 
 
 def _line(text: str, block: int, key: str, value: object) -> int:
-    """The line of ``value`` at ``key`` in the block of that number; tomllib does not tell."""
+    """The line of ``value`` at ``key`` in block number ``block``, which tomllib does not give."""
     lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.split("\n")]
     heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*[\"']?experiment[\"']?\s*\]\]", line)]
     if block >= len(heads):  # written as one array of tables
         return _line_of(key, text)
     end = heads[block + 1] if block + 1 < len(heads) else len(lines)
-    own = range(heads[block] + 1, end)
-    at = next((n for n in own if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])), heads[block])
+    inside = range(heads[block] + 1, end)
+    at = next((n for n in inside if re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[n])), heads[block])
     if at == heads[block] or value is None:
         return at + 1
-    rest = range(at, next((n for n in own if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end))
+    rest = range(at, next((n for n in inside if n > at and re.match(r"\s*[\w\"']+\s*=\s*\S", lines[n])), end))
     written = "|".join(re.escape(text) for text in (json.dumps(value, ensure_ascii=False, default=str), repr(value)))
     return next((n for n in rest if re.search(rf"(?<![\w.])(?:{written})(?![\w.])", lines[n])), at) + 1

@@ -1,4 +1,4 @@
-"""How long runs will take that have not begun."""
+"""Estimates of how long runs will take."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def forecast(
     accelerator: str = "auto",
     threads: int = 1,
 ) -> dict[Experiment, float | None]:
-    """Seconds that each run, as it was first written, will take by itself on this machine.
+    """Seconds that each run will take by itself on this machine; None if its first steps diverge.
 
-    Runs that differ in seeds and noise alone are taken to last alike: as long as those of ``results`` that this machine
-    has made with as many threads, else by the measure of a few real steps. None where these steps diverge.
+    Runs that differ only in seeds and noise take the same time: the mean of those in ``results`` that were made on this
+    machine with as many threads, otherwise an estimate from a few real steps.
 
     >>> from noiseproof.train import Settings
     >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
@@ -37,26 +37,26 @@ def forecast(
     True
     """
     measured: dict[Experiment, list[float]] = {}
-    here = {"host": socket.gethostname(), "threads": threads, "gpu": gpu(accelerator)}
+    machine = {"host": socket.gethostname(), "threads": threads, "gpu": gpu(accelerator)}
     for key, result in results.items():
         run = Experiment.from_dict(result["experiment"])
-        if result["status"] == "done" and here.items() <= result["provenance"].items() and run.key == key:
-            measured.setdefault(_alike(run), []).append(result["seconds"])  # of files as they are now
-    found: dict[Experiment, float | None] = {alike: fmean(seconds) for alike, seconds in measured.items()}
+        if result["status"] == "done" and machine.items() <= result["provenance"].items() and run.key == key:
+            measured.setdefault(_kind(run), []).append(result["seconds"])  # with the files of now
+    by_kind: dict[Experiment, float | None] = {kind: fmean(seconds) for kind, seconds in measured.items()}
     expected: dict[Experiment, float | None] = {}
     data: tuple[str, Dataset] | None = None
     for experiment in sorted(once(experiments), key=lambda experiment: experiment.dataset):  # each loaded once
-        alike = _alike(experiment)
-        if alike not in found:
+        kind = _kind(experiment)
+        if kind not in by_kind:
             if data is None or data[0] != experiment.dataset:
                 data = experiment.dataset, get_dataset(experiment.dataset, data_dir)
             with torch_threads(threads):
-                found[alike] = _estimated(experiment, data[1], data_dir, accelerator)
-        expected[experiment] = found[alike]
+                by_kind[kind] = _estimated(experiment, data[1], data_dir, accelerator)
+        expected[experiment] = by_kind[kind]
     return expected
 
 
-def _alike(experiment: Experiment) -> Experiment:
+def _kind(experiment: Experiment) -> Experiment:
     return replace(experiment.plain, seed=0, noise_seed=0, noise="none", foreign=None)
 
 

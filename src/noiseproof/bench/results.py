@@ -1,7 +1,7 @@
-"""One file per finished run, one lock per run under way: what several drivers, and the next sitting, agree by.
+"""One file for each finished run, one lock for each run in training, shared by all drivers.
 
 results/KEY.json            a finished or failed run
-results/locks/KEY           held by whoever trains it now
+results/locks/KEY           held by the process that trains it
 results/runs/KEY/           its record, and checkpoints while it is not finished
 """
 
@@ -36,15 +36,15 @@ _NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
 class Lock:
-    """The right to train one experiment, which the system takes back from a process that dies, however it does.
+    """The right to train one experiment, which the system releases when its process dies.
 
-    ``held`` says whether it was to be had. The file stays, and names its last holder for people.
+    ``held`` is False if another process has it. The file remains and names its last holder.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
         path = folder / "locks" / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # as long as it is open it is held
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # it is held while open
         self.held = True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +60,7 @@ class Lock:
 
 
 def holder(folder: Path, key: str) -> Json | None:
-    """Who trains an experiment now: process and machine."""
+    """The process and machine that train an experiment now; None if none does."""
     try:
         with open(folder / "locks" / key, encoding="utf-8") as file:
             try:
@@ -74,9 +74,9 @@ def holder(folder: Path, key: str) -> Json | None:
 
 def _read_holder(text: str) -> Json:
     try:
-        found: Json = json.loads(text)
-        return found
-    except ValueError:  # read while it was being written
+        content: Json = json.loads(text)
+        return content
+    except ValueError:  # read during a write
         return {}
 
 
@@ -85,28 +85,28 @@ def result_path(folder: Path, key: str) -> Path:
 
 
 def read_result(folder: Path, key: str) -> Json | None:
-    """The result of an experiment, None while there is none."""
+    """The result of an experiment; None if there is none yet."""
     path = result_path(folder, key)
     try:
-        found: Json = json.loads(path.read_text("utf-8"))
+        result: Json = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return None
-    except ValueError as error:  # not written by ``write_result``, which leaves no half files
+    except ValueError as error:  # not written by ``write_result``, whose files are complete
         raise ValueError(f"Expected a result in {path}, got no JSON: {error}. Remove it to run it again.") from None
-    if not isinstance(found, dict) or not {"key", "status", "experiment", "provenance"} <= found.keys():
+    if not isinstance(result, dict) or not {"key", "status", "experiment", "provenance"} <= result.keys():
         raise ValueError(f"Expected a result in {path}, got other JSON. Remove it to run it again.")
-    return found
+    return result
 
 
 def read_results(folder: str | Path) -> dict[str, Json]:
-    """All results in ``folder`` by key, failed ones among them (``status``)."""
+    """All results in ``folder`` by key, including failed ones (see ``status``)."""
     names = sorted(path.name for path in Path(folder).glob("*.json") if _NAME.fullmatch(path.name))
-    found = ((name[:16], read_result(Path(folder), name[:16])) for name in names)
-    return {key: result for key, result in found if result is not None}
+    results = {name[:16]: read_result(Path(folder), name[:16]) for name in names}
+    return {key: result for key, result in results.items() if result is not None}
 
 
 def write_result(folder: Path, result: Json) -> None:
-    """Write a result, whole or not at all, and drop checkpoints and weights, which nobody needs any more."""
+    """Write a result atomically, and remove the checkpoints and weights of a run that is done."""
     write_text(result_path(folder, result["key"]), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     if result["status"] == "done":
         run = folder / "runs" / result["key"]
@@ -115,30 +115,29 @@ def write_result(folder: Path, result: Json) -> None:
 
 
 def make_result(experiment: Experiment, outcome: Result | Exception, rate: float | None, made_by: Json) -> Json:
-    """What is kept of a run: its last, best and oracle's epochs, or why it failed; what it cost and how it was made.
+    """The result of a run: metrics of its last, best and oracle epochs, or its error; cost and provenance.
 
-    ``samples`` is how many Het averages over, which the LN paper does not say. ``seconds`` are those of all its epochs,
-    over all sittings, and of runs side by side each one's share. ``peak_memory`` is the largest that its process, or
-    the GPU
-    with all that went on beside it, ever had until then.
+    ``samples`` is the number of samples over which Het averages, which the LN paper does not state. ``seconds`` is the
+    sum over epochs, also of interrupted sessions; for runs side by side, the share of each. ``peak_memory`` is the
+    largest use of its process, or of the GPU with everything else on it, up to then.
     """
-    found: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}
-    found |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
+    result: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}
+    result |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
     if isinstance(outcome, Result):
-        found |= {"samples": outcome.run.loss.samples}
-        found |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
-        found |= {"last": outcome.last, "best": outcome.best, "oracle": outcome.oracle}
-        found |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}
+        result |= {"samples": outcome.run.loss.samples}
+        result |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
+        result |= {"last": outcome.last, "best": outcome.best, "oracle": outcome.oracle}
+        result |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}
     else:
-        found |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
-        found |= {"last": None, "best": None, "oracle": None, "seconds": None}
-    found |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
-    plain: Json = json.loads(json.dumps(found), parse_constant=lambda _: None)  # NaN is no JSON
+        result |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
+        result |= {"last": None, "best": None, "oracle": None, "seconds": None}
+    result |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
+    plain: Json = json.loads(json.dumps(result), parse_constant=lambda _: None)  # JSON has no NaN
     return plain
 
 
 def provenance(engine: str, threads: int, command: str | None = None, accelerator: str = "auto") -> Json:
-    """What a result needs to be believed: command, commit, hardware, threads, versions."""
+    """How a result was made: command, commit, hardware, threads, versions."""
     return {
         "command": " ".join(sys.argv) if command is None else command,
         "commit": _commit(),
@@ -154,34 +153,34 @@ def provenance(engine: str, threads: int, command: str | None = None, accelerato
 
 
 def gpu(accelerator: str = "auto") -> str | None:
-    """The name of the GPU that runs have, if they have one."""
+    """The name of the GPU that runs use, if any."""
     return torch.cuda.get_device_name() if accelerator != "cpu" and torch.cuda.is_available() else None
 
 
 def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experiment, str]:
-    """``done``, ``failed``, ``running``, ``interrupted`` (it goes on where it stopped) or ``to do``.
+    """``done``, ``failed``, ``running``, ``interrupted`` (it can resume) or ``to do``.
 
-    Each run once, as it was first written.
+    Each run appears once, in its first spelling.
     """
-    folder, found = Path(folder), {}
+    folder, states = Path(folder), dict[Experiment, str]()
     for experiment in once(experiments):
         result = read_result(folder, experiment.key)
         if result is not None:
-            found[experiment] = str(result["status"])
+            states[experiment] = str(result["status"])
         elif holder(folder, experiment.key) is not None:
-            found[experiment] = "running"
+            states[experiment] = "running"
         else:
-            begun = (folder / "runs" / experiment.key / "checkpoints").is_dir()
-            found[experiment] = "interrupted" if begun else "to do"
-    return found
+            started = (folder / "runs" / experiment.key / "checkpoints").is_dir()
+            states[experiment] = "interrupted" if started else "to do"
+    return states
 
 
 def once(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """Each run once, as it was first written."""
-    found: dict[str, Experiment] = {}
+    """Each run once, in its first spelling."""
+    by_key: dict[str, Experiment] = {}
     for experiment in experiments:
-        found.setdefault(experiment.key, experiment)
-    return list(found.values())
+        by_key.setdefault(experiment.key, experiment)
+    return list(by_key.values())
 
 
 def _peak_memory() -> int:
@@ -196,15 +195,15 @@ def _now() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit that this package's source lies in, marked where it was changed since."""
-    here = ["git", "-C", str(Path(__file__).parent)]
+    """The commit of this package's source, marked dirty where it was changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        subprocess.run([*here, "ls-files", "--error-unmatch", "../__init__.py"], check=True, capture_output=True)
-        found = subprocess.run(
-            [*here, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        subprocess.run([*git, "ls-files", "--error-unmatch", "../__init__.py"], check=True, capture_output=True)
+        described = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
-        return found.stdout.strip()
+        return described.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -219,5 +218,5 @@ def _cpu() -> str:
 def _version() -> str | None:
     try:
         return importlib.metadata.version("noiseproof")
-    except importlib.metadata.PackageNotFoundError:  # run from its source
+    except importlib.metadata.PackageNotFoundError:  # not installed
         return None

@@ -1,4 +1,4 @@
-"""Commands that list what there is by name: losses, noises, models, methods, strategies."""
+"""Commands that list what is registered: losses, noises, models, methods, strategies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from noiseproof.cli.show import (
 @app.command(epilog=examples("losses", "losses --presets", "losses --json | jq '.[].name'"))
 @refusals()
 def losses(
-    presets: Annotated[bool, typer.Option("--presets", help="List the papers' own settings instead.")] = False,
+    presets: Annotated[bool, typer.Option("--presets", help="List the settings of the papers instead.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List every loss with its parameters, formula, paper and equation.
@@ -75,24 +75,24 @@ def calibrate(
 
     before = get_loss(loss)
     names: Any = tuple(name.strip() for name in free.split(",")) if free else None
-    found = calibrate(before, classes, like, free=names[0] if names and len(names) == 1 else names, sigma=sigma)
+    fit = calibrate(before, classes, like, free=names[0] if names and len(names) == 1 else names, sigma=sigma)
     bias, margin = logit_bias(classes, sigma=sigma), expected_margin(classes, sigma=sigma)
     if as_json:
         return show_json({
-            "loss": found.loss and str(found.loss), "params": found.params, "curve": found.curve, "classes": classes,
-            "like": {"loss": str(before), "classes": like}, "sigma": sigma, "average_error": found.error,
+            "loss": fit.loss and str(fit.loss), "params": fit.params, "curve": fit.curve, "classes": classes,
+            "like": {"loss": str(before), "classes": like}, "sigma": sigma, "average_error": fit.error,
             "logit_bias": bias, "expected_margin": margin,
         })  # fmt: skip
     rows = [
-        *((k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes") for k, v in found.params.items()),
-        ("average error", plain(found.error), f"⟨δ_k⟩(0), the same as {before} at {like} classes (bias paper, Eq. 3)"),
+        *((k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes") for k, v in fit.params.items()),
+        ("average error", plain(fit.error), f"⟨δ_k⟩(0), the same as {before} at {like} classes (bias paper, Eq. 3)"),
         ("logit bias", plain(bias), "ε for any loss: the label's mean probability is 0.15 (bias paper, Eq. 4)"),
         ("expected margin", plain(margin), "E[Δ_y] before training, exact (curriculum paper, Eq. 4)"),
     ]
     show((f"at {classes} classes", "value", "meaning"), rows)
-    if found.curve:
+    if fit.curve:
         typer.echo()
-        show(list(found.curve[0]), [[plain(value) for value in point.values()] for point in found.curve])
+        show(list(fit.curve[0]), [[plain(value) for value in point.values()] for point in fit.curve])
     return None
 
 
@@ -101,7 +101,7 @@ def calibrate(
 def noises(as_json: AsJson = False) -> None:
     """List every noise model with its parameters.
 
-    `NAME:key=value,…` sets parameters; `noiseproof data show digits --noise symmetric:rate=0.4` shows what comes of it.
+    `NAME:key=value,…` sets parameters; `noiseproof data show digits --noise symmetric:rate=0.4` shows the result.
     """
     from noiseproof.noise import NOISES
 

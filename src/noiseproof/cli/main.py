@@ -32,7 +32,7 @@ def main(
 ) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a pipe that knows no Δ gets a ?, not a traceback
+            stream.reconfigure(errors="replace")  # a pipe without Unicode gets ? for Δ, not a traceback
     from noiseproof.cli.show import refusals
     from noiseproof.core.plugins import load_plugins
 

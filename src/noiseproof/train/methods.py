@@ -1,8 +1,8 @@
 """Named methods: each a loss, a head and strategies; ``METHOD@PAPER`` has a paper's hyperparameters.
 
-Defaults are for any data: where the papers' choices differ, they follow the number of classes, the length of the
-training and the labels at hand. The papers tuned on 10 and on 100 classes; nearer to which of the two, in ratio, a
-dataset is decides between their choices.
+Defaults work for any data: where the papers' choices differ, they depend on the number of classes, the length of the
+training and the given labels. The papers tuned on 10 and on 100 classes; a dataset takes the choice of the nearer one,
+in ratio.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """All that a recipe knows of where it will be used."""
+class MethodContext:
+    """What the defaults of a method may depend on."""
 
     num_classes: int
     epochs: int
@@ -76,8 +76,8 @@ class Setting:
     rate: float | None = None
 
     @classmethod
-    def of(cls, task: Task, settings: Settings) -> Setting:
-        """What a task and the settings of a run say."""
+    def of(cls, task: Task, settings: Settings) -> MethodContext:
+        """The context of a task and the settings of a run."""
         rows, K = len(task.train), task.train.num_classes
         counts = torch.bincount(task.train.given.cpu(), minlength=K)
         dataset = task.dataset
@@ -86,7 +86,7 @@ class Setting:
         if noise == "human":  # CIFAR-N's labels, put on CIFAR's images
             dataset, params = parse_call(task.noise)
             noise = params.get("which") if dataset == "cifar10n" else "human"
-        elif noise == "none" and dataset in HUMAN:  # which labels of CIFAR-10N, the name does not say
+        elif noise == "none" and dataset in HUMAN:  # the name does not tell which labels of CIFAR-10N
             noise, rate = (None if dataset == "cifar10n" else "human"), None
         return cls(
             num_classes=K,
@@ -100,7 +100,7 @@ class Setting:
 
     @property
     def many(self) -> bool:
-        """Whether there are more like 100 classes than like 10."""
+        """Whether the number of classes is nearer to 100 than to 10, in ratio."""
         return self.num_classes**2 > 1000
 
     def epoch(self, share: float) -> int:
@@ -113,9 +113,9 @@ class Setting:
 
     @property
     def forget(self) -> float:
-        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; else a fifth.
+        """The share of wrong labels: the rate of synthetic noise, which the papers take as known; otherwise 0.2.
 
-        Of labels to which no noise was added nobody has said that they are right.
+        Labels without added noise may be wrong, too.
         """
         return 0.2 if self.rate is None or self.noise == "none" else self.rate
 
@@ -127,8 +127,8 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     """Build the method that ``spec`` names for this task.
 
     ``NAME:key=value,…`` is a named method or any loss; sums of losses are methods too. ``NAME@PAPER`` has the paper's
-    hyperparameters for this dataset and noise, or for those said after it (``ln@ln:dataset=mnist``). ``& STRATEGY``
-    adds a strategy, as often as you like.
+    hyperparameters for this dataset and noise, or for those given after it (``ln@ln:dataset=mnist``). ``& STRATEGY``
+    adds a strategy, and may be repeated.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train.task import prepare
@@ -141,12 +141,12 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     if not isinstance(spec, str):
         raise TypeError(f"Expected the name or spec of a method, got {type(spec).__name__}.")
     first, *more = split_outside_brackets(spec, "&")
-    method = _build(first.strip(), Setting.of(task, settings))
+    method = _build(first.strip(), MethodContext.of(task, settings))
     return Method(method.loss, method.head, (*method.strategies, *map(get_strategy, more)))
 
 
 def plain_method(spec: str) -> str:
-    """``spec`` as all spellings of it are.
+    """The canonical spelling of ``spec``.
 
     >>> plain_method("gce:q=0.70 & momentum:alpha=.9"), plain_method("mae + 1.0*gce:q=0.7")
     ('gce & momentum:alpha=0.9', 'mae + gce')
@@ -164,47 +164,47 @@ def _first_word(spec: str) -> str:
 
 
 def _is_named(spec: str) -> bool:
-    """Whether it is one of METHODS, and no sum that begins like one."""
+    """Whether it is one of METHODS, and not a sum that begins like one."""
     name = _first_word(spec)
     return name in METHODS and len(split_outside_brackets(spec.strip()[len(name) :], "+")) == 1
 
 
-def _build(spec: str, setting: Setting) -> Method:
+def _build(spec: str, context: MethodContext) -> Method:
     name = _first_word(spec)
     if "@" in name:
-        return _build(_from_paper(spec, setting), setting)
+        return _build(_from_paper(spec, context), context)
     if name not in METHODS and name not in LOSSES:
         load_plugins()
     if _is_named(spec):
-        return METHODS.create(name, setting, **parse_call(spec)[1])
-    bare = name.rstrip("*+")  # with these at its end it is no sum of losses
+        return METHODS.create(name, context, **parse_call(spec)[1])
+    bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
     if bare.replace("-", "").isalnum() and name not in LOSSES:
         raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
     return Method(get_loss(spec))
 
 
-def _from_paper(spec: str, setting: Setting) -> str:
-    """The spec that ``NAME@PAPER:…`` stands for, here."""
+def _from_paper(spec: str, context: MethodContext) -> str:
+    """The spec that ``NAME@PAPER:…`` stands for in this context."""
     name, _, rest = spec.partition("@")
     paper, params = parse_call(rest)
-    data = {key: getattr(setting, key) for key in QUALIFIERS if getattr(setting, key) is not None}
-    said = pop_qualifiers(params)
-    if "dataset" in said or "num_classes" in said:  # other data, known by what is said
+    data = {key: getattr(context, key) for key in QUALIFIERS if getattr(context, key) is not None}
+    given = pop_qualifiers(params)
+    if "dataset" in given or "num_classes" in given:  # other data than those of the run
         data = {key: value for key, value in data.items() if key not in ("dataset", "num_classes")}
-    if said.get("noise", data.get("noise")) != data.get("noise"):  # other noise, whose rate is not the one here
+    if given.get("noise", data.get("noise")) != data.get("noise"):  # other noise, whose rate may differ
         data.pop("rate", None)
-    found = method_preset(name.strip(), paper, {**data, **said})
+    preset = method_preset(name.strip(), paper, {**data, **given})
     if not params:
-        return found
-    if len(parse_sum(found)) > 1:
-        raise ValueError(f"Expected no parameters beside {', '.join(QUALIFIERS)} for the sum {found!r}, got {spec!r}.")
-    inner, values = parse_call(found)
+        return preset
+    if len(parse_sum(preset)) > 1:
+        raise ValueError(f"Expected no parameters beside {', '.join(QUALIFIERS)} for the sum {preset!r}, got {spec!r}.")
+    inner, values = parse_call(preset)
     return format_call(inner, {**values, **params})
 
 
 # How a method is defined
 
-Finish = Callable[[Loss, Setting, Mapping[str, Any]], Loss]
+Finish = Callable[[Loss, MethodContext, Mapping[str, Any]], Loss]
 
 
 def define(
@@ -215,73 +215,74 @@ def define(
     *strategies: str,
     head: str = "linear",
     finish: Finish | None = None,
-    **own: Any,
+    **defaults: Any,
 ) -> None:
-    """Add a method made of specs, in which ``{q}`` stands for its own parameter q and ``{K}`` for the classes.
+    """Add a method made of specs, in which ``{q}`` stands for its parameter q and ``{K}`` for the number of classes.
 
-    ``own`` are the parameters' defaults: values, or functions of the setting that find one, which users see as
-    ``auto``. What a spec cannot say of the loss, ``finish`` does with it, by the setting and the parameters.
+    ``defaults`` are values, or functions of the context, which users see as ``auto``. ``finish`` changes the loss, by
+    context and parameters, where a spec cannot express it.
     """
-    shown = {key: "auto" if callable(default) else default for key, default in own.items()}
+    shown = {key: "auto" if callable(default) else default for key, default in defaults.items()}
 
-    def recipe(setting: Setting, /, **said: Any) -> Method:
-        values = {**shown, **said, "K": setting.num_classes}
-        values |= {key: find(setting) for key, find in own.items() if callable(find) and values[key] == "auto"}
+    def recipe(context: MethodContext, /, **given: Any) -> Method:
+        values = {**shown, **given, "K": context.num_classes}
+        values |= {key: find(context) for key, find in defaults.items() if callable(find) and values[key] == "auto"}
         written = {key: format_value(value) for key, value in values.items()}
-        made = get_loss(loss.format_map(written))
+        plain_loss = get_loss(loss.format_map(written))
+        finished = finish(plain_loss, context, values) if finish else plain_loss
         parts = [get_strategy(strategy.format_map(written)) for strategy in strategies]
-        return Method(finish(made, setting, values) if finish else made, head.format_map(written), tuple(parts))
+        return Method(finished, head.format_map(written), tuple(parts))
 
     recipe.__doc__ = summary
     recipe.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter("setting", inspect.Parameter.POSITIONAL_ONLY)]
+        [inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY)]
         + [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=value) for key, value in shown.items()]
     )
     METHODS.register(name)(recipe)
 
 
-def by_classes(few: Any, many: Any) -> Callable[[Setting], Any]:
+def by_classes(few: Any, many: Any) -> Callable[[MethodContext], Any]:
     """One default for about 10 classes, another for about 100."""
-    return lambda setting: many if setting.many else few
+    return lambda context: many if context.many else few
 
 
-def momentum(most: float) -> Callable[[Setting], float]:
-    """The papers' α, or one that looks back over no more than a twentieth of the steps."""
-    return lambda setting: min(most, max(0.0, round(1 - 20 / setting.steps, 4)))
+def momentum(most: float) -> Callable[[MethodContext], float]:
+    """The papers' α, or one that averages over a twentieth of the steps at most."""
+    return lambda context: min(most, max(0.0, round(1 - 20 / context.steps, 4)))
 
 
-def epoch(share: float) -> Callable[[Setting], int]:
+def epoch(share: float) -> Callable[[MethodContext], int]:
     """The epoch after that share of the training."""
-    return lambda setting: setting.epoch(share)
+    return lambda context: context.epoch(share)
 
 
-# Losses fitted to the number of classes (papers the bias paper and the curriculum paper)
+# Losses fitted to the number of classes (bias and curriculum papers)
 
 
-def _bias(setting: Setting, C: float) -> float:
-    """ε of the bias paper's Eq. 4, or 0 where few classes make it negative: there the label needs no help."""
-    return max(0.0, logit_bias(setting.num_classes, C))
+def _bias(context: MethodContext, C: float) -> float:
+    """ε of the bias paper's Eq. 4, or 0 where few classes make it negative."""
+    return max(0.0, logit_bias(context.num_classes, C))
 
 
-def _biased(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
-    return Remargin(loss, shift=_bias(setting, said["C"]) if said["shift"] == "auto" else said["shift"])
+def _biased(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
+    return Remargin(loss, shift=_bias(context, params["C"]) if params["shift"] == "auto" else params["shift"])
 
 
-def _cycled(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
+def _cycled(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
     """The bias paper's cycle in the proportion of ε(K) to ε(1000)."""
-    ratio = _bias(setting, said["C"]) / logit_bias(1000, said["C"])
-    return Remargin(loss, shift=[round(epsilon * ratio, 4) for epsilon in BIAS_CYCLE], every=said["every"])
+    ratio = _bias(context, params["C"]) / logit_bias(1000, params["C"])
+    return Remargin(loss, shift=[round(epsilon * ratio, 4) for epsilon in BIAS_CYCLE], every=params["every"])
 
 
-def _calibrated(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
-    if setting.num_classes <= said["like"]:  # a larger q would be nearer to MAE, and learn more slowly
+def _calibrated(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
+    if context.num_classes <= params["like"]:  # a larger q would be nearer to MAE, and learn more slowly
         return loss
-    return calibrate(loss, setting.num_classes, said["like"]).loss or loss
+    return calibrate(loss, context.num_classes, params["like"]).loss or loss
 
 
-def _calibrated_sum(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
+def _calibrated_sum(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
     with suppress(NoSolution):
-        loss = calibrate(loss, setting.num_classes, 100 if setting.many else 10, free=said["free"]).loss or loss
+        loss = calibrate(loss, context.num_classes, 100 if context.many else 10, free=params["free"]).loss or loss
     return loss
 
 
@@ -289,11 +290,11 @@ def _moved(by: Literal["shift", "scale"]) -> Finish:
     """The curriculum paper's w⁺ or w*, of unit maximum; up to ten classes there is nothing to cancel unless a τ is
     given."""
 
-    def move(loss: Loss, setting: Setting, said: Mapping[str, Any]) -> Loss:
-        unit, tau = Unit(loss), None if said["tau"] == "auto" else said["tau"]
-        if tau is None and expected_margin(setting.num_classes) >= expected_margin(10):
+    def move(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
+        unit, tau = Unit(loss), None if params["tau"] == "auto" else params["tau"]
+        if tau is None and expected_margin(context.num_classes) >= expected_margin(10):
             return unit
-        return remargin_for(unit, setting.num_classes, by=by, tau=tau)
+        return remargin_for(unit, context.num_classes, by=by, tau=tau)
 
     return move
 
