@@ -108,12 +108,12 @@ def cifar(seed: int) -> tuple[Array, Array, Array]:
         each = F.unfold(images, 6).transpose(1, 2)  # (b, 27², 108)
         return (each - each.mean(2, keepdim=True)) / (each.var(2, keepdim=True) + 0.01).sqrt()
 
-    some = patches(x[:500]).flatten(0, 1)
-    some = some[torch.randperm(len(some), generator=generator)[:50_000]]
-    mean = some.mean(0)
-    values, vectors = torch.linalg.eigh(torch.cov((some - mean).T))
+    sample = patches(x[:500]).flatten(0, 1)
+    sample = sample[torch.randperm(len(sample), generator=generator)[:50_000]]
+    mean = sample.mean(0)
+    values, vectors = torch.linalg.eigh(torch.cov((sample - mean).T))
     whiten = vectors @ torch.diag((values + 0.1).rsqrt()) @ vectors.T
-    filters = F.normalize((some[:200] - mean) @ whiten, dim=1).T
+    filters = F.normalize((sample[:200] - mean) @ whiten, dim=1).T
     pooled = []
     for images in x.split(100):
         answer = ((patches(images) - mean) @ whiten @ filters).transpose(1, 2).unflatten(2, (27, 27))
@@ -165,12 +165,12 @@ def by_cleanlab(given: Array, probs: Array, wrong: Array, seconds: float) -> dic
     return {"scores": scores, **about, "seconds": round(seconds, 2)}
 
 
-def by_us(found: LabelIssues, wrong: Array, seconds: float) -> dict[str, Any]:
+def by_us(issues: LabelIssues, wrong: Array, seconds: float) -> dict[str, Any]:
     return {
-        **judged(found.quality, wrong),
-        "f1": round(float(f1_score(wrong, found.is_issue)), 4),
-        "rate": round(found.noise_rate, 4),
-        "interval": [round(end, 4) for end in found.noise_interval],
+        **judged(issues.quality, wrong),
+        "f1": round(float(f1_score(wrong, issues.is_issue)), 4),
+        "rate": round(issues.noise_rate, 4),
+        "interval": [round(end, 4) for end in issues.noise_interval],
         "seconds": round(seconds, 2),
     }
 
@@ -183,10 +183,10 @@ def compare(name: str, noise: str, seed: int) -> dict[str, Any]:
         fold[held] = f
     clock = [time.perf_counter()]
     thorough = cross_validate(x, given, 10, fold, seed=seed)
-    found = find_label_issues(given, evidence=thorough)
+    thorough_issues = find_label_issues(given, evidence=thorough)
     clock.append(time.perf_counter())
     fast = watch_training(x, given, 10, seed=seed)
-    found_fast = find_label_issues(given, evidence=fast)
+    fast_issues = find_label_issues(given, evidence=fast)
     clock.append(time.perf_counter())
     linear = np.empty((len(y), 10))
     assert thorough.features is not None
@@ -199,7 +199,7 @@ def compare(name: str, noise: str, seed: int) -> dict[str, Any]:
     same = thorough.pred_probs / thorough.pred_probs.sum(1, keepdims=True)
     return {
         "data": name, "noise": noise, "seed": seed, "rows": len(y), "wrong": round(float(wrong.mean()), 4),
-        "thorough": by_us(found, wrong, took[0]), "fast": by_us(found_fast, wrong, took[1]),
+        "thorough": by_us(thorough_issues, wrong, took[0]), "fast": by_us(fast_issues, wrong, took[1]),
         "posterior": by_us(find_label_issues(given, same), wrong, took[0]),
         "cleanlab_lr": by_cleanlab(given, linear, wrong, took[2]),
         "cleanlab_same": by_cleanlab(given, same, wrong, took[0]),
@@ -228,12 +228,12 @@ def mean(rows: list[dict[str, Any]], *path: str) -> float:
 
 def contenders(rows: list[dict[str, Any]], metric: str) -> list[float]:
     """Cleanlab on logistic regression and on our predictions (its best scorer in these rows), and our three."""
-    found = []
+    best = []
     for who in ("cleanlab_lr", "cleanlab_same"):
         ranks = metric in ("ap", "auroc")
         each = [mean(rows, who, "scores", name, metric) for name in SCORERS] if ranks else [mean(rows, who, metric)]
-        found.append(max(each))
-    return [*found, *(mean(rows, who, metric) for who in ("posterior", "fast", "thorough"))]
+        best.append(max(each))
+    return [*best, *(mean(rows, who, metric) for who in ("posterior", "fast", "thorough"))]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -244,11 +244,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| --- " * 11 + "|",
     ]
     for data, noise in dict.fromkeys((row["data"], row["noise"]) for row in rows):
-        own = [row for row in rows if (row["data"], row["noise"]) == (data, noise)]
-        ap = " | ".join(f"{value:.4f}" for value in contenders(own, "ap"))
-        rest = [", ".join(f"{v:.3f}" for v in contenders(own, metric)) for metric in ("auroc", "f1", "rate")]
-        times = ", ".join(f"{mean(own, who, 'seconds'):.0f}" for who in ("cleanlab_lr", "fast", "thorough"))
-        lines.append(f"| {data} {noise} | {mean(own, 'wrong'):.3f} | {ap} | {' | '.join(rest)} | {times} |")
+        cell_rows = [row for row in rows if (row["data"], row["noise"]) == (data, noise)]
+        ap = " | ".join(f"{value:.4f}" for value in contenders(cell_rows, "ap"))
+        rest = [", ".join(f"{v:.3f}" for v in contenders(cell_rows, metric)) for metric in ("auroc", "f1", "rate")]
+        times = ", ".join(f"{mean(cell_rows, who, 'seconds'):.0f}" for who in ("cleanlab_lr", "fast", "thorough"))
+        lines.append(f"| {data} {noise} | {mean(cell_rows, 'wrong'):.3f} | {ap} | {' | '.join(rest)} | {times} |")
     return "\n".join(lines)
 
 

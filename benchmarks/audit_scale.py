@@ -59,12 +59,12 @@ def measure(rows: int, threads: int, mode: str) -> dict[str, object]:
             [sys.executable, *command, str(threads)], cwd=folder, stdout=subprocess.PIPE, env=environment
         )
         assert child.stdout is not None
-        said = child.stdout.read()
+        output = child.stdout.read()
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - began
         if status:
             raise SystemExit(f"the audit of {rows} rows ended with status {status}")
-        summary = json.loads(said)
+        summary = json.loads(output)
         table = pyarrow.csv.read_csv(
             Path(folder, "audit", "issues.csv"),
             convert_options=pyarrow.csv.ConvertOptions(include_columns=["row", "label_quality", "is_label_issue"]),
