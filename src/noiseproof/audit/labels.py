@@ -15,7 +15,14 @@ from noiseproof.audit.evidence.annotators import AnnotatorModel
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
 from noiseproof.audit.judge.cut import cut_labels
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, rate_interval
-from noiseproof.audit.judge.posterior import SMALL, ClassNoise, NoisyRows, fit_class_noise, reduce_posterior
+from noiseproof.audit.judge.posterior import (
+    SMALL,
+    ClassNoise,
+    NoisyRows,
+    RowPosterior,
+    fit_class_noise,
+    reduce_posterior,
+)
 from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
 from noiseproof.core.checks import check_count
 from noiseproof.core.probs import check_probabilities
@@ -103,34 +110,28 @@ def find_label_issues(
     given, probs = _checked(labels, evidence.pred_probs if evidence is not None else pred_probs)
     N, K = probs.shape
     rows = _Rows.of(trusted, counted, N)
+    people = None if annotators is None else _columns(annotators, N, K)
     agreement = None if evidence is None else evidence.neighbour_agreement
     if features is not None and agreement is None and N > 2:
         near = nearest(features, min(check_count("neighbours", neighbours, 1), N - 1), seed=seed)
         votes, agreement = neighbour_votes(given, near, K, apart=groups)
-        if evidence is None:
-            probs = _with_votes(given, probs, torch.from_numpy(votes))
+        probs = probs if evidence is not None else _with_votes(given, probs, torch.from_numpy(votes))
     guesses = _guesses(given, probs, evidence, rows)
     predictability = guesses.predictability(K)
-    is_predictable = rows.calibrate or annotators is not None or predictability.is_predictable
+    is_predictable = rows.calibrate or people is not None or predictability.is_predictable
 
     noise, estimates, probs = _fit(given, probs, rows, evidence, seed)
-    people = None if annotators is None else AnnotatorModel.fit(_columns(annotators, N, K), given, probs, noise)
-    posterior = reduce_posterior(given, probs, people.posterior() if people else noise.posterior(given, probs))
+    posterior = _posterior(given, probs, noise, people)
     wrong = posterior.wrong.masked_fill(rows.trusted, 0)
-    estimates = estimates.times(rows.uncertain_share)
-    if people or rows.calibrate:
-        rate = NoiseRate.exact(float(wrong[rows.counted].mean()) if people else estimates.converged)
-    else:
-        rate = NoiseRate.between(estimates, is_predictable=is_predictable)
-    contradiction = guesses.confident_contradiction() if is_predictable and not people else None
+    rate = _noise_rate(estimates, wrong, rows, has_annotators=people is not None, is_predictable=is_predictable)
+    contradiction = guesses.confident_contradiction() if is_predictable and people is None else None
     interval = rate_interval(rate, int(rows.counted.sum()), contradiction)
     wrong[rows.uncertain] = shift_to_mean(wrong[rows.uncertain], rate.estimate / max(rows.uncertain_share, SMALL))
     cut = cut_labels(
         given, wrong, rows.uncertain, rate.estimate, K, looks_fine=interval.is_negligible, is_predictable=is_predictable
     )
 
-    at, counts = torch.arange(N), select(rows.counted)
-    right = 1 - wrong
+    at, counts, right = torch.arange(N), select(rows.counted), 1 - wrong
     return LabelIssues(
         quality=cut.quality.numpy(),
         is_issue=cut.is_issue.numpy(),
@@ -166,13 +167,13 @@ class _Rows:
 
     @classmethod
     def of(cls, trusted: Any, counted: Any, num_rows: int) -> _Rows:
-        known = _mask("trusted", () if trusted is None else trusted, num_rows)
-        rows = _mask("counted", np.ones(num_rows, dtype=bool) if counted is None else counted, num_rows)
-        if not bool(rows.any()):
+        is_trusted = _mask("trusted", () if trusted is None else trusted, num_rows)
+        is_counted = _mask("counted", np.ones(num_rows, dtype=bool) if counted is None else counted, num_rows)
+        if not bool(is_counted.any()):
             raise ValueError("Expected rows that are counted, got none. Leave `counted` out to count all.")
-        uncertain = rows & ~known
-        share = float(uncertain.sum() / rows.sum())
-        return cls(rows, known, uncertain, share, MIN_TRUSTED <= int(known.sum()) < num_rows)
+        uncertain = is_counted & ~is_trusted
+        share = float(uncertain.sum() / is_counted.sum())
+        return cls(is_counted, is_trusted, uncertain, share, MIN_TRUSTED <= int(is_trusted.sum()) < num_rows)
 
 
 def select(mask: Tensor) -> Any:
@@ -218,6 +219,24 @@ def _checked(labels: Any, pred_probs: Any) -> tuple[Tensor, Tensor]:
             f"got {int(y.min())} … {int(y.max())}."
         )
     return y, probs / probs.sum(1, keepdim=True)
+
+
+def _posterior(given: Tensor, probs: Tensor, noise: ClassNoise, annotators: Tensor | None) -> RowPosterior:
+    if annotators is None:
+        return reduce_posterior(given, probs, noise.posterior(given, probs))
+    return reduce_posterior(given, probs, AnnotatorModel.fit(annotators, given, probs, noise).posterior())
+
+
+def _noise_rate(
+    estimates: RateEstimates, wrong: Tensor, rows: _Rows, *, has_annotators: bool, is_predictable: bool
+) -> NoiseRate:
+    """The rate of the counted rows; annotators and trusted rows tell overlap from noise."""
+    if has_annotators:
+        return NoiseRate.exact(float(wrong[rows.counted].mean()))
+    estimates = estimates.times(rows.uncertain_share)
+    if rows.calibrate:
+        return NoiseRate.exact(estimates.converged)
+    return NoiseRate.between(estimates, is_predictable=is_predictable)
 
 
 def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
