@@ -253,7 +253,7 @@ def test_label_studio_tasks(tmp_path: Path) -> None:
     assert [choice.get("value") for choice in choices] == ["ant", 'b"ee', "Käfer, rot"]
     shown = view.find("Text")
     assert shown is not None and shown.attrib == {"name": "text", "value": "$text"}
-    with pytest.raises(FileExistsError, match="which exists"):
+    with pytest.raises(FileExistsError, match="exists. Choose another name"):
         by_hand().to_label_studio(tmp_path / "tasks.json")
     everything = json.loads(by_hand().to_label_studio(tmp_path / "all.json", all_rows=True).read_text("utf-8"))
     assert [task["data"]["row"] for task in everything] == [4, 1, 0, 2]
