@@ -89,9 +89,9 @@ def test_the_list_is_ranked_and_every_cell_is_right(tmp_path: Path) -> None:
     assert table["predicted_label"].tolist() == ['b"ee', "Käfer, rot", 'b"ee', "Käfer, rot"]
     assert table["suggested_label"].tolist() == ['b"ee', 'b"ee', "ant", "Käfer, rot"]
     assert table["why"].tolist() == [
-        "The model gives 'ant' 6 % and 'b\"ee' 90 %; 25 % of its neighbours bear 'ant'; 'ant' was predicted only in "
-        "25 % of the epochs; a near-duplicate bears another label.",
-        "The model gives 'Käfer, rot' 12 % and 'b\"ee' 50 %; none of its neighbours bear 'Käfer, rot'.",
+        "The model gives 'ant' 6 % and 'b\"ee' 90 %; 25 % of its neighbours have 'ant'; 'ant' was predicted only in "
+        "25 % of the epochs; a near-duplicate has another label.",
+        "The model gives 'Käfer, rot' 12 % and 'b\"ee' 50 %; none of its neighbours have 'Käfer, rot'.",
         "The evidence agrees with the label.",
         "The label is trusted.",
     ]
@@ -167,23 +167,23 @@ def test_labels_that_look_fine() -> None:
     report = with_labels(by_hand(), is_issue=np.zeros(5, dtype=bool), noise_interval=(0.0, 0.02))
     assert report.summary()["labels_look_fine"] is True
     assert report.summary()["verdict"] == (
-        "The labels look fine, 2.0% wrong at the most (expected share of right labels called issues: 5.00%)."
+        "The labels look fine, at most 2.0% wrong (expected share of right labels called issues: 5.00%)."
     )
     unknown = with_labels(report, is_predictable=False, hit_rate=0.5, chance_rate=0.51)
     assert unknown.summary()["labels_look_fine"] is False
     assert unknown.summary()["verdict"].startswith(
-        "The rows hardly tell their labels, so none can be called wrong: 50.0%"
+        "The labels are hardly predictable from the features, so none can be called wrong: predictions match 50.0%"
     )
 
 
 def test_labels_that_neighbours_contradict_do_not_look_fine() -> None:
     report = by_hand()
-    assert not any("by heart" in note for note in report.summary()["notes"])
+    assert not any("memorised" in note for note in report.summary()["notes"])
     few = with_labels(report, noise_interval=(0.0, 0.125), contradicted=0.107)
     summary = few.summary()
-    assert summary["labels_look_fine"] is False and "surest they contradict 10.7% of the labels" in summary["notes"][-1]
+    assert summary["labels_look_fine"] is False and "they contradict 10.7% of the labels" in summary["notes"][-1]
     assert summary["verdict"] == (
-        "One training can't tell whether the labels are fine: 0.0% to 12.5% may be wrong; 2 of 4 are called issues."
+        "One training can't decide whether the labels are fine: 0.0% to 12.5% may be wrong; 2 of 4 are called issues."
     )
     summary = with_labels(few, noise_interval=(0.06, 0.125), noise_rate=0.09).summary()
     assert summary["verdict"].startswith("About 9.0% of the labels look wrong (6.0% to 12.5%)")

@@ -207,7 +207,7 @@ def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
     (here / "audit" / "decisions.csv").unlink()
     assert run(*write_animals(rows)).exit_code == 0
     assert decide(here / "audit", 9, 12, 15) == decided
-    del rows[3:6]  # so that rows 9, 12 and 15 bear the labels that they bore, and are others
+    del rows[3:6]  # so that rows 9, 12 and 15 have their old labels and are other rows
     done = run(*write_animals(rows))
     assert done.exit_code == 0 and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
     assert "--id" in done.stderr and len(done.stderr.splitlines()[-1:]) == 1

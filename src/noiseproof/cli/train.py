@@ -317,7 +317,7 @@ def _tell(step: Step) -> tuple[str, ...]:
 
     if isinstance(step, Trained):
         return (
-            "train: digits of which 40 % bear a wrong label, accuracy on others with right ones",
+            "train: digits with 40 % wrong labels, accuracy on others with right labels",
             f"  {step.method:<12} {step.accuracy:.3f}, repeats {step.memorised:4.0%} of the wrong labels "
             f"({step.seconds:.1f} s)",
         )

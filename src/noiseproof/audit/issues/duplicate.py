@@ -49,7 +49,7 @@ class NearDuplicates(Issue):
         }
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
-        return ["a near-duplicate bears another label" if c else "" for c in self.duplicates.conflict[rows].tolist()]
+        return ["a near-duplicate has another label" if c else "" for c in self.duplicates.conflict[rows].tolist()]
 
     def summary(self, data: AuditData) -> dict[str, Any]:
         group = np.where(data.row >= 0, self.duplicates.group, -1)

@@ -89,19 +89,19 @@ class WrongLabels(Issue):
         labels, (low, high) = self.labels, self.labels.noise_interval
         if not labels.is_predictable:
             return (
-                f"The rows hardly tell their labels, so none can be called wrong: {labels.hit_rate:.1%} are met by "
-                f"predictions, {labels.chance_rate:.1%} would be by chance. Look at the columns, or give better "
-                "features."
+                "The labels are hardly predictable from the features, so none can be called wrong: predictions match "
+                f"{labels.hit_rate:.1%} of them, {labels.chance_rate:.1%} would match by chance. Check the columns, or "
+                "give better features."
             )
         if labels.is_undecided:
             return (
-                f"One training can't tell whether the labels are fine: {low:.1%} to {high:.1%} may be wrong; "
+                f"One training can't decide whether the labels are fine: {low:.1%} to {high:.1%} may be wrong; "
                 f"{issues} of {rows} are called issues."
             )
         if labels.looks_fine:
-            alarms = f"; {issues} of {rows} are called issues, mistakes or false alarms" if issues else ""
+            alarms = f"; {issues} of {rows} are called issues, errors or false alarms" if issues else ""
             return (
-                f"The labels look fine, {high:.1%} wrong at the most{alarms} "
+                f"The labels look fine, at most {high:.1%} wrong{alarms} "
                 f"(expected share of right labels called issues: {labels.false_positive_rate:.2%})."
             )
         rate = labels.noise_rate
@@ -111,9 +111,9 @@ class WrongLabels(Issue):
         if self.labels.contradicted is None:
             return []
         return [
-            f"Where neighbours are surest they contradict {self.labels.contradicted:.1%} of the labels, more than one "
-            "training does: either it has learned wrong labels by heart, which --thorough brings to light, or the "
-            "features are too weak, which only better ones mend."
+            f"Where neighbours agree most, they contradict {self.labels.contradicted:.1%} of the labels, more than one "
+            "training does: either the model has memorised wrong labels, which --thorough avoids, or the features are "
+            "too weak. Use better ones then."
         ]
 
     def _worst_pairs(self, data: AuditData, issues: NDArray[np.bool_]) -> list[dict[str, Any]]:
@@ -146,10 +146,10 @@ def _reason(
     """Why a label is an issue: the model first, then the rest of the evidence."""
     parts = [f"The model gives {given!r} {confidence} % and {suggested!r} {other} %"]
     if agree is not None:
-        parts.append(f"{f'{agree} %' if agree else 'none'} of its neighbours bear {given!r}")
+        parts.append(f"{f'{agree} %' if agree else 'none'} of its neighbours have {given!r}")
     if unlearned is not None and unlearned >= 50:
         epochs = f"only in {100 - unlearned} % of the epochs" if unlearned < 100 else "in no epoch"
         parts.append(f"{given!r} was predicted {epochs}")
     if doubt is not None and doubt >= 50:
-        parts.append(f"the model doubts this row by {doubt} %")
+        parts.append(f"the model is uncertain about this row: {doubt} %")
     return "; ".join(parts)
