@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
 from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
-from noiseproof.bench.forecast import forecast
+from noiseproof.bench.duration import expected_seconds
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
 from noiseproof.core.plugins import import_module
@@ -108,27 +108,29 @@ def test_a_result_says_how_many_samples_het_averages_over(tmp_path: Path) -> Non
     assert [results[run.key]["samples"] for run in runs] == [7, None]
 
 
-def test_a_forecast_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) -> None:
+def test_the_expected_time_is_by_what_was_measured_or_by_a_few_steps(tmp_path: Path) -> None:
     results = run_all([ONE], tmp_path)
     other = replace(ONE, seed=5, noise="none")
-    expected = forecast([other, replace(other, method="gce"), replace(other, method="gce", seed=6)], results)
+    expected = expected_seconds([other, replace(other, method="gce"), replace(other, method="gce", seed=6)], results)
     first, *steps = expected.values()
     assert first == results[ONE.key]["seconds"]
     assert steps[0] is not None and steps[0] == steps[1] > 0
     wild = replace(ONE, settings=replace(SHORT, optimizer="sgd:lr=1e30"))
-    assert forecast([wild], {}) == {wild: None}
+    assert expected_seconds([wild], {}) == {wild: None}
 
 
-def test_a_forecast_is_of_files_as_they_are_and_of_this_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noiseproof.bench.forecast.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
+def test_the_expected_time_is_of_files_as_they_are_and_of_this_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
     own = replace(ONE, dataset=f"table:table={own_csv(tmp_path, 40)},label=y")
     results = run_all([own], tmp_path / "results")
     other = replace(own, seed=4)
-    assert forecast([other], results) == {other: results[own.key]["seconds"]}
+    assert expected_seconds([other], results) == {other: results[own.key]["seconds"]}
     on_gpu = {key: {**result, "provenance": {**result["provenance"], "gpu": "H200"}} for key, result in results.items()}
-    assert forecast([other], on_gpu) == {other: 1.5}
+    assert expected_seconds([other], on_gpu) == {other: 1.5}
     own_csv(tmp_path, 60)
-    assert forecast([other], results) == {other: 1.5}
+    assert expected_seconds([other], results) == {other: 1.5}
 
 
 def own_csv(folder: Path, rows: int) -> Path:
@@ -198,7 +200,7 @@ def test_a_file_that_is_no_result_is_refused_before_anything_trains(text: str, t
     assert [path.name for path in tmp_path.iterdir()] == [f"{ONE.key}.json"]
 
 
-def test_a_forecast_is_for_as_many_threads_as_the_runs_will_have(
+def test_the_expected_time_is_for_as_many_threads_as_the_runs_will_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -207,9 +209,9 @@ def test_a_forecast_is_for_as_many_threads_as_the_runs_will_have(
         seen.append(torch.get_num_threads())
         return SimpleNamespace(seconds=1.5)
 
-    monkeypatch.setattr("noiseproof.bench.forecast.estimate", estimate)
+    monkeypatch.setattr("noiseproof.bench.duration.estimate", estimate)
     results, before = run_all([ONE], tmp_path), torch.get_num_threads()
-    assert forecast([ONE], results, threads=2) == {ONE: 1.5}  # the result was made with one
+    assert expected_seconds([ONE], results, threads=2) == {ONE: 1.5}  # the result was made with one
     assert seen == [2] and torch.get_num_threads() == before
 
 
@@ -381,12 +383,12 @@ def test_the_command_line_refuses_options_of_other_engines(words: tuple[str, ...
 
 
 def test_spellings_of_a_run_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noiseproof.bench.forecast.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
+    monkeypatch.setattr("noiseproof.bench.duration.estimate", lambda *args, **options: SimpleNamespace(seconds=1.5))
     ce, gce, again = (replace(ONE, method=method) for method in ("ce", "gce", "gce:q=0.70"))
     assert status([ce, gce, again], tmp_path) == {ce: "to do", gce: "to do"}
-    assert forecast([ce, gce, again], {}) == {ce: 1.5, gce: 1.5}
+    assert expected_seconds([ce, gce, again], {}) == {ce: 1.5, gce: 1.5}
     results = run_all([again], tmp_path)  # a measure of the other spelling, too
-    assert forecast([replace(gce, seed=7)], results) == {replace(gce, seed=7): results[gce.key]["seconds"]}
+    assert expected_seconds([replace(gce, seed=7)], results) == {replace(gce, seed=7): results[gce.key]["seconds"]}
     assert status([again, ce, gce], tmp_path) == {again: "done", ce: "to do"}
 
 

@@ -89,7 +89,7 @@ def bench_run(
     check_engine(engine, workers, address, gpus)  # in a dry run, too
     experiments = _experiments(spec, only, seeds, data_dir, precision)
     if dry_run:
-        return _show_forecast(experiments, results, data_dir, accelerator, threads, retry_failed, as_json)
+        return _show_plan(experiments, results, data_dir, accelerator, threads, retry_failed, as_json)
     made = run_all(
         experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
         data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=_show_progress, checked=True,
@@ -103,7 +103,7 @@ def bench_run(
         raise typer.Exit(3)
 
 
-def _show_forecast(
+def _show_plan(
     experiments: Sequence[Experiment],
     results: str,
     data_dir: str | None,
@@ -114,12 +114,14 @@ def _show_forecast(
 ) -> None:
     """List the runs to do, with an estimate from a few real steps of each kind of run."""
     from noiseproof.bench import read_results, status
-    from noiseproof.bench.forecast import forecast
+    from noiseproof.bench.duration import expected_seconds
 
     ended = ("done",) if retry_failed else ("done", "failed")
     states = status(experiments, results)
     todo = [run for run, state in states.items() if state not in ended]
-    expected = forecast(todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads)
+    expected = expected_seconds(
+        todo, read_results(results), data_dir=data_dir, accelerator=accelerator, threads=threads
+    )
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
     columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=("seed", "noise_seed"))

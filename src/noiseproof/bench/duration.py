@@ -17,7 +17,7 @@ from noiseproof.train.estimate import estimate
 from noiseproof.train.settings import make_fabric
 
 
-def forecast(
+def expected_seconds(
     experiments: Iterable[Experiment],
     results: Mapping[str, Json],
     *,
@@ -32,7 +32,7 @@ def forecast(
 
     >>> from noiseproof.train import Settings
     >>> runs = [Experiment("digits", seed=seed, settings=Settings(epochs=2, model="mlp:hidden=[8]")) for seed in (0, 1)]
-    >>> first, second = forecast(runs, {}).values()
+    >>> first, second = expected_seconds(runs, {}).values()
     >>> 0 < first == second
     True
     """
