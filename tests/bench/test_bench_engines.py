@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 
 from noiseproof.accelerate import fit_many
 from noiseproof.bench import BadExperiment, Experiment, load_experiments, read_results, run_all, status
-from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.duration import expected_seconds
+from noiseproof.bench.engines import MAX_DEATHS, _check_room, _claim, _train
 from noiseproof.bench.results import Lock, holder, result_path
 from noiseproof.cli import app
 from noiseproof.core.plugins import import_module
