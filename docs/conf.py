@@ -118,13 +118,14 @@ def write_tables(app: Sphinx) -> None:
 
 
 def keep_mathematics(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape the |, * and _ of formulas in running text, which reStructuredText would read as markup."""
+    """Escape the |, * and final _ of formulas in running text, which reStructuredText would read as markup."""
     code = False
     for i, line in enumerate(lines):
         code = line.lstrip().startswith(">>>") or (code and line.strip() != "")
         if not code:
             parts = re.split(r"(``.*?``|:\w+:`.*?`)", line)
-            lines[i] = "".join(p if p.startswith(("``", ":")) else re.sub(r"([|*_])", r"\\\1", p) for p in parts)
+            texts = (p if p.startswith(("``", ":")) else re.sub(r"([|*]|_(?!\w))", r"\\\1", p) for p in parts)
+            lines[i] = "".join(texts)
 
 
 def setup(app: Sphinx) -> None:

@@ -128,7 +128,7 @@ def _prepare_process(threads: int | None) -> None:
 
 
 def _settings(paper: str | None, dataset: str, *, batch_size: str | None, **given: Any) -> Settings:
-    """The protocol of ``paper``, or the defaults, with what is given in place of them."""
+    """Return the protocol of ``paper``, or the defaults, updated by the options that are given."""
     from noiseproof.train import Settings
     from noiseproof.train.protocols import protocol
 
@@ -138,7 +138,7 @@ def _settings(paper: str | None, dataset: str, *, batch_size: str | None, **give
 
 
 def _folder(out: str | None, run: Mapping[str, Any], need_one: Mapping[str, object]) -> Path | None:
-    """Where a run is written: --out, or a folder in runs/ named by the run; None for ``--out none``."""
+    """Return the folder of a run: --out, or one in runs/ named by the run; None for ``--out none``."""
     if out == "none":
         for option in (option for option, given in need_one.items() if given):
             raise ValueError(
@@ -160,7 +160,7 @@ def _loggers(names: Sequence[str], folder: Path | None) -> list[Logger]:
 
 @contextmanager
 def _endings(folder: Path | None) -> Iterator[None]:
-    """A run that is interrupted ends with exit code 130, one that diverges with 3."""
+    """End an interrupted run with exit code 130, a diverged one with 3."""
     from noiseproof.train import Diverged, Interrupted
 
     try:
@@ -229,7 +229,7 @@ def _show_result(
 def _predictions(
     data: Dataset, noise: str, settings: Settings, seed: int, fabric: Fabric, folder: Path | None, dry_run: bool
 ) -> Tensor | None:
-    """Predictions of a model trained on clean labels, for noise that needs them; 1/K in a dry run."""
+    """Return predictions of a model trained on clean labels, for noise that needs them; 1/K in a dry run."""
     import torch
 
     from noiseproof.noise import get_noise
@@ -266,7 +266,7 @@ def _show_estimate(task: Task, method: str, settings: Settings, fabric: Fabric, 
 
 
 def _file_name(*parts: str) -> str:
-    """A name made of ``parts``; of one that is too long for a disk, the beginning and a hash of all of it."""
+    """Join ``parts`` to a file name; if it is too long for a disk, to its beginning and a hash of all of it."""
     name = "_".join(re.sub(r"[^\w.=+*-]+", "-", part) for part in parts)
     if len(name.encode()) <= LONGEST:
         return name
@@ -299,25 +299,25 @@ def demo(
     # A second thread brings matrices of this size a third, and costs tenfold where its core is busy.
     torch.set_num_threads(1)
     names = (Path("runs", "demo" if n == 1 else f"demo-{n}") for n in count(1))
-    found: dict[str, list[Any]] = {}
+    steps: dict[str, list[Any]] = {}
     busy = Console(stderr=True).status("working …") if sys.stderr.isatty() else nullcontext()
     with busy:
         for step in demo(out or next(name for name in names if not name.exists()), epochs=epochs, seed=seed):
-            title, *lines = _tell(step)
+            title, *lines = _demo_lines(step)
             if not as_json:
-                typer.echo("\n".join([*([title] if type(step).__name__ not in found else []), *lines]))
-            found.setdefault(type(step).__name__, []).append(step)
+                typer.echo("\n".join([*([title] if type(step).__name__ not in steps else []), *lines]))
+            steps.setdefault(type(step).__name__, []).append(step)
     if as_json:
-        show_json({name.lower(): [dataclasses.asdict(step) for step in steps] for name, steps in found.items()})
+        show_json({name.lower(): [dataclasses.asdict(step) for step in kind] for name, kind in steps.items()})
 
 
-def _tell(step: Step) -> tuple[str, ...]:
-    """A title for steps of this kind, and what is to say of this one."""
+def _demo_lines(step: Step) -> tuple[str, ...]:
+    """Return a title for steps of this kind, and the lines that describe this one."""
     from noiseproof.demo import Audited, Corrected, Trained, Written
 
     if isinstance(step, Trained):
         return (
-            "train: digits with 40 % wrong labels, accuracy on others with right labels",
+            "train: digits, 40 % of the training labels wrong; accuracy on clean test labels",
             f"  {step.method:<12} {step.accuracy:.3f}, repeats {step.memorised:4.0%} of the wrong labels "
             f"({step.seconds:.1f} s)",
         )
@@ -325,8 +325,8 @@ def _tell(step: Step) -> tuple[str, ...]:
         low, high = step.interval
         return (
             "audit: which labels are wrong?",
-            f"  {step.issues} of {step.rows}, says the audit: about {step.noise_rate:.1%} ({low:.1%} to {high:.1%})",
-            f"  {step.found} of them are indeed, of {step.wrong} wrong ones in all ({step.seconds:.1f} s)",
+            f"  {step.issues} of {step.rows} called wrong, rate {step.noise_rate:.1%} ({low:.1%} to {high:.1%})",
+            f"  {step.found} of these are wrong, of {step.wrong} wrong labels in all ({step.seconds:.1f} s)",
             f"  {step.folder}",
         )
     if isinstance(step, Written):
@@ -337,8 +337,8 @@ def _tell(step: Step) -> tuple[str, ...]:
         )
     if isinstance(step, Corrected):
         return (
-            "correct: labels that are likelier wrong than right, without a review",
-            f"  {step.changed} labels changed: {step.wrong_before} wrong ones before, {step.wrong_after} now",
+            "correct: labels that are more likely wrong than right, without a review",
+            f"  {step.changed} labels changed: {step.wrong_before} wrong before, {step.wrong_after} now",
             f"  {step.path}",
         )
     return (
