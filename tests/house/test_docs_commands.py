@@ -200,7 +200,7 @@ def test_the_readme_leads_from_a_csv_file_to_a_corrected_one_in_five_commands(fo
 def test_the_ten_lines_of_the_readme_run_on_a_file_of_ones_own(folder: Path) -> None:
     (block,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
     exec(compile(block, "README.md", "exec"), {})
-    assert len(Path("mended.csv").read_text().splitlines()) == len(Path("data.csv").read_text().splitlines())
+    assert len(Path("fixed.csv").read_text().splitlines()) == len(Path("data.csv").read_text().splitlines())
     assert len([line for line in block.splitlines() if line and "import" not in line]) <= 10
 
 
