@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
 from hypothesis import settings
+
+# Tests start many processes. Where bytecode is not written, each of them, and the rewriting of asserts at every start,
+# compiles all of the sources again: a second for each process and ten for pytest itself.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Two workers on two cores: a second thread in each only makes them wait for one another.
 torch.set_num_threads(1)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -594,7 +595,10 @@ def first_seconds(folder: Path, key: str) -> list[str]:
     return [row["seconds"] for row in csv.DictReader(path.read_text().splitlines())][:2] if path.exists() else []
 
 
-@pytest.mark.parametrize("engine", ["local", "processes", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param("local", marks=pytest.mark.slow), "processes", pytest.param("ray", marks=pytest.mark.slow)],
+)
 def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
     engine: str,
     drive: Callable[..., subprocess.Popen[bytes]],
@@ -742,6 +746,7 @@ def ray() -> Iterator[Any]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_ray_gives_the_same_results_though_a_worker_is_killed(
     ray: Any, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
@@ -761,6 +766,86 @@ def test_ray_gives_the_same_results_though_a_worker_is_killed(
     assert killed and killed[0] != os.getpid()
     assert without_times(results) == expected
     assert sorted(told) == sorted(expected)
+
+
+class RayTaskError(Exception):
+    """Ray's errors are all of one class; this one is raised by a task."""
+
+
+class LocalRay:
+    """What the engine uses of Ray, in this process: a task runs when it is waited for."""
+
+    def __init__(self, *problems: Any) -> None:
+        self.problems = list(problems)  # of the first tasks; None: it runs
+        self.options: dict[str, Any] = {}
+        self.tasks: dict[int, Callable[[], Any]] = {}
+        self.cancelled: list[int] = []
+        self.exceptions = SimpleNamespace(RayError=(OSError, RayTaskError), RayTaskError=RayTaskError)
+        self.running = False
+
+    def is_initialized(self) -> bool:
+        return self.running
+
+    def init(self, **options: Any) -> None:
+        self.running, self.options = True, options
+
+    def shutdown(self) -> None:
+        self.running = False
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": float(self.options["num_cpus"])}
+
+    def remote(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        def submit(function: Callable[..., Any], *arguments: Any) -> int:
+            self.tasks[len(self.tasks)] = partial(function, *arguments)
+            return len(self.tasks) - 1
+
+        return lambda function: SimpleNamespace(remote=partial(submit, function))
+
+    def wait(self, refs: list[int], **options: Any) -> tuple[list[int], list[int]]:
+        return refs[:1], refs[1:]
+
+    def get(self, ref: int) -> Any:
+        problem = self.problems.pop(0) if self.problems else None
+        if isinstance(problem, Exception):
+            raise problem
+        return problem(self.tasks[ref]) if problem else self.tasks[ref]()
+
+    def cancel(self, ref: int) -> None:
+        self.cancelled.append(ref)
+
+
+def test_tasks_of_ray_that_fail_die_or_meet_another_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for Ray; the slow tests do it with Ray itself."""
+    runs = [replace(ONE, seed=seed) for seed in range(3)]
+    died = OSError("its worker died")
+    ray = LocalRay(died, lambda task: None)  # the first is given up; another driver has the second, which comes again
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    told: list[str] = []
+    results = run_all(runs, tmp_path, engine="ray", workers=2, gpus=0, progress=lambda e, *others: told.append(e.key))
+    assert [results[run.key]["status"] for run in runs] == ["failed", "done", "done"]
+    assert "its Ray task failed: its worker died" in results[runs[0].key]["error"]
+    assert sorted(told) == sorted(results) and not ray.running and len(ray.tasks) == 4
+    assert ray.options["num_cpus"] == 2 and ray.options["address"] == "local"
+    alone = run_all(runs[1:], tmp_path / "alone")
+    assert {key: without_times(results)[key] for key in alone} == without_times(alone)
+
+    ray = LocalRay(RayTaskError("no such dataset"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(RayTaskError, match="no such dataset"):
+        run_all([replace(ONE, seed=7)], tmp_path, engine="ray", gpus=0)
+    assert not ray.running
+
+    def stop(task: Callable[[], Any]) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return task()
+
+    ray = LocalRay(stop)
+    ray.init(num_cpus=2)  # by others: it goes on
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(Interrupted, match="Stopped with 1 of 2 runs to do"):
+        run_all([replace(ONE, seed=8), replace(ONE, seed=9)], tmp_path, engine="ray", gpus=0)
+    assert ray.running and ray.cancelled == [1]
 
 
 def test_what_no_machine_has_is_refused_or_waited_for_aloud(caplog: pytest.LogCaptureFixture) -> None:
