@@ -26,7 +26,7 @@ demo: setup  ## digits with 40 % wrong labels: train, audit, pages, correct, tra
 	$(BIN)/noiseproof demo
 
 test: lint  ## lint, types, tests and doctests (under 10 minutes)
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -34,7 +34,7 @@ lint: setup  ## ruff and mypy
 	$(BIN)/mypy --strict src
 
 test-all: lint docs  ## the same with the slow tests and the docs
-	$(BIN)/pytest -n $(JOBS) -m ''
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m ''
 
 .venv/.docs: $(READY)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import math
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from noiseproof.analysis.before.forecast import FALL, LEARNS, PARTLY, SLOW, forecast
+from noiseproof.analysis.before.forecast import FALL, LEARNS, PARTLY, SLOW, Forecast
+from noiseproof.analysis.before.forecast import forecast as make_forecast
 from noiseproof.analysis.before.untrained import probe
 from noiseproof.cli import app
 from noiseproof.data import get_dataset
@@ -39,6 +42,18 @@ def benchmark() -> ModuleType:
         return module
     finally:
         sys.path.remove(str(BENCHMARKS))
+
+
+@functools.cache
+def forecast_once(spec: str, num_classes: int, alternatives: bool) -> Forecast:
+    return make_forecast(spec, num_classes, alternatives=alternatives)
+
+
+def forecast(loss: Any, num_classes: int, *, alternatives: bool = True, **options: Any) -> Forecast:
+    """The forecast; one of a spec, which several tests look at, is made once."""
+    if isinstance(loss, str) and not options:
+        return forecast_once(loss, num_classes, alternatives)
+    return make_forecast(loss, num_classes, alternatives=alternatives, **options)
 
 
 # --- Its numbers ------------------------------------------------------------------------------------------------------

@@ -204,7 +204,9 @@ def test_what_does_not_change_the_result_may_differ(finished: tuple[Path, int, s
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
-        (("--dataset", "digitz"), 2, "Unknown dataset 'digitz'. Did you mean 'digits'?"),
+        pytest.param(
+            ("--dataset", "digitz"), 2, "Unknown dataset 'digitz'. Did you mean 'digits'?", marks=pytest.mark.slow
+        ),
         (("--optimizer", "sgd:lr=1e30"), 3, "Likely: a learning rate too large (1e+30). Lower it, or clip gradients."),
     ],
 )
@@ -297,6 +299,7 @@ def test_two_processes_speak_as_one(tmp_path: Path) -> None:
         assert {k: float(v) for k, v in two.items()} == pytest.approx({k: float(v) for k, v in one.items()}, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_two_processes_are_interrupted_together_and_one_goes_on(tmp_path: Path) -> None:
     """What a step draws does not depend on the number of processes, so that this may change on the way."""

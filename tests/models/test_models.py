@@ -363,7 +363,10 @@ RUN = {
     "wrn-101-2": (3, 64, 64),
     "inception-resnet-v2": (3, 107, 107),
 }
-MODELS_TO_RUN = [MLP if name == "mlp" else name for name in MODELS]
+LARGE = ("wrn-101-2", "wrn-28-10", "vgg19-bn", "inception-resnet-v2")  # their shapes are tested without numbers, too
+MODELS_TO_RUN = [
+    pytest.param(name, marks=pytest.mark.slow) if name in LARGE else MLP if name == "mlp" else name for name in MODELS
+]
 
 
 @functools.cache
@@ -430,7 +433,7 @@ def test_channels_last(spec: str) -> None:
     torch.testing.assert_close(out, expected, rtol=1e-3, atol=1e-4 * float(expected.detach().abs().max()))
 
 
-@pytest.mark.parametrize("spec", [MLP, "cnn8", "wrn-28-2", "resnet32"])
+@pytest.mark.parametrize("spec", [MLP, "cnn8", pytest.param("wrn-28-2", marks=pytest.mark.slow), "resnet32"])
 def test_compiles_in_one_piece(spec: str) -> None:
     backbone, x = get_model(spec, generator=seeded()).eval(), batch(spec, 2)
     compiled = torch.compile(backbone, backend="eager", fullgraph=True)  # no graph break, or it raises
