@@ -26,7 +26,7 @@ from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
 
 if TYPE_CHECKING:
-    from noiseproof.train.job import Progress
+    from noiseproof.train.job import EpochProgress
 
 EPOCHS = 50  # where the audit trained nothing
 EVEN = 0.5  # label quality at which a label is as likely right as wrong
@@ -145,7 +145,7 @@ class Retraining:
     held: NDArray[np.bool_]  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
 
-    def run(self, progress: Progress | None = None) -> Comparison:
+    def run(self, progress: EpochProgress | None = None) -> Comparison:
         """Train on the given and on the corrected labels; ``progress`` counts the epochs of both trainings."""
         predicted: dict[str, NDArray[np.int64]] = {}
         for when, labels in (("before", self.given), ("after", self.corrected)):
@@ -244,7 +244,7 @@ def retrain(
     changes: Mapping[int, str],
     decided: Mapping[int, Decision],
     *,
-    progress: Progress | None = None,
+    progress: EpochProgress | None = None,
     **options: Any,
 ) -> Comparison:
     """Train the same method on the given and on the corrected labels, and test both on held-out rows.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
-from noiseproof.bench.results import Json
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
@@ -74,25 +73,17 @@ def compare_methods(
         Path(results_dir), data_dir=data_dir, accelerator=accelerator, **engine,
     )  # fmt: skip
     by_method = {method: [results[run.key] for run in of_method] for method, of_method in runs.items()}
-    places = [
-        replace(
-            place,
-            seconds=_mean_seconds(by_method[place.method]),
-            memory=_memory(runs[place.method][0], data, data_dir, accelerator),
-        )
-        for place in rank({method: _accuracies(each) for method, each in by_method.items()}, len(data.test))
-    ]
+    accuracies = {
+        method: [math.nan if result["last"] is None else result["last"]["test_accuracy"] for result in of_method]
+        for method, of_method in by_method.items()
+    }
+    places = []
+    for place in rank(accuracies, len(data.test)):
+        seconds = [result["seconds"] for result in by_method[place.method] if result["seconds"] is not None]
+        memory = _memory(runs[place.method][0], data, data_dir, accelerator)
+        places.append(replace(place, seconds=fmean(seconds) if seconds else None, memory=memory))
     errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
     return Ranking(places, _notes(places, len(data.test), errors), recommend(places))
-
-
-def _accuracies(results: Sequence[Json]) -> list[float]:
-    return [math.nan if result["last"] is None else result["last"]["test_accuracy"] for result in results]
-
-
-def _mean_seconds(results: Sequence[Json]) -> float | None:
-    seconds = [result["seconds"] for result in results if result["seconds"] is not None]
-    return fmean(seconds) if seconds else None
 
 
 def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> int | None:

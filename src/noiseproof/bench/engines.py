@@ -58,7 +58,7 @@ TROUBLE = 4  # a worker's exit code: it could not train all runs, for reasons ou
 MAX_DEATHS = 3  # workers that may die in one experiment
 
 log = logging.getLogger("noiseproof")
-Progress = Callable[[Experiment, Json, int, int], None]  # finished run, its result, number finished, total
+RunProgress = Callable[[Experiment, Json, int, int], None]  # finished run, its result, number finished, total
 Fit = Callable[..., Sequence[Outcome]]
 
 
@@ -96,7 +96,7 @@ def run_all(
     retry_failed: bool = False,
     address: str | None = None,
     gpus: float | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
     checked: bool = False,
     fit: Fit = fit_many,
 ) -> dict[str, Json]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 import time as clock
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from noiseproof.cli.main import app
 from noiseproof.cli.options import on_machine, on_training
-from noiseproof.cli.show import AsJson, bars, examples, refusals, say, show, show_json
+from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, stage_progress, training_exits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,21 +160,18 @@ def _run(
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.export import check_pictures
-    from noiseproof.train import Diverged, Interrupted
 
+    interrupted = "interrupted, nothing was written."
     try:
-        with _progress() as progress:
+        with training_exits(interrupted), _progress() as progress:
             rows = read_rows(data, **source, seed=seed, progress=progress)
             if "fiftyone" in exports:
                 check_pictures(rows.source)
             command = shlex.join(["noiseproof", *sys.argv[1:]])
             return audit(rows, **options, seed=seed, progress=progress, command=command)
-    except (KeyboardInterrupt, Interrupted):
-        say("interrupted, nothing was written.")
+    except KeyboardInterrupt:  # while the data was read
+        say(interrupted)
         raise typer.Exit(130) from None
-    except Diverged as error:
-        say(error)
-        raise typer.Exit(3) from None
 
 
 def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str]) -> tuple[str, list[Path]]:
@@ -248,15 +245,8 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     typer.echo(f"next: noiseproof review {shlex.quote(out)}")
 
 
-@contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> AbstractContextManager[Progress]:
     """Report progress: a bar on a terminal, else a line for each stage and one every ten seconds."""
-    if sys.stderr.isatty():
-        from rich.progress import TimeElapsedColumn, TimeRemainingColumn
-
-        with bars(TimeElapsedColumn(), TimeRemainingColumn()) as move:
-            yield move
-        return
     reported: dict[str, float] = {}
 
     def report(stage: str, done: int, total: int | None) -> None:
@@ -265,4 +255,4 @@ def _progress() -> Iterator[Progress]:
             reported[stage] = now
             say(f"{stage} {done}/{total}")
 
-    yield report
+    return stage_progress(report, "TimeElapsedColumn", "TimeRemainingColumn")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +26,18 @@ from noiseproof.cli.options import (
     on_machine,
     on_training,
 )
-from noiseproof.cli.show import AsJson, DataDir, duration, examples, headline, refusals, say, show, show_json
+from noiseproof.cli.show import (
+    AsJson,
+    DataDir,
+    duration,
+    examples,
+    headline,
+    refusals,
+    say,
+    show,
+    show_json,
+    training_exits,
+)
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
@@ -36,19 +46,8 @@ if TYPE_CHECKING:
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+RESUMES = " The same command resumes."
 Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]
-
-
-@contextmanager
-def interruptions() -> Iterator[None]:
-    """An interruption ends in one line on stderr and exit code 130."""
-    from noiseproof.train import Interrupted
-
-    try:
-        yield
-    except Interrupted as stopped:
-        say(f"{stopped} The same command resumes.")
-        raise typer.Exit(130) from None
 
 
 @bench_app.command(
@@ -63,7 +62,7 @@ def interruptions() -> Iterator[None]:
     ),
 )
 @refusals()
-@interruptions()
+@training_exits(then=RESUMES)
 def bench_run(
     spec: Spec,
     results: ResultsDir = "results",
@@ -280,7 +279,7 @@ def bench_table(
     ),
 )
 @refusals()
-@interruptions()
+@training_exits(then=RESUMES)
 def bench_compare(
     data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],
     label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
@@ -360,7 +359,7 @@ def _place_row(place: Place) -> tuple[str, ...]:
     ),
 )
 @refusals()
-@interruptions()
+@training_exits(then=RESUMES)
 def bench_search(
     grids: Annotated[
         list[str],

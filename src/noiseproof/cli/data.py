@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from noiseproof.cli.main import app
-from noiseproof.cli.show import AsJson, DataDir, bars, describe, examples, plain, refusals, say, show, show_json
+from noiseproof.cli.show import (
+    AsJson,
+    DataDir,
+    describe,
+    examples,
+    plain,
+    refusals,
+    say,
+    show,
+    show_json,
+    stage_progress,
+)
 
 if TYPE_CHECKING:
     from noiseproof.core.progress import Progress
@@ -220,15 +230,8 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
     return rows
 
 
-@contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> AbstractContextManager[Progress]:
     """Report the progress of a download: a bar on a terminal, else a line for every tenth."""
-    if sys.stderr.isatty():
-        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-
-        with bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as move:
-            yield move
-        return
     reported: dict[str, int] = {}
 
     def report(file: str, done: int, total: int | None) -> None:
@@ -237,4 +240,4 @@ def _progress() -> Iterator[Progress]:
             reported[file] = tenth
             typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
 
-    yield report
+    return stage_progress(report, "DownloadColumn", "TransferSpeedColumn", "TimeRemainingColumn")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import webbrowser
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,19 +12,9 @@ import typer
 
 from noiseproof.cli.main import app
 from noiseproof.cli.options import on_training
-from noiseproof.cli.show import (
-    AsJson,
-    examples,
-    refusals,
-    say,
-    show,
-    show_json,
-    training_progress,
-)
+from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, training_exits, training_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from noiseproof.audit.apply import Comparison, Retraining
 
 Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit` wrote.")]
@@ -136,7 +125,7 @@ def apply(
     changes = corrections(audit, decided, accept_all=accept_all)
     planned = None
     if retrain and changes:  # refuses what can't be trained before anything is written
-        with _training_errors():
+        with training_exits("Stopped."):
             planned = plan_retraining(audit, changes, decided, method=method, epochs=epochs, seed=seed)
     # A stopped retraining left its corrected data: the same command continues with it.
     written = write_corrected(audit, changes, out or default_out(audit), link=link, same_ok=planned is not None)
@@ -161,23 +150,8 @@ def apply(
     return None
 
 
-@contextmanager
-def _training_errors() -> Iterator[None]:
-    """End the command where a training diverges or is interrupted."""
-    from noiseproof.train import Diverged, Interrupted
-
-    try:
-        yield
-    except Diverged as error:
-        say(error)
-        raise typer.Exit(3) from None
-    except Interrupted:
-        say("Stopped.")
-        raise typer.Exit(130) from None
-
-
 def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
-    with _training_errors():
+    with training_exits("Stopped."):
         try:
             with training_progress(2 * planned.settings.epochs, shown) as progress:
                 return planned.run(progress)

@@ -18,11 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.progress import ProgressColumn
-
-    from noiseproof.core.progress import Progress as StageProgress
+    from noiseproof.core.progress import Progress
     from noiseproof.core.registry import Registry
-    from noiseproof.train.job import Progress
+    from noiseproof.train.job import EpochProgress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 DataDir = Annotated[
@@ -70,41 +68,60 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def bars(*columns: ProgressColumn) -> Iterator[StageProgress]:
-    """Progress bars for a terminal, one per stage, with ``columns`` beside them."""
-    from rich.progress import BarColumn, Progress, TextColumn
+def training_exits(interrupted: str = "", then: str = "") -> Iterator[None]:
+    """End the command where a training is interrupted (exit code 130) or diverges (3), with one line on stderr.
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), *columns, console=Console(stderr=True)) as shown:
+    The line is ``interrupted``, by default the reason, followed by ``then``.
+    """
+    from noiseproof.train import Diverged, Interrupted
+
+    try:
+        yield
+    except Interrupted as stopped:
+        say(f"{interrupted or stopped}{then}")
+        raise typer.Exit(130) from None
+    except Diverged as error:
+        say(error)
+        raise typer.Exit(3) from None
+
+
+@contextmanager
+def stage_progress(write_line: Progress, *columns: str) -> Iterator[Progress]:
+    """On a terminal, progress bars, one per stage, with these ``columns`` of rich; else ``write_line``."""
+    if not sys.stderr.isatty():
+        yield write_line
+        return
+    from rich import progress
+
+    text, *beside = progress.TextColumn("{task.description}"), *(getattr(progress, name)() for name in columns)
+    with progress.Progress(text, progress.BarColumn(), *beside, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
-        def move(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = shown.add_task(name)
-            shown.update(tasks[name], completed=done, total=total)
+        def move(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
 
         yield move
 
 
 @contextmanager
-def count_progress(label: str = "") -> Iterator[StageProgress]:
-    """Show how much is done: a bar on a terminal, else a line every five seconds."""
-    if sys.stderr.isatty():
-        with bars() as move:
-            yield lambda stage, done, total: move(label or "figures", done, total)
-        return
+def count_progress(label: str = "") -> Iterator[Progress]:
+    """Show how much is done: one bar on a terminal, else a line every five seconds."""
     shown = time.monotonic()
 
-    def line(stage: str, done: int, total: int | None) -> None:
+    def write_line(stage: str, done: int, total: int | None) -> None:
         nonlocal shown
         if (now := time.monotonic()) - shown > 5:
             shown = now
             typer.echo(f"{label or stage} {done}/{total}", err=True)
 
-    yield line
+    with stage_progress(write_line) as report:
+        yield report if report is write_line else lambda _, done, total: report(label or "figures", done, total)
 
 
 @contextmanager
-def training_progress(epochs: int, shown: bool) -> Iterator[Progress | None]:
+def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None]:
     """Show the progress of a training: a bar with the remaining time on a terminal, else a line every two seconds."""
     if not shown:
         yield None

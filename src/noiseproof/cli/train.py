@@ -8,8 +8,8 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +28,7 @@ from noiseproof.cli.show import (
     say,
     show,
     show_json,
+    training_exits,
     training_progress,
 )
 
@@ -109,7 +110,8 @@ def train(
     loggers = _loggers(log or (), folder)
     fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
     fabric.launch()
-    with _endings(None if dry_run else folder):
+    resumes = f" The same command resumes from {folder}." if folder and not dry_run else ""
+    with training_exits(then=resumes):
         predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
         task = _task(data, noise, seed, validation, protocol, predictions, foreign, data_dir)
         if dry_run:
@@ -156,21 +158,6 @@ def _loggers(names: Sequence[str], folder: Path | None) -> list[Logger]:
     if loggers and folder is None:
         raise ValueError(f"Expected a folder to log to {', '.join(names)} in, got --out none.")
     return loggers
-
-
-@contextmanager
-def _endings(folder: Path | None) -> Iterator[None]:
-    """End an interrupted run with exit code 130, a diverged one with 3."""
-    from noiseproof.train import Diverged, Interrupted
-
-    try:
-        yield
-    except Interrupted as stopped:
-        say(f"{stopped}" + (f" The same command resumes from {folder}." if folder else ""))
-        raise typer.Exit(130) from None
-    except Diverged as error:
-        say(error)
-        raise typer.Exit(3) from None
 
 
 def _task(

@@ -12,7 +12,7 @@ from noiseproof.data import Dataset
 from noiseproof.losses import get_loss
 from noiseproof.noise import PredictionAverage
 from noiseproof.strategies import Run, Strategy, log_probs, per_row
-from noiseproof.train.job import Progress
+from noiseproof.train.job import EpochProgress
 from noiseproof.train.loop import train
 from noiseproof.train.methods import Method
 from noiseproof.train.settings import Settings
@@ -52,7 +52,7 @@ def averaged_predictions(
     seed: int = 0,
     fabric: Fabric | None = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: EpochProgress | None = None,
 ) -> Tensor:
     """S̄ (N, K): the average over epochs of the predictions of a model trained with cross entropy on the dataset.
 

@@ -21,7 +21,7 @@ from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
 # Receives epoch, step, steps of the epoch; after the last step also the metrics of the epoch.
-Progress = Callable[[int, int, int, Metrics | None], None]
+EpochProgress = Callable[[int, int, int, Metrics | None], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Job:
     seed: int = 0
     out: str | Path | None = None
     samples: bool = False
-    progress: Progress | None = None
+    progress: EpochProgress | None = None
 
     @property
     def folder(self) -> Path | None:

@@ -37,14 +37,6 @@ class _Service(Logger):
         self._describe(dict(params) if isinstance(params, dict) else vars(params))
 
 
-def _csv(folder: Path) -> Logger:
-    return CSVLogger(folder, "csv", flush_logs_every_n_steps=1)
-
-
-def _tensorboard(folder: Path) -> Logger:
-    return TensorBoardLogger(folder, "tensorboard")
-
-
 def _mlflow(folder: Path) -> Logger:
     import mlflow
 
@@ -61,8 +53,11 @@ def _wandb(folder: Path) -> Logger:
 
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
-    "csv": _csv, "tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb,
-}  # fmt: skip
+    "csv": lambda folder: CSVLogger(folder, "csv", flush_logs_every_n_steps=1),
+    "tensorboard": lambda folder: TensorBoardLogger(folder, "tensorboard"),
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
 
 
 def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:

@@ -26,7 +26,7 @@ from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state
 from noiseproof.train.executor import Executor, make_executor
 from noiseproof.train.guard import DivergenceGuard
 from noiseproof.train.identity import run_config
-from noiseproof.train.job import Job, Progress, architecture, build, needs_two_rows
+from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
@@ -77,7 +77,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     samples: bool = False,
-    progress: Progress | None = None,
+    progress: EpochProgress | None = None,
     max_steps: int | None = None,
 ) -> Result:
     """Train ``method`` on ``task``; with ``out``, the folder for record and checkpoints, a run can be resumed exactly.
@@ -123,7 +123,7 @@ def training(
     """``train`` one step at a time, so that several runs can take turns; ``clock`` counts the seconds of the record."""
     fabric.launch()
     method, run, record = build(job, fabric, clock)
-    settings, report = job.settings, job.progress or _no_progress
+    settings, report = job.settings, job.progress or (lambda *_: None)
     guard = DivergenceGuard(run, job.folder)
     checkpointer = Checkpointer(job.folder, run_config(job, method, run), run, record, guard, settings)
     done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
@@ -159,10 +159,6 @@ def training(
     if fabric.device.type == "cuda":
         torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
     return Result(record.metrics, run, method.strategies, run.stopped, run.step - first_step)
-
-
-def _no_progress(epoch: int, step: int, steps: int, metrics: Metrics | None) -> None:
-    pass
 
 
 def _set_epoch(run: Run, schedule: Factor, call_hooks: bool) -> None:

@@ -17,17 +17,11 @@ from noiseproof.analysis.figures import Figure, MissingFigure
 from noiseproof.analysis.page.marks import COLORS, GREY, Entry, Series, Styles, is_number, legend, palette, series, text
 from noiseproof.analysis.page.plotly import to_plotly
 from noiseproof.analysis.page.shell import pack, render
+from noiseproof.papers import PAPERS, get_paper
 
 LARGEST = 6_000_000  # bytes of a page
 DIGITS = 6  # of the numbers on a page that is too large with all of them
 STROKES = ("none", "6 4", "2 3", "7 3 2 3", "11 3")
-PAPERS = {  # by the names that figures use
-    "LN": "Englesson, Mehrpanah, Azizpour: Logistic-Normal Likelihoods for Heteroscedastic Label Noise",
-    "SLN": "Chen et al.: Noise against Noise: Stochastic Label Noise Helps Combat Inherent Label Noise",
-    "bias": "Staats, Thamm, Rosenow: Noise-Robust Loss Functions: Enhancing Bounded Losses",
-    "NAL": "Lu, Bo, He: Noise Attention Learning: Enhancing Noise Robustness by Gradient Scaling",
-    "curriculum": "Ou, Zhang: A Curriculum View of Robust Loss Functions",
-}
 
 
 def make_page(
@@ -70,6 +64,7 @@ def make_page(
             }  # fmt: skip
         stages.setdefault(figure.stage, []).append(item)
     mentioned = " ".join(figure.paper for figure in figures)
+    cited = [name for name, words in PAPERS.items() if words in mentioned]
     return render(
         "page.html.j2",
         scripts=("page.js",),
@@ -79,7 +74,7 @@ def make_page(
         runs=_table(runs),
         stages=[{"name": name, "entries": items} for name, items in stages.items()],
         shared=_shared(drawn, styles),
-        papers=[(name, title) for name, title in PAPERS.items() if f"{name} paper" in mentioned],
+        papers=[(PAPERS[name].removesuffix(" paper"), get_paper(name).citation) for name in cited],
         plotly=code[1],
     )
 
