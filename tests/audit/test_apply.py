@@ -31,7 +31,6 @@ from noiseproof.audit.apply import (
     hold_out,
     plan_retraining,
     read_again,
-    retrain,
     write_corrected,
 )
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
@@ -607,8 +606,8 @@ def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(t
     audit = read_audit(folder)
     changes = corrections(audit, {}, accept_all=True)
     assert [changes.get(row, label) for row, label in enumerate(given)] == true
-    found = retrain(audit, changes, {}, seed=0)
-    assert found == retrain(audit, changes, {}, seed=0)  # the same seed, the same numbers
+    found = plan_retraining(audit, changes, {}, seed=0).run()
+    assert found == plan_retraining(audit, changes, {}, seed=0).run()  # the same seed, the same numbers
     held = hold_out(audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0)
     assert found.held_rows == held.sum() == 300 - found.train_rows and 54 <= held.sum() <= 66
     assert found.changed == sum(1 for row in changes if not held[row])
@@ -625,7 +624,7 @@ def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"ignore": []}))
     audit = read_audit(folder)
-    found = retrain(audit, corrections(audit, {}, accept_all=True), {}, epochs=5)
+    found = plan_retraining(audit, corrections(audit, {}, accept_all=True), {}, epochs=5).run()
     near = sum(row % 7 == 0 for row in range(100))  # near-duplicates of rows that are held out
     assert (found.train_rows, found.held_rows, found.warning) == (100 - near, 200, None)
     assert found.before == found.before_by_given  # their labels did not change
@@ -651,7 +650,7 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
         assert plan.held.sum() == 20 and (~plan.held).sum() == 40
         seen = {tuple(row) for row in plan.x[~plan.held].tolist()}
         assert not seen & {tuple(row) for row in plan.x[plan.held].tolist()}
-        assert retrain(audit, {}, {}, epochs=1).train_rows == 40
+        assert plan.run().train_rows == 40
     rows[:20].assign(ok=["yes", "no"] * 10, who=np.arange(20) // 2, y=np.arange(20) // 2 % 2).to_csv(path, index=False)
     audit_rows(read_rows(path, label="y", group="who", trusted="ok"), mode="fast", epochs=2).save(tmp_path / "pairs")
     with pytest.raises(ValueError, match="only copies of these and rows of their groups"):

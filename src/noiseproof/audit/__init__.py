@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from noiseproof.core.lazy import lazily
 
 if TYPE_CHECKING:  # at run time each is imported on first use
-    from noiseproof.audit.apply import corrected, corrections, retrain, write_corrected
+    from noiseproof.audit.apply import corrected, corrections, plan_retraining, write_corrected
     from noiseproof.audit.files import read_audit
     from noiseproof.audit.inputs import read_rows
     from noiseproof.audit.labels import LabelIssues, find_label_issues
@@ -13,13 +13,22 @@ if TYPE_CHECKING:  # at run time each is imported on first use
     from noiseproof.audit.sources.base import AuditData
 
 __all__ = [
-    "AuditData", "LabelIssues", "LabelReport", "audit", "corrected", "corrections", "find_label_issues", "read_audit",
-    "read_rows", "retrain", "write_corrected",
+    "AuditData",
+    "LabelIssues",
+    "LabelReport",
+    "audit",
+    "corrected",
+    "corrections",
+    "find_label_issues",
+    "plan_retraining",
+    "read_audit",
+    "read_rows",
+    "write_corrected",
 ]  # fmt: skip
 
 _HOMES = {
     "AuditData": "sources.base", "LabelIssues": "labels", "LabelReport": "report", "audit": "report",
-    "corrected": "apply", "corrections": "apply", "find_label_issues": "labels", "read_audit": "files",
-    "read_rows": "inputs", "retrain": "apply", "write_corrected": "apply",
+    "corrected": "apply", "corrections": "apply", "find_label_issues": "labels",
+    "plan_retraining": "apply", "read_audit": "files", "read_rows": "inputs", "write_corrected": "apply",
 }  # fmt: skip
 __getattr__, __dir__ = lazily(__name__, {name: f"noiseproof.audit.{home}" for name, home in _HOMES.items()})

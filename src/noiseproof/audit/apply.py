@@ -239,21 +239,6 @@ def plan_retraining(
     return planned
 
 
-def retrain(
-    audit: Audit,
-    changes: Mapping[int, str],
-    decided: Mapping[int, Decision],
-    *,
-    progress: EpochProgress | None = None,
-    **options: Any,
-) -> Comparison:
-    """Train the same method on the given and on the corrected labels, and test both on held-out rows.
-
-    The ``options`` are those of ``plan_retraining``; ``progress`` counts the epochs of both trainings.
-    """
-    return plan_retraining(audit, changes, decided, **options).run(progress)
-
-
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     """Return the test rows, (N,)."""
     from noiseproof.audit.evidence.folds import make_folds

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,23 +62,16 @@ class Lock:
 
 def holder(folder: Path, key: str) -> Json | None:
     """The process and machine that train an experiment now; None if none does."""
-    try:
-        with open(folder / "locks" / key, encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return _read_holder(file.read())
-    except FileNotFoundError:
-        pass
+    with suppress(FileNotFoundError), open(folder / "locks" / key, encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = file.read()
+            with suppress(ValueError):  # read during a write
+                content: Json = json.loads(text)
+                return content
+            return {}
     return None
-
-
-def _read_holder(text: str) -> Json:
-    try:
-        content: Json = json.loads(text)
-        return content
-    except ValueError:  # read during a write
-        return {}
 
 
 def result_path(folder: Path, key: str) -> Path:

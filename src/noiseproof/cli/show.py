@@ -161,9 +161,7 @@ def headline(row: Mapping[str, float]) -> str:
 def describe(registry: Registry[Any], name: str) -> dict[str, Any]:
     """Name, first sentence and parameters of a registered factory; those without a default are ``required``."""
     factory = registry[name]
-    text = (
-        inspect.getdoc(getattr(factory, "func", factory)) or ""
-    )  # func: a partial has the docstring of Python's class
+    text = inspect.getdoc(getattr(factory, "func", factory)) or ""  # a partial has the docstring of Python's class
     parameters = registry.parameters(name)
     return {
         "name": name,

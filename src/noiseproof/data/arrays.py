@@ -33,8 +33,9 @@ def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
     if x.dim() < 2 or 0 in x.shape:
         raise ValueError(f"Expected `{name}` of shape (N, D) or (N, C, H, W), none of them 0, got {tuple(x.shape)}.")
     notes: list[str] = []
-    if x.dim() == 4:
-        x, notes = _channels_first(x, name)
+    if x.dim() == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
+        notes.append(f"`{name}` of shape {tuple(x.shape)} was read as images with channels last.")
+        x = x.permute(0, 3, 1, 2).contiguous()
     if x.dtype is torch.uint8 and x.dim() in (3, 4):
         return (x if x.dim() == 4 else x[:, None]), notes
     numbers = x.to(torch.float32)
@@ -69,13 +70,6 @@ def _array(x: Any, name: str) -> NDArray[Any]:
         raise TypeError(f"Expected numbers in `{name}`, got dtype {array.dtype} from {type(x).__name__}. {OTHER_WAYS}")
     kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return np.require(array, kind, ["C_CONTIGUOUS", "WRITEABLE"])
-
-
-def _channels_first(images: Tensor, name: str) -> tuple[Tensor, list[str]]:
-    if images.shape[1] not in (1, 3, 4) and images.shape[3] in (1, 3, 4):
-        note = f"`{name}` of shape {tuple(images.shape)} was read as images with channels last."
-        return images.permute(0, 3, 1, 2).contiguous(), [note]
-    return images, []
 
 
 def from_arrays(

@@ -81,9 +81,8 @@ class TrainingAverages(_Averages):
 
     def setup(self, run: Run) -> None:
         self._begin(run.num_rows, run)
-        self.before = (
-            0.0  # times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no Python
-        )
+        # Times seen before this epoch, over all rows; from a tensor, since a CUDA graph runs no Python.
+        self.before = 0.0
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
         if not any(strategy.mixes for strategy in run.strategies):

@@ -72,9 +72,8 @@ class WeightGradientNoise(Strategy):
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
 
     def gradients(self, run: Run) -> None:
-        generator = run.random.generator(
-            "noise-theta", run.step
-        )  # the same on all processes, whose weights are the same
+        # The same on all processes, whose weights are the same.
+        generator = run.random.generator("noise-theta", run.step)
         for model in run.models:
             for parameter in model.plain.parameters():
                 if parameter.grad is not None:

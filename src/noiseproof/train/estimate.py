@@ -52,9 +52,7 @@ class _Probe(Strategy):
         self.others = others
         self.stamps: list[float] = []
         self.saved: dict[int, int] = {}  # bytes by address, of tensors saved for the backward pass
-        self.weight_addresses: set[int] = (
-            set()
-        )  # addresses of the weights, which are saved, too, but need no more memory
+        self.weight_addresses: set[int] = set()  # weights are saved, too, but need no more memory
         self.activations = 0
         self.memory: dict[str, int] = {}
         self.num_parameters = 0

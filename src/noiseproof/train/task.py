@@ -36,9 +36,7 @@ class Task:
     dataset: str = ""
     noise: str = "none"
     notes: tuple[str, ...] = field(default=())
-    source: dict[str, Any] = field(
-        default_factory=dict
-    )  # where the inputs are from and how they are prepared, as plain values
+    source: dict[str, Any] = field(default_factory=dict)  # where the inputs are from, how prepared; plain values
 
     @cached_property  # may read a row from disk
     def input_shape(self) -> tuple[int, ...]:

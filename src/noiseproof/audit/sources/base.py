@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,18 +98,8 @@ class Request:
         return self.embeddings is None and self.pred_probs is None
 
 
-class Rows(Protocol):
-    """Rows of audited data as the review page shows them; a row is not shown if its id has changed."""
-
-    def show(self, row: int, id: str) -> Content:
-        """Return what the page shows of a row."""
-
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
-        """Return a picture of at most ``side`` pixels and its media type, None if there is none."""
-
-
 class NoRows:
-    """Rows that can't be shown, and why."""
+    """Stands for a source whose rows can't be shown, and says why."""
 
     def __init__(self, note: str) -> None:
         self.note = note
@@ -238,7 +228,7 @@ class Source(ABC):
 SOURCES: Registry[Source] = Registry("audit source", returns=Source)
 
 
-def open_rows(config: Mapping[str, Any]) -> Rows:
+def open_rows(config: Mapping[str, Any]) -> Source | NoRows:
     """Return the rows of the data that config.json names; none where it is gone or its labels have changed."""
     source = SOURCES[config["kind"]](config)
     return source if (note := source.problem()) is None else NoRows(note)
