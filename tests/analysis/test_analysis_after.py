@@ -233,9 +233,9 @@ def test_annotator_nll_is_the_mean_of_means() -> None:
 
 @pytest.mark.skipif(not CIFAR_N.is_file(), reason="CIFAR-10N's file is not in $NOISEPROOF_DATA/cifar-n")
 def test_annotators_of_cifar10n() -> None:
-    from noiseproof.noise.human import read_table
+    from noiseproof.noise.human import read_columns
 
-    clean = read_table(CIFAR_N)["clean_label"]
+    clean = read_columns(CIFAR_N)["clean_label"]
     votes = predictions.cifar10n_annotations(clean, CIFAR_N.parent)
     assert votes.shape == (50_000, 3)
     wrong = (votes != np.asarray(clean)[:, None]).mean(0)

@@ -53,6 +53,7 @@ class OpenSet(NoiseModel):
     >>> noisy = OpenSet(0.5).corrupt([0, 1, 0, 1], generator=0)
     >>> noisy.given, noisy.clean
     (tensor([0, 1, 0, 1]), tensor([ 0, -1, -1,  1]))
+    >>> import torch
     >>> noisy.apply(torch.zeros(4, 1), torch.ones(3, 1)).flatten()
     tensor([0., 1., 1., 0.])
 
