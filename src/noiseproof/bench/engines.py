@@ -30,16 +30,7 @@ import torch
 
 from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
-from noiseproof.bench.results import (
-    Json,
-    Lock,
-    holder,
-    make_result,
-    provenance,
-    read_result,
-    result_path,
-    write_result,
-)
+from noiseproof.bench.results import Json, Lock, holder, make_result, provenance, read_result, result_path, write_result
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names

@@ -215,9 +215,7 @@ def _paths(registry: Registry[Any], spec: str) -> list[Path]:
         name, params = _parsed(spec)
     except ValueError:  # refused later
         return []
-    given = [
-        str(params[key]) for key in PATHS if key in params and not isinstance(params[key], list)
-    ]  # T may be a list
+    given = [str(params[key]) for key in PATHS if not isinstance(params.get(key, []), list)]  # T may be a list
     folder = str(params.get("folder", ""))
     paths = [Path("" if os.path.exists(word) else folder, word) for word in given]  # as the noise `file` does
     if registry.kind in plugins.MODULES.get(name, {}):
@@ -472,12 +470,8 @@ def _product(block: Mapping[str, Any]) -> Iterator[Experiment]:
     load_plugins()
     noises = {str(noise).partition(":")[0].strip() for noise in grid.get("noise", ["none"])}
     if "foreign" in grid and not noises & {"open-set", *plugins.MODULES}:  # a plug-in may use it
-        raise _BadValue(
-            f"Expected open-set noise beside `foreign`, which gives it images, got {', '.join(sorted(noises))}. "
-            'Leave `foreign` out, or take noise = "open-set:rate=…".',
-            "foreign",
-            None,
-        )
+        message = f"Expected open-set noise beside `foreign`, which gives it images, got {', '.join(sorted(noises))}."
+        raise _BadValue(f'{message} Leave `foreign` out, or take noise = "open-set:rate=…".', "foreign", None)
     for chosen in product(*grid.values()):
         point = dict(zip(grid, chosen, strict=True))
         base, paper = Settings(), point.pop("protocol", None)

@@ -365,10 +365,6 @@ def render(table: PaperTable, compared: Sequence[Comparison], format: str) -> st
 Assemble = Callable[[str, Sequence[str], Sequence[str], Sequence[Sequence[str]], Sequence[str]], str]
 
 
-def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<>])", r"\\\1", text)
-
-
 def _markdown(
     title: str, columns: Sequence[str], sides: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> str:
@@ -419,7 +415,7 @@ def _html(
 
 
 FORMATS: dict[str, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {
-    "markdown": (_escape_markdown, "**{}**".format, _markdown),
+    "markdown": (lambda text: re.sub(r"([\\|*_`<>])", r"\\\1", text), "**{}**".format, _markdown),
     "latex": (lambda text: text.translate(_LATEX), r"\textbf{{{}}}".format, _latex),
     "html": (html.escape, "<b>{}</b>".format, _html),
 }

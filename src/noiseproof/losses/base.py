@@ -10,13 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.checks import (
-    check_count,
-    check_flag,
-    check_labels,
-    check_logits_and_target,
-    check_tensor,
-)
+from noiseproof.core.checks import check_count, check_flag, check_labels, check_logits_and_target, check_tensor
 from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
 from noiseproof.core.output import Output

@@ -66,10 +66,5 @@ def _json(value: Any) -> str:
 
 
 def _render(data: str) -> str:
-    return render(
-        "review.html.j2",
-        "noiseproof.review",
-        scripts=("review.js",),
-        title="Review",
-        data=pack(data) if data else "",
-    )
+    packed = pack(data) if data else ""
+    return render("review.html.j2", "noiseproof.review", scripts=("review.js",), title="Review", data=packed)

@@ -250,22 +250,12 @@ class _Trainer:
 
     def _job(self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy]) -> Job:
         rate = 1e-2 if model == LINEAR else 2e-3
-        settings = Settings(
-            model=model,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            optimizer=f"adam:lr={rate},weight_decay=1e-4",
-        )
+        settings = Settings(model, self.epochs, self.batch_size, f"adam:lr={rate},weight_decay=1e-4")
         task = Task(data)
         base = get_method(method, task, settings)
+        observed = replace(base, strategies=(*base.strategies, *extra))
         self.num_jobs += 1
-        return Job(
-            task,
-            replace(base, strategies=(*base.strategies, *extra)),
-            settings,
-            seed=derive_seed(self.seed, self.num_jobs),
-            progress=self._count,
-        )
+        return Job(task, observed, settings, derive_seed(self.seed, self.num_jobs), progress=self._count)
 
     def _count(self, epoch: int, step: int, steps: int, row: Any) -> None:
         if row is not None:
