@@ -44,7 +44,7 @@ noise = "symmetric:rate=0.4"
 method = ["ce", "sln:sigma=0.5"]
 seed = [0, 1]
 model = "mlp:hidden=[8]"
-epochs = 15
+epochs = 10
 validation = 0.1
 checkpoint_steps = 1
 """
@@ -597,7 +597,7 @@ def first_seconds(folder: Path, key: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param("local", marks=pytest.mark.slow), "processes", pytest.param("ray", marks=pytest.mark.slow)],
+    ["local", *(pytest.param(engine, marks=pytest.mark.slow) for engine in ("processes", "ray"))],
 )
 def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
     engine: str,
@@ -627,6 +627,7 @@ def test_a_driver_killed_mid_sweep_loses_and_repeats_nothing(
     assert without_times(read_results(folder)) == expected
 
 
+@pytest.mark.slow
 def test_two_drivers_share_one_folder(
     drive: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, expected: dict[str, Any]
 ) -> None:

@@ -180,7 +180,9 @@ def test_a_file_adds_names_to_the_command_line_and_its_workers(tmp_path: Path) -
     )
     listed = noiseproof("losses", plugins="mine.py", cwd=tmp_path)
     assert listed.returncode == 0 and "taylor2" in listed.stdout
-    ran = noiseproof("bench", "run", "sweep.toml", "--engine", "processes", plugins="mine.py", cwd=tmp_path)
+    ran = noiseproof(
+        "bench", "run", "sweep.toml", "--engine", "processes", "--workers", "1", plugins="mine.py", cwd=tmp_path
+    )
     assert ran.returncode == 0 and "1 runs done, 0 failed" in ran.stdout
 
 
@@ -193,6 +195,7 @@ def test_what_cannot_be_imported_is_named(name: str, tmp_path: Path) -> None:
     assert f"Expected modules or .py files in {PLUGINS}, got '{name}': " in ran.stderr
 
 
+@pytest.mark.slow
 def test_workers_import_what_the_driver_did(tmp_path: Path) -> None:
     (tmp_path / "own_loss.py").write_text(LOSS.format(name="taylor3"))
     import_module("own_loss", str(tmp_path / "own_loss.py"))

@@ -97,7 +97,7 @@ def test_gradient_of_the_likelihood() -> None:
 
 def test_hyperparameters_maximise_the_likelihood() -> None:
     """A flat gradient, and no less than scikit-learn's optimiser finds from several starts."""
-    x, y, _, _ = digits(150)
+    x, y, _, _ = digits(80)
     ours = GaussianProcessClassifier().fit(x, y, 10)
     targets = log_odds(y, 10, 0.01, dummy=True)
     squared = torch.cdist(x.flatten(1), x.flatten(1)).double().square()

@@ -7,12 +7,15 @@ block that can't be run carries a line ``<!-- not run: REASON -->`` above it; th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -44,6 +47,7 @@ HEAVY = (
     "chen:rate",
     "sln-mo-lc@sln",
 )  # networks of real size: slow tests
+JSON = {"Content-Type": "application/json"}
 SOURCES = [line for page in PAGES for line in lines(page)]
 
 
@@ -127,7 +131,7 @@ def run_lines(page: Path, *, heavy: bool) -> list[Line]:
             continue
         given = arguments(line)
         if given[0] == "review" and "--html" not in given:
-            review(given)
+            review_here(given)
         else:
             result = CliRunner().invoke(app, given)
             missing = re.search(r"Run `pip install [^`]+`", result.stderr)
@@ -141,6 +145,43 @@ def run_lines(page: Path, *, heavy: bool) -> list[Line]:
     return ran
 
 
+Ask = Callable[[str, bytes | None], bytes]
+
+
+def accept_one(folder: str, ask: Ask) -> None:
+    """Ask a server for its page, and accept the first suggestion."""
+    assert b"<html" in ask("", None)
+    issues = pd.read_csv(Path(folder, "issues.csv"))
+    if issues["is_label_issue"].any():
+        row = issues.loc[issues["is_label_issue"], "row"].iloc[0]
+        ask("api/decisions", b'{"row": %d, "decision": "accept"}' % row)
+    assert Path(folder, "decisions.csv").is_file()
+
+
+def review_here(given: list[str]) -> None:
+    """Run the command in this process, and ask its application instead of the port."""
+    pytest.importorskip("fastapi")
+    httpx = pytest.importorskip("httpx")
+
+    def serve(server: Any, listening: socket.socket) -> None:
+        listening.close()
+
+        async def send(path: str, body: bytes | None) -> bytes:
+            headers = {"Authorization": "Bearer known", **JSON}
+            transport = httpx.ASGITransport(server)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+                answer = await client.request("POST" if body else "GET", path, content=body)
+                return bytes(answer.raise_for_status().content)
+
+        accept_one(given[1], lambda path, body: asyncio.run(send(path, body)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("noiseproof.review.server.serve", serve)
+        patch.setattr("secrets.token_urlsafe", lambda size: "known")
+        result = CliRunner().invoke(app, [*given, "--no-browser"])
+    assert result.exit_code == 0, f"{given}\n{result.output}\n{result.exception!r}"
+
+
 def review(given: list[str]) -> None:
     """Start the server as a user does, accept one suggestion, and end it."""
     pytest.importorskip("fastapi")
@@ -152,17 +193,12 @@ def review(given: list[str]) -> None:
             address = server.stdout.readline().removeprefix("review: ").strip()
             base, token = urlsplit(address)._replace(query="").geturl(), parse_qs(urlsplit(address).query)["token"][0]
 
-            def ask(path: str, body: bytes | None = None) -> bytes:
-                headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            def ask(path: str, body: bytes | None) -> bytes:
+                headers = {"Authorization": f"Bearer {token}", **JSON}
                 with urllib.request.urlopen(urllib.request.Request(base + path, body, headers), timeout=60) as answer:
                     return bytes(answer.read())
 
-            assert b"<html" in ask("")
-            issues = pd.read_csv(Path(given[1], "issues.csv"))
-            if issues["is_label_issue"].any():
-                row = issues.loc[issues["is_label_issue"], "row"].iloc[0]
-                ask("api/decisions", b'{"row": %d, "decision": "accept"}' % row)
-            assert Path(given[1], "decisions.csv").is_file()
+            accept_one(given[1], ask)
         finally:
             server.send_signal(signal.SIGINT)
 

@@ -49,6 +49,8 @@ def test_the_markers_that_tutorials_cut_by_are_in_the_examples() -> None:
                 assert sum(marker in line for line in lines) == 1, (page.name, marker)
 
 
+# The commands of these tutorials are run by test_docs_commands.
+@pytest.mark.slow
 def test_the_example_table(run) -> None:  # type: ignore[no-untyped-def]
     text = run("table")
     before, after = numbers(text, r"wrong labels: (\d+) before, (\d+) after")
@@ -76,6 +78,7 @@ def test_the_example_own_loop(run) -> None:  # type: ignore[no-untyped-def]
     assert min(robust, everything) > ce + 0.05
 
 
+@pytest.mark.slow
 def test_the_example_text(run) -> None:  # type: ignore[no-untyped-def]
     text = run("text")
     flagged, right, wrong = numbers(text, r"flagged: (\d+), of which wrong: (\d+), wrong in total: (\d+)")

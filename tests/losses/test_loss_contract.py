@@ -372,11 +372,11 @@ def test_autocast(case: Case) -> None:
         torch.testing.assert_close(gradient.double(), slope, rtol=2e-2, atol=2e-2)
 
 
-def compiled_equals_eager(case: Case, backend: str) -> None:
+def compiled_equals_eager(case: Case, backend: str, targets: list[Tensor]) -> None:
     torch._dynamo.reset()
     loss = case.make()
     fast = torch.compile(loss, fullgraph=True, backend=backend)
-    for target in case.targets():
+    for target in targets:
         target = target.float() if target.dim() == 2 else target
         want = with_gradient(loss, LOGITS.float(), target)
         same(with_gradient(fast, LOGITS.float(), target), want, 1e-5)
@@ -384,7 +384,19 @@ def compiled_equals_eager(case: Case, backend: str) -> None:
 
 @every_loss
 def test_compile(case: Case) -> None:
-    compiled_equals_eager(case, "aot_eager")
+    compiled_equals_eager(case, "aot_eager", [LABELS])
+
+
+def and_slow(*names: str) -> list[Any]:
+    """Cases of real-valued targets, all slow but those of the names."""
+    cases = [case for case in CASES if case.real_valued]
+    quick = [next(case for case in cases if case.name == name) for name in names]
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize("case", and_slow("gce", "nce", "forward", "bitempered"), ids=repr)
+def test_compile_for_real_valued_targets(case: Case) -> None:
+    compiled_equals_eager(case, "aot_eager", case.targets()[1:])
 
 
 @pytest.mark.parametrize("name", ["gce", "nce", "ls", "forward", "bitempered", "remargin"])
@@ -428,7 +440,8 @@ def test_schedule_moves_inside_a_sum() -> None:
 # The C++ compiler is what takes the time; every loss's graph is compiled without it above.
 @pytest.mark.parametrize("name", ["gce", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ce", "nce"))])
 def test_compile_inductor(name: str) -> None:
-    compiled_equals_eager(Case(name, {}), "inductor")
+    case = Case(name, {})
+    compiled_equals_eager(case, "inductor", case.targets())
 
 
 @every_loss
