@@ -59,10 +59,9 @@ class Remargin(Loss):
 
     ``shift`` β adds to the labelled logit of any loss, in training mode only: the logit bias ε of the bias paper and
     the curriculum paper's w⁺. ``scale`` α is for margin losses; the value is l(σ(αΔ + β))/α, so that the weight is
-    exactly w(αΔ + β) (the curriculum paper's
-    w*; its printed l(σ(αΔ)) has α times that weight). A sequence of shifts is a schedule: each holds for ``every``
-    epochs, and the cycle repeats (the bias paper's ``**`` variants: ``BIAS_CYCLE``, every=11). Class-index targets
-    only.
+    exactly w(αΔ + β) (the curriculum paper's w*; its printed l(σ(αΔ)) has α times that weight). A sequence of shifts is
+    a schedule: each holds for ``every`` epochs, and the cycle repeats (the bias paper's ``**`` variants:
+    ``BIAS_CYCLE``, every=11). Class-index targets only.
 
     >>> loss = Remargin("mae", shift=3.0)
     >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])), loss.eval()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
