@@ -16,6 +16,7 @@ import pytest
 from test_models import INPUTS, MLP, RUN, SPREAD, count, on_meta
 
 from noiseproof.audit.issues import ISSUES
+from noiseproof.audit.sources import SOURCES
 from noiseproof.data import DATASETS
 from noiseproof.heads import HEADS
 from noiseproof.losses import LOSSES
@@ -34,14 +35,12 @@ def python_blocks(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS, ISSUES):
+    for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS, SOURCES, ISSUES):
         monkeypatch.setattr(registry, "_factories", dict(registry._factories))  # what a page registers does not stay
     names: dict[str, Any] = {"__name__": page.stem}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for block in python_blocks(page):
-        if (
-            page.name == "CONTRIBUTING.md"
-        ):  # whose blocks are modules of their own: nothing but names in registries stays
+        if page.name == "CONTRIBUTING.md":  # each of its blocks is a module: only registered names stay
             names = {"__name__": page.stem}
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page.name, str(page), 0)
@@ -56,15 +55,18 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
 
 
 CONTRIBUTED = {  # by package, in the order of the page
-    "losses": "LOSSES['poly1']", "strategies": "STRATEGIES['bootstrap']", "train": "METHODS['bootstrap']",
-    "noise": "NOISES['mirror']", "data": "DATASETS['blobs']", "models": "MODELS['tiny']",
-    "audit.issues": "ISSUES['extreme']",
+    "losses": "LOSSES['poly1']", "strategies": "STRATEGIES['bootstrap']", "heads": "HEADS['cosine']",
+    "train": "METHODS['bootstrap']", "noise": "NOISES['mirror']", "data": "DATASETS['blobs']",
+    "models": "MODELS['tiny']", "audit.sources": "SOURCES['jsonl']", "audit.issues": "ISSUES['extreme']",
 }  # fmt: skip
 
 
 def test_the_examples_of_contributing_are_files_of_their_packages(tmp_path: Path) -> None:
     copy = shutil.copytree(ROOT / "src/noiseproof", tmp_path / "noiseproof", ignore=lambda *_: ["__pycache__"])
     examples = [block for block in python_blocks(ROOT / "CONTRIBUTING.md") if not block.startswith(">>>")]
+    *examples, figure = examples
+    with (copy / "analysis/during/curves.py").open("a", encoding="utf-8") as curves:  # a figure joins a module
+        curves.write(figure)
     asked = ""
     for (package, found), example in zip(CONTRIBUTED.items(), examples, strict=True):
         folder = copy.joinpath(*package.split("."))
@@ -73,10 +75,13 @@ def test_the_examples_of_contributing_are_files_of_their_packages(tmp_path: Path
         first = f"from noiseproof.{package} import contributed\nfrom noiseproof."
         init.write_text(re.sub("^from noiseproof[.]", first, init.read_text("utf-8"), count=1, flags=re.M), "utf-8")
         asked += f"from noiseproof.{package} import {found.split('[')[0]}; print({found}.__module__)\n"
+    asked += "from noiseproof.analysis.figures import figure_makers\n"
+    asked += "print(next(maker.make.__module__ for maker in figure_makers() if maker.name == 'epoch-time'))\n"
     answer = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
     )
-    assert answer.stdout.split() == [f"noiseproof.{package}.contributed" for package in CONTRIBUTED], answer.stderr
+    modules = [*(f"noiseproof.{package}.contributed" for package in CONTRIBUTED), "noiseproof.analysis.during.curves"]
+    assert answer.stdout.split() == modules, answer.stderr
 
 
 def test_the_table_of_backbones_is_the_tested_one() -> None:
