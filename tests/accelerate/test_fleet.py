@@ -175,7 +175,7 @@ def test_a_stopped_fleet_goes_on_where_each_run_was(at_once: int, number: int, t
     asked = jobs(tmp_path / "fleet")
     asked[2] = Job(**{**vars(asked[2]), "progress": stop})
     told: list[int] = []
-    with pytest.raises(Interrupted, match="Stopped after . of 5 runs. Resume to go on."):
+    with pytest.raises(Interrupted, match="Stopped after . of 5 runs. Resume to continue."):
         fly(asked, at_once=at_once, finished=lambda i, outcome: told.append(i))
     assert stop.sent and (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     begun = {int(path.name) for path in (tmp_path / "fleet").iterdir()}

@@ -254,7 +254,7 @@ def test_control_c_stops_and_the_same_command_goes_on(tmp_path: Path, monkeypatc
     assert process.returncode == 130 and out == ""
     *_, last = err.splitlines()
     stopped = re.fullmatch(
-        rf"noiseproof: Stopped after step (\d+) in epoch (\d+) of 20\. Resume to go on\. "
+        rf"noiseproof: Stopped after step (\d+) in epoch (\d+) of 20\. Resume to continue\. "
         rf"The same command resumes from {folder}\.",
         last,
     )
@@ -308,7 +308,7 @@ def test_two_processes_are_interrupted_together_and_one_goes_on(tmp_path: Path) 
     out, err = interrupt(process)
     assert process.returncode == 130 and out == "" and "Traceback" not in err, err
     (said,) = (line for line in err.splitlines() if line.startswith("noiseproof: "))
-    stopped = re.match(r"noiseproof: Stopped after epoch (\d+) of 20\. Resume to go on\.", said)
+    stopped = re.match(r"noiseproof: Stopped after epoch (\d+) of 20\. Resume to continue\.", said)
     assert stopped and len(record(tmp_path / "run")) == int(stopped[1])
     assert run(*command).exit_code == 0
     assert run(*command[:-1], str(tmp_path / "whole")).exit_code == 0

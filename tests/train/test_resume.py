@@ -106,7 +106,7 @@ def stop_after(steps: list[int], method: Method | str, out: Path, data: Task | N
         try:
             train(data or task(), method, settings, out=out, resume=True, samples=True, max_steps=step - behind)
         except Interrupted as said:
-            assert f"after step {step} " in str(said) and "Resume to go on." in str(said)
+            assert f"after step {step} " in str(said) and "Resume to continue." in str(said)
             found.append(step)
         behind = step
     train(data or task(), method, settings, out=out, resume=True, samples=True)
@@ -289,7 +289,7 @@ PLAIN = replace(SETTINGS, checkpoint_steps=None)
 def test_a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint(tmp_path: Path, number: int, step: int) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     out = tmp_path / "asked"
-    with pytest.raises(Interrupted, match=f"Stopped after step {step + 1} in epoch .* of 3. Resume to go on."):
+    with pytest.raises(Interrupted, match=f"Stopped after step {step + 1} in epoch .* of 3. Resume to continue."):
         train(task(), with_(At(step, number)), PLAIN, out=out, samples=True)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     found = checkpoints(out / "checkpoints")

@@ -92,7 +92,7 @@ def fit_many(
     if stop.requested:
         ended = sum(not isinstance(outcome, Interrupted) for outcome in fleet.outcomes)
         of_all = f" of {len(jobs)}" if isinstance(jobs, Sized) else ""
-        raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to go on.")
+        raise Interrupted(f"Stopped after {ended}{of_all} runs. Resume to continue.")
     return fleet.outcomes
 
 

@@ -73,5 +73,5 @@ class Stopper:
     def _stop(self, position: int, where: str) -> None:
         self.checkpointer.save(position)
         has_folder = self.checkpointer.folder is not None
-        remedy = "Resume to go on." if has_folder else "Nothing was saved: no folder was given."
+        remedy = "Resume to continue." if has_folder else "Nothing was saved: no folder was given."
         raise Interrupted(f"Stopped after {where} of {self.run.epochs}. {remedy}")
