@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
+from noiseproof.bench.results import Json
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
@@ -79,11 +80,15 @@ def compare_methods(
     }
     places = []
     for place in rank(accuracies, len(data.test)):
-        seconds = [result["seconds"] for result in by_method[place.method] if result["seconds"] is not None]
         memory = _memory(runs[place.method][0], data, data_dir, accelerator)
-        places.append(replace(place, seconds=fmean(seconds) if seconds else None, memory=memory))
+        places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
     errors = {method: next((r["error"] for r in each if r["error"]), "") for method, each in by_method.items()}
     return Ranking(places, _notes(places, len(data.test), errors), recommend(places))
+
+
+def _mean_seconds(results: Sequence[Json]) -> float | None:
+    seconds = [result["seconds"] for result in results if result["seconds"] is not None]
+    return fmean(seconds) if seconds else None
 
 
 def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> int | None:
