@@ -3,7 +3,7 @@
 import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
-from noiseproof.audit import audit, corrections, read_audit, read_rows, retrain, write_corrected
+from noiseproof.audit import audit, corrections, plan_retraining, read_audit, read_rows, write_corrected
 
 # A table with errors. With your own file, start below, with its name and its label column.
 cancer = load_breast_cancer(as_frame=True)
@@ -31,6 +31,6 @@ print(f"wrong labels: {(given != truth).sum()} before, {(corrected_labels != tru
 
 # Compare. Cross entropy, trained long enough to memorise errors, on both; evaluated on rows held out from both.
 # Mind the warning: the labels of those rows may be wrong, too, unless you name correct ones (`trusted`).
-result = retrain(audited, changes, {}, method="ce", epochs=100)
+result = plan_retraining(audited, changes, {}, method="ce", epochs=100).run()
 print(f"accuracy: {result.before:.3f} before, {result.after:.3f} after")
 print(f"warning: {result.warning}")
