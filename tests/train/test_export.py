@@ -54,7 +54,7 @@ def in_onnx(path: Path, x: torch.Tensor) -> Any:
 @pytest.mark.parametrize(
     "dataset, method, model",
     [
-        ("digits", "ln", "mlp:hidden=[16]"),  # bytes; a head and a temperature of its own
+        pytest.param("digits", "ln", "mlp:hidden=[16]", marks=pytest.mark.slow),  # bytes; a head, a temperature
         ("two-moons", "nal", "mlp:hidden=[16]"),  # vectors
         ("digits", "co-teaching", "cnn4"),  # two models, batch statistics
     ],
