@@ -126,25 +126,25 @@ def test_a_source_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(SOURCES, "_factories", dict(SOURCES._factories))
 
-    @SOURCES.register_class("jsonl")
-    class JsonLines(TableSource):
+    @SOURCES.register_class("toy")
+    class ToyLines(TableSource):
         """A table with one JSON object a line."""
 
-        files = "JSON lines (.jsonl)"
+        files = "toy lines (.toy)"
 
         def accepts(self, request: Any) -> bool:
-            return request.path is not None and request.path.suffix == ".jsonl"
+            return request.path is not None and request.path.suffix == ".toy"
 
         def read(self, request: Any) -> Any:
             from dataclasses import replace
 
             return super().read(replace(request, data=pd.read_json(request.path, lines=True)))
 
-    path = tmp_path / "t.jsonl"
+    path = tmp_path / "t.toy"
     pd.DataFrame({"size": [i * 7 % 5 for i in range(N)], "kind": GIVEN}).to_json(path, orient="records", lines=True)
     rows = read_rows(path, label="kind")
-    assert rows.source.name == rows.source.config["kind"] == "jsonl" and rows.source.config["data"] == str(path)
-    with pytest.raises(ValueError, match=r"Expected arrays .*, a table .* or JSON lines \(.jsonl\), got x.txt"):
+    assert rows.source.name == rows.source.config["kind"] == "toy" and rows.source.config["data"] == str(path)
+    with pytest.raises(ValueError, match=r"Expected arrays .*, a table .* or toy lines \(.toy\), got x.txt"):
         (tmp_path / "x.txt").write_text("")
         read_rows(tmp_path / "x.txt")
 

@@ -6,8 +6,8 @@ Three things, in this order:
 * ``truth(name, hp, z, y)``: value and gradient of one row in 60-digit arithmetic;
 * ``released_*``: the losses as research code writes them (softmax, clamp, one-hot), the benchmarks' baselines.
 
-Papers the LN paper-the curriculum paper are those of ``shared/papers``, with the misprints that its README lists
-mended. A setting is ``(name, hp)``; ``("sum", {"terms": [(c, name, hp), …]})`` and
+The papers are those of ``shared/papers``, with the misprints that its README lists corrected. A setting is
+``(name, hp)``; ``("sum", {"terms": [(c, name, hp), …]})`` and
 ``("remargin", {"loss": (name, hp), "shift": β, "scale": α})`` nest.
 """
 

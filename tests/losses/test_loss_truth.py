@@ -30,7 +30,7 @@ from reference import (
 from torch import Tensor
 
 from noiseproof.data import get_dataset
-from noiseproof.losses import Loss, get_loss
+from noiseproof.losses import LOSSES, Loss, get_loss
 from noiseproof.train import Interrupted, Method, Result, Settings, prepare, train
 
 TOLERANCE = {torch.float64: (1e-9, 1e-12), torch.float32: (2e-5, 1e-6)}  # rtol, atol
@@ -131,6 +131,12 @@ SETTINGS: list[Setting] = [
     ("sum", {"terms": [(0.3, "ce", {}), (0.7, "mae", {})]}),
     ("sum", {"terms": [(1.0, "remargin", {"loss": ("mae", {}), "shift": 3.0}), (0.5, "ce", {})]}),
 ]  # fmt: skip
+
+
+def test_every_loss_is_held_against_60_digits() -> None:
+    """Those of heads, batches and calibrated margins are elsewhere: test_loss_gaussian, _attention, _inputs, test_calibrate."""
+    elsewhere = {"ln", "het", "nal", "elr", "peer", "tau-scale", "tau-shift"}
+    assert set(LOSSES) - elsewhere <= {name for name, _ in SETTINGS}
 
 
 def named(settings: list[Setting]) -> list[Any]:

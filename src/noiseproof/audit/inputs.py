@@ -19,7 +19,7 @@ from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
-from noiseproof.core.plugins import load_plugins
+from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.progress import Progress
 from noiseproof.data.labels import describe_labels, find_words, preview
 from noiseproof.data.sources import PathLike
@@ -112,14 +112,10 @@ def _find_source(request: Request, config: dict[str, Any]) -> Source:
     if odd := [value for value in config.values() if isinstance(value, str) and not is_utf8(value)]:
         raise ValueError(f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them.")
 
-    def matching() -> Source | None:
-        sources = (SOURCES[name]({"kind": name, **config}) for name in SOURCES)
-        return next((source for source in sources if source.accepts(request)), None)
-
-    source = matching()
-    if source is None:
-        load_plugins()  # which may bring more kinds
-        source = matching()
+    load_plugins()
+    names = sorted(SOURCES, key=lambda name: name not in MODULES)  # a plug-in may claim what a built-in kind accepts
+    sources = (SOURCES[name]({"kind": name, **config}) for name in names)
+    source = next((source for source in sources if source.accepts(request)), None)
     if source is None:
         *others, last = (files for name in SOURCES if (files := SOURCES[name](config).files))
         got = type(request.data).__name__ if path is None else path.name

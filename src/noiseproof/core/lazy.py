@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -38,3 +39,9 @@ def provided(role: str) -> Any:
     if role not in _LOADED and role in _PROVIDERS:
         _LOADED[role] = import_module(_PROVIDERS[role])
     return _LOADED.get(role)
+
+
+def import_modules(package: str, path: Iterable[str]) -> None:
+    """Import every module of ``package``, so that a new file registers what it defines."""
+    for module in pkgutil.iter_modules(path):
+        import_module(f"{package}.{module.name}")

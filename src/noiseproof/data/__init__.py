@@ -1,8 +1,6 @@
 """Datasets by name and a user's own data, all as the same small object: ``Dataset``; with noise: ``NoisyData``."""
 
-import importlib
-import pkgutil
-
+from noiseproof.core.lazy import import_modules
 from noiseproof.data.arrays import from_arrays, from_hf, from_torch
 from noiseproof.data.base import Dataset, Encoder, Inputs, LazyInputs, NoisyData, Split, corrupt
 from noiseproof.data.images import ImageFiles, from_image_folder, stream
@@ -18,5 +16,4 @@ __all__ = [
     "get_dataset", "stream", "write_shards",
 ]  # fmt: skip
 
-for _module in pkgutil.iter_modules(__path__):  # each dataset is registered by the module that reads it
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules(__name__, __path__)

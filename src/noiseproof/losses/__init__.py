@@ -1,5 +1,6 @@
 """Every robust loss of the five papers, and their hyperparameters from the number of classes."""
 
+from noiseproof.core.lazy import import_modules
 from noiseproof.losses import attention, bitempered, correction, coupled, gaussian, het, margin, remargin
 from noiseproof.losses.base import LOSSES, Loss, MarginLoss, register
 from noiseproof.losses.calibrate import (
@@ -22,3 +23,5 @@ __all__ = [
     "attention", "average_error", "bitempered", "calibrate", "correction", "coupled", "describe", "estimate_transition",
     "expected_margin", "gaussian", "get_loss", "het", "logit_bias", "margin", "register", "remargin", "remargin_for",
 ]  # fmt: skip
+
+import_modules(__name__, __path__)

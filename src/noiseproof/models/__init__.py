@@ -10,6 +10,7 @@ import torch
 from torch import Generator
 
 from noiseproof.core.checks import check_count
+from noiseproof.core.lazy import import_modules
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
 from noiseproof.models.spread import initial_logit_spread
@@ -87,3 +88,6 @@ def _try(model: Backbone, spec: str, shape: Sequence[int]) -> None:
             "Resize the images, or choose a model for small ones, such as cnn4."
         ) from None
     model.train()
+
+
+import_modules(__name__, __path__)  # here, for one of them needs `get_model`

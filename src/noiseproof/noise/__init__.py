@@ -1,5 +1,6 @@
 """Label noise: models that corrupt a full vector of labels once and report which labels are wrong."""
 
+from noiseproof.core.lazy import import_modules
 from noiseproof.noise import classwise, human, instance, openset
 from noiseproof.noise.base import NOISES, NoiseModel, NoisyLabels, get_noise, register
 from noiseproof.noise.instance import PredictionAverage
@@ -9,3 +10,5 @@ __all__ = [
     "NOISES", "NoiseModel", "NoisyLabels", "OpenSetLabels", "PredictionAverage", "classwise", "get_noise", "human",
     "instance", "openset", "register",
 ]  # fmt: skip
+
+import_modules(__name__, __path__)

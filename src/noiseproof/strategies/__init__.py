@@ -1,8 +1,6 @@
 """The parts of methods beside losses and heads: what happens to targets, weights and gradients during training."""
 
-import importlib
-import pkgutil
-
+from noiseproof.core.lazy import import_modules
 from noiseproof.strategies.base import STRATEGIES, Batch, Step, Strategy, get_strategy, register
 from noiseproof.strategies.correction import corrected_targets
 from noiseproof.strategies.momentum import update_average
@@ -14,5 +12,4 @@ __all__ = [
     "per_row", "predict_log_probs", "register", "sweep", "update_average",
 ]  # fmt: skip
 
-for _module in pkgutil.iter_modules(__path__):  # each one registers its strategies
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_modules(__name__, __path__)

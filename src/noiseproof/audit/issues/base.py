@@ -55,8 +55,9 @@ class Issue(ABC):
         return {self.name: {"rows": int((self.mask & (data.row >= 0)).sum())}}
 
     def headline(self, summary: Mapping[str, Any]) -> str:
-        """One line on the audit as a whole, "" for none."""
-        return ""
+        """One line for the terminal, "" for none."""
+        rows = summary.get(self.name, {}).get("rows", 0)
+        return f"{self.name}: {rows} rows. {self.remedy}" if rows else ""
 
     def notes(self) -> list[str]:
         """Sentences for whoever reads the summary."""
