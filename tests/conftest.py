@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
+
+from noiseproof.core import plugins
 
 # Tests start many processes. Where bytecode is not written, each of them, and the rewriting of asserts at every start,
 # compiles all of the sources again: a second for each process and ten for pytest itself.
@@ -30,3 +33,13 @@ settings.load_profile("noiseproof")
 def any_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """As outside the tests: the accelerator that is asked for."""
     monkeypatch.delenv("LT_ACCELERATOR")
+
+
+@pytest.fixture
+def forget_plugins() -> Iterator[None]:
+    """What the test registers is no plug-in of later tests, whose workers would import it."""
+    modules, digests = dict(plugins.MODULES), dict(plugins.DIGESTS)
+    yield
+    for state, before in ((plugins.MODULES, modules), (plugins.DIGESTS, digests)):
+        state.clear()
+        state.update(before)  # type: ignore[arg-type]

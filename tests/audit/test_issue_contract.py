@@ -17,6 +17,7 @@ from noiseproof.audit.files import COLUMNS, read_audit
 from noiseproof.audit.issues import ISSUES, Issue, badges, register_issue
 from noiseproof.review.queue import Issues
 
+pytestmark = pytest.mark.usefixtures("forget_plugins")
 DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
 
 

@@ -121,6 +121,7 @@ def test_labels_in_memory_are_corrected_whatever_the_source(name: str, tmp_path:
     assert corrected(tmp_path / "audit", np.array(GIVEN), accept_all=True).tolist() == LABELS
 
 
+@pytest.mark.usefixtures("forget_plugins")
 def test_a_source_in_a_file_of_its_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from noiseproof.audit.sources.table import TableSource
 

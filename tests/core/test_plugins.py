@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -300,6 +301,59 @@ def test_modules_of_packages_and_partials_reach_workers(tmp_path: Path, monkeypa
     mine = Experiment("digits", method="taylor6", settings=Settings("mlp:hidden=[8]", epochs=1))
     (result,) = run_all([mine], tmp_path / "results", engine="processes", workers=1).values()
     assert result["status"] == "done" and result["error"] is None
+
+
+SECOND_NAMES = """
+from functools import cache, partial
+from noiseproof.losses import LOSSES
+
+LOSSES.register("alias")(LOSSES["gce"])
+LOSSES.register("partly")(partial(LOSSES["gce"], q=0.33))
+
+@LOSSES.register("cached")
+@cache
+def cached():
+    return LOSSES["mae"]()
+"""
+
+
+def test_a_plugin_may_register_what_knows_no_module(tmp_path: Path) -> None:
+    (tmp_path / "second_names.py").write_text(SECOND_NAMES)
+    code = (
+        "from noiseproof.core import plugins\n"
+        "from noiseproof.losses import LOSSES, get_loss\n"
+        "assert get_loss('partly').q == 0.33 and get_loss('alias').q == 0.7\n"
+        "assert type(get_loss('cached')).__name__ == 'MAE'\n"
+        "modules = {name: plugins.MODULES[name] for name in ('alias', 'partly', 'cached')}\n"
+        "assert modules == dict.fromkeys(modules, {'loss': 'second_names'}) and 'second_names' in plugins.DIGESTS\n"
+    )
+    environment = {
+        **os.environ,
+        PLUGINS: "second_names",
+        "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+    }
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_outside_of_a_plugin_a_second_name_needs_its_module() -> None:
+    with pytest.raises(TypeError, match=r"got one that has a name already. Write a function, or use register\('again'"):
+        LOSSES.register("again")(LOSSES["gce"])
+    with pytest.raises(TypeError, match="Expected a new class or function as the loss 'again', got partial"):
+        LOSSES.register("again")(partial(LOSSES["gce"], q=0.5))
+
+
+def test_an_error_in_a_plugin_listed_by_its_module_has_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "broken_plugin.py").write_text("import os\nraise ValueError('boom')\n")
+    environment = {
+        **os.environ,
+        PLUGINS: "broken_plugin",
+        "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "noiseproof", "losses"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert f"got 'broken_plugin': boom. (in {tmp_path}/broken_plugin.py, line 2)" in " ".join(done.stderr.split())
 
 
 def test_no_name_of_noiseproof_counts_as_anothers() -> None:

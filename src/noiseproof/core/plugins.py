@@ -9,7 +9,8 @@ import os
 import re
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ log = logging.getLogger("noiseproof")
 
 PLUGINS = "NOISEPROOF_PLUGINS"  # an environment variable: modules or .py files, separated by commas
 MODULES: dict[str, dict[str, str]] = {}  # names registered by plug-ins: the module of each, by kind
+_IMPORTING: list[str] = []  # plug-ins whose import is under way, the innermost last
 DIGESTS: dict[str, str] = {}  # of the files of these modules at import, by module: a later edit does not run
 
 
@@ -29,7 +31,8 @@ def load_plugins() -> None:
 
     for entry in entry_points(group="noiseproof"):
         try:
-            entry.load()
+            with _importing(entry.module):
+                entry.load()
         except Exception as error:  # a broken package of someone else must not stop everything
             log.warning("the plugin %s (%s) could not be loaded: %s", entry.name, entry.value, error)
     for module, name in _listed_plugins():
@@ -53,15 +56,30 @@ def import_module(name: str, file: str = "") -> None:
             raise ImportError(f"the name {name} is taken by {imported}. Rename the file")
         return
     spec = importlib.util.spec_from_file_location(name, file) if file.endswith(".py") else None
-    if spec is None or spec.loader is None:
-        importlib.import_module(name)
-        return
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    with _importing(name):
+        if spec is None or spec.loader is None:
+            importlib.import_module(name)
+            return
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+
+
+@contextmanager
+def _importing(module: str) -> Iterator[None]:
+    _IMPORTING.append(module)
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        yield
+    finally:
+        _IMPORTING.pop()
+
+
+def plugin_being_imported() -> str:
+    """The plug-in that is being imported, "" if none is."""
+    return _IMPORTING[-1] if _IMPORTING else ""
 
 
 def module_file(module: str) -> str:
@@ -95,8 +113,8 @@ def plugin_digests(text: str) -> dict[str, str]:
 
 def plugin_line(error: BaseException) -> str:
     """Last line of a plug-in in the traceback of ``error``, as " (in FILE, line N)", or ""."""
-    files = {module_file(module) for module in plugin_modules()}
-    files |= {os.path.abspath(entry) for _, entry in _listed_plugins()}  # a failed import has registered nothing
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    place = f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    modules = plugin_modules() | {module for module, _ in _listed_plugins()}  # a failed import has registered nothing
+    steps = traceback.walk_tb(error.__traceback__)
+    lines = [(frame.f_code.co_filename, line) for frame, line in steps if frame.f_globals.get("__name__") in modules]
+    place = f" (in {lines[-1][0]}, line {lines[-1][1]})" if lines else ""
     return (plugin_line(error.__cause__) if error.__cause__ else "") or place

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from noiseproof.core.grammar import canonical_number, format_call, parse_call
-from noiseproof.core.plugins import load_plugins, note_module
+from noiseproof.core.plugins import load_plugins, note_module, plugin_being_imported
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -59,13 +59,18 @@ class Registry(Generic[T]):
         def add(factory: Callable[..., T]) -> Callable[..., T]:
             if name in self._factories:
                 raise ValueError(f"The {self.kind} {name!r} is already registered.")
-            if not (module or inspect.isclass(factory) or inspect.isfunction(factory)):
+            # A second name of one factory, a partial and the like do not know the module that registers them.
+            is_new = all(factory is not known for known in self._factories.values())
+            knows_home = is_new and (inspect.isclass(factory) or inspect.isfunction(factory))
+            home = module or (factory.__module__ if knows_home else plugin_being_imported())
+            if not home:
+                got = type(factory).__name__ if is_new else "one that has a name already"
                 raise TypeError(
-                    f"Expected a class or a function as the {self.kind} {name!r}, got {type(factory).__name__}. "
-                    f"Write a function, or use register({name!r}, module=__name__)."
+                    f"Expected a new class or function as the {self.kind} {name!r}, got {got}. Write a function, or "
+                    f"use register({name!r}, module=__name__)."
                 )
             self._factories[name] = factory
-            note_module(self.kind, name, module or factory.__module__)
+            note_module(self.kind, name, home)
             return factory
 
         return add

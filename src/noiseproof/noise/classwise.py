@@ -207,7 +207,7 @@ class AsymmetricNext(MappedNoise):
         return (torch.arange(num_classes) + 1) % num_classes
 
 
-NOISES.register("pairflip")(AsymmetricNext)
+NOISES.register("pairflip", module=__name__)(AsymmetricNext)
 
 
 @register("asymmetric-blocks")
