@@ -241,7 +241,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             keep = table > 0
             weights = table[keep] / table[keep].mean() if bool((table[keep] != table.max()).any()) else None
         if (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
-            raise ValueError(f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`.")
+            raise ValueError(
+                f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
+            )
         return keep, weights
 
     # --- training -----------------------------------------------------------------------------------------------------
