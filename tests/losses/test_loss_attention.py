@@ -92,7 +92,7 @@ def memory(rows: int, K: int, y: np.ndarray) -> np.ndarray:
     """Zero at first, then less than a distribution, then nearly and wholly one-hot."""
     t = soft(rows, K)
     t[0] = 0
-    t[1] = one_hot(y, K)[1] * (1 - 2**-20)
+    t[1:2] = one_hot(y, K)[1:2] * (1 - 2**-20)
     t[2:3] *= 0.3
     t[3:4] = one_hot(y, K)[3:4]
     return t.astype(np.float32).astype(np.float64)
