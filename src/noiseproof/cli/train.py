@@ -95,10 +95,10 @@ def train(
     checkpoint_steps: options.CheckpointSteps = None,
 ) -> None:
     """Train a classifier on noisy labels by any method; a run that was stopped resumes when it is started again."""
-    _prepare_process(threads)
     from noiseproof.data import get_dataset
     from noiseproof.train.settings import make_fabric
 
+    _prepare_process(threads)  # after Lightning's import, whose messages would get our prefix otherwise
     check_foreign(foreign, noise)
     data = get_dataset(dataset, data_dir)
     settings = _settings(
