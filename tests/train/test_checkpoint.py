@@ -302,6 +302,16 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 # A full disk
 
 
+def test_a_checkpoint_that_is_due_in_the_step_of_a_stop_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(checkpoint, "save", lambda folder, step, state: written.append(step))
+    with pytest.raises(Interrupted):
+        train(moons(), "ce", replace(SETTINGS, checkpoint_steps=1), out=tmp_path, max_steps=3)
+    assert written == [1, 2, 3]
+
+
 def test_a_full_disk_is_a_clear_error_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     """A disk on which no file can be longer than 1000 bytes once the second step's checkpoint is there."""
     resource = pytest.importorskip("resource")

@@ -57,6 +57,7 @@ class Checkpointer:
         self.run, self.record, self.guard, self.settings = run, record, guard, settings
         self.best = -math.inf  # accuracy on the noisy validation labels
         self.saved_at = time.monotonic()
+        self.saved: tuple[int, int] | None = None  # epoch and position of the last checkpoint of this call
         self.is_first_step = True
 
     def restore(self, resume: bool, name: str) -> int:
@@ -132,7 +133,7 @@ class Checkpointer:
         run = self.run
         self.guard.observe_weights()
         self.guard.check()
-        if self.folder is None:
+        if self.folder is None or self.saved == (run.epoch, position):  # due in the very step of a stop
             return
         state = {
             "config": self.config,
@@ -148,7 +149,7 @@ class Checkpointer:
             "strategies": strategy_states(run),
             "record": self.record.state_dict(),
         }
-        self.saved_at = time.monotonic()
+        self.saved_at, self.saved = time.monotonic(), (run.epoch, position)
         if run.processes.rank == 0:
             save(self.folder / "checkpoints", run.step, state)
         run.fabric.barrier()
