@@ -1,0 +1,40 @@
+"""Python objects by their names: ``module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+
+def load_object(name: str, option: str = "estimator") -> Any:
+    """The object ``module:name``; a class is called without arguments.
+
+    Modules in the current folder are found, too, as by ``python -m``. ``option`` is what messages call the name.
+
+    >>> load_object("sklearn.ensemble:RandomForestClassifier")
+    RandomForestClassifier()
+    """
+    module_name, _, path = name.partition(":")
+    expected = f"Expected `{option}` as module:name, such as sklearn.ensemble:RandomForestClassifier,"
+    if not module_name or not path:
+        raise ValueError(f"{expected} got {name!r}.")
+    if os.getcwd() not in sys.path and "" not in sys.path:  # a console script has the folder of the script instead
+        sys.path.append(os.getcwd())
+    try:
+        value = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"{expected} got {name!r}: {error}.") from error
+    for part in path.split("."):
+        if not hasattr(value, part):
+            raise ValueError(f"{expected} got {name!r}: {module_name} has no {path}.")
+        value = getattr(value, part)
+    if not isinstance(value, type):
+        return value
+    try:
+        return value()
+    except TypeError as error:
+        raise ValueError(
+            f"{expected} got {name!r}, which needs arguments: {error}. Make an instance in a module, and name that."
+        ) from error
