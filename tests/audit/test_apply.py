@@ -35,7 +35,7 @@ from noiseproof.audit.apply import (
 )
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.records import Records
+from noiseproof.audit.records import TextRecords
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
 from noiseproof.train import Diverged, Interrupted
@@ -93,7 +93,7 @@ def test_records_are_those_of_pandas_and_only_asked_cells_change(
     raw = b"\xef\xbb\xbf" * bom + content.encode()
     path = tmp_path_factory.mktemp("records") / ("t.tsv" if comma == "\t" else "t.csv")
     path.write_bytes(raw)
-    records = Records(path)
+    records = TextRecords(path)
     frame = pd.read_csv(path, sep=comma, dtype=str, keep_default_na=False, index_col=False)
     assert records.header == header == list(frame.columns)
     assert [records[i] for i in range(len(records))] == rows == frame.to_numpy().tolist()
@@ -105,7 +105,7 @@ def test_records_are_those_of_pandas_and_only_asked_cells_change(
     changed = io.BytesIO()
     records.replace("c1", changes, changed)
     path.write_bytes(changed.getvalue())
-    assert [Records(path)[i] for i in range(len(rows))] == [
+    assert [TextRecords(path)[i] for i in range(len(rows))] == [
         [cell if k != 1 else changes.get(i, cell) for k, cell in enumerate(row)] for i, row in enumerate(rows)
     ]
     if not changes:
@@ -120,9 +120,9 @@ def test_lines_that_hold_next_to_nothing_are_counted_as_pandas_counts_them(
     path = tmp_path / "t.csv"
     path.write_bytes(b"\n".join([header, b"a", line, b"b", b""]))
     frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
-    assert Records(path).column("y") == frame["y"].tolist()
+    assert TextRecords(path).column("y") == frame["y"].tolist()
     changed = io.BytesIO()
-    Records(path).replace("y", {len(frame) - 1: "c"}, changed)
+    TextRecords(path).replace("y", {len(frame) - 1: "c"}, changed)
     assert changed.getvalue() == b"\n".join([header, b"a", line, b"c", b""])
 
 
@@ -781,7 +781,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(Records, "replace", fail)
+    monkeypatch.setattr(TextRecords, "replace", fail)
     assert "No space left" in run("apply", folder, "--out", tmp_path / "new.csv", code=2)
     assert not (tmp_path / "new.csv").exists()
     monkeypatch.setattr("shutil.copy2", fail)
@@ -792,7 +792,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
 KILLED = """
 import os, signal, sys
-from noiseproof.audit.records import Records
+from noiseproof.audit.records import TextRecords
 from noiseproof.cli import app
 
 def half(self, label, written, file):
@@ -800,7 +800,7 @@ def half(self, label, written, file):
     file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
-Records.replace = half
+TextRecords.replace = half
 app(["apply", sys.argv[1], "--out", sys.argv[2]])
 """
 

@@ -640,7 +640,7 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
     np.savez(tmp_path / "odd.npz", a=np.zeros(3), b=np.ones(3))
     with pytest.raises(ValueError, match="Expected inputs in .*odd.npz, called x or"):
         read_rows(tmp_path / "odd.npz")
-    for name in ("data.txt", "data.jsonl", "data.csv.bz2"):
+    for name in ("data.txt", "data.json", "data.csv.bz2", "data.parquet.gz"):
         for label in (None, "y"):
             with pytest.raises(ValueError, match=f"Expected arrays .*, a folder of pictures or a table .*, got {name}"):
                 read_rows(write(tmp_path / name, "hello"), label=label)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from noiseproof.audit import read_rows
 from noiseproof.audit.decisions import Decision, DecisionLog, read_decisions
+from noiseproof.audit.early import check_request
 from noiseproof.audit.files import read_audit
 from noiseproof.cli import app
 
@@ -443,3 +444,70 @@ def test_help_does_not_wait_for_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}
     )
     assert done.stdout.strip() == "False", done.stderr[-500:]
+
+
+EARLY = """
+import sys
+from noiseproof.cli import app
+try:
+    app(sys.argv[1:])
+finally:
+    loaded = {"torch", "pandas", "sklearn"} & {*sys.modules}
+    print("imported:", sorted(loaded))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["t.csv"], "Expected `label`, the name of the column with the given labels, got none."),
+        (["t.csv", "--label", "kinds"], "Expected a column 'kinds' in {}/t.csv, found none. Did you mean 'kind'?"),
+        (["t.csv", "--label", "kind", "--text", "words"], "Expected a column 'words' in {}/t.csv, found none. There"),
+        (
+            ["t.csv", "--label", "kind", "--id", "name"],
+            "Expected the columns 'name' in the table, there are 'x', 'kind'",
+        ),
+        (["t.csv", "--label", "kind", "--groups", "kind"], "Expected each column in one role, got 'kind' in two."),
+        (
+            ["t.csv", "--label", "2", "--no-header"],
+            "Expected a column '2' in {}/t.csv, found none. There are '0', '1'.",
+        ),
+        (["u.csv", "--label", "kind"], "Expected a column 'kind' in {}/u.csv, found none. There are 'x', 'y'."),
+        (["t.csv", "--label", "kind", "--labels", "y.npy"], "Expected labels at y.npy, found no such file."),
+        (["t.csv", "--label", "kind", "--pred-probs", "p.npy"], "Expected pred_probs at p.npy, found no such file."),
+        (["gone.csv", "--label", "kind"], "Expected a file or a folder to audit at {}/gone.csv, found none."),
+        (["x.npy", "--label", "kind"], "Expected no columns for {}/x.npy, got 'label'. Only tables have columns."),
+        ([], "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got none."),
+        (
+            ["t.csv", "--label", "kind", "--export", "paper"],
+            "Expected --export of label-studio or fiftyone, got paper.",
+        ),
+    ],
+)
+def test_options_are_refused_before_anything_heavy_is_imported(
+    tmp_path: Path, arguments: list[str], error: str
+) -> None:
+    (tmp_path / "t.csv").write_text("x,kind\n1,a\n2,b\n")
+    (tmp_path / "u.csv").write_bytes("x;y\n1;a\n2;b\n".encode("utf-16"))
+    (tmp_path / "x.npy").write_bytes(b"")
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, "audit", *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2 and done.stdout == "imported: []\n"
+    assert done.stderr.startswith(f"noiseproof: {error.format(tmp_path)}")
+
+
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("label", "text", "id", "group", "time", "trusted", "labels", "pred_probs", "embeddings")),
+    "annotators": [], "ignore": [], "header": True,
+}  # fmt: skip
+
+
+def test_early_refusals_have_the_words_of_the_library(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,kind\n1,a\n2,b\n")
+    for options in ({}, {"label": "kinds"}, {"label": "kind", "text": "words"}, {"label": "kind", "ignore": ["q"]}):
+        with pytest.raises(ValueError, match="Expected") as late:
+            read_rows(tmp_path / "t.csv", **options)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="Expected") as early:
+            check_request(str(tmp_path / "t.csv"), {**OPTIONS, **options})
+        assert str(early.value) == str(late.value)

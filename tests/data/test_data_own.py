@@ -19,8 +19,9 @@ from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from noiseproof.data import from_arrays, from_hf, from_table, from_text, from_torch, get_dataset
+from noiseproof.data.frames import read_table
 from noiseproof.data.labels import encode_labels
-from noiseproof.data.tables import Columns, read_table
+from noiseproof.data.tables import Columns
 from noiseproof.data.text import TOKEN
 
 X = np.arange(12.0).reshape(6, 2)
@@ -465,10 +466,8 @@ def test_columns_of_words_are_read_as_they_are_written(tmp_path: Path) -> None:
         ("x,y\n1,a,7\n2,b,8\n", "a.csv, got rows with more fields than the header"),
         ("x,y\n1,a\n2,b,c\n", "a.csv, got .*Expected 2 fields in line 3, saw 3"),
         ("x,y\n1,0.5\n2,1.5\n", "got real numbers such as 0.5"),
-        ("x;y\n1;a\n2;b\n", "a.csv, got a single column 'x;y'. Separate columns with commas, or tabs in a .tsv file."),
-        ("x;z;y\n1,5;2,5;a\n2;1,5;b\n", "a.csv, got a single column 'x;z;y'. Separate columns with commas"),
-        ("x|y\n1,5|a\n2,5|b\n", r"a.csv, got a single column 'x\|y'. Separate columns with commas"),
-        (b"x,y\n1,caf\xe9\n2,b\n", "Expected UTF-8 in .*a.csv"),
+        (b"x,y\n1,caf\x81\n2,b\n", "Expected UTF-8 in .*a.csv"),  # 81 is no character of Windows-1252 either
+        ("x;y\n1;a;7\n2;b;8\n", "a.csv, got rows with more fields than the header"),
         ("x,y\n1,a\n", "every label is 'a'"),
         ("x,y\n", "Expected at least one row in .*a.csv, got an empty table"),
     ],
@@ -477,6 +476,106 @@ def test_csv_files_that_would_be_misread_are_refused(tmp_path: Path, text: str |
     (tmp_path / "a.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=error):
         from_table(tmp_path / "a.csv", label="y")
+
+
+@pytest.mark.parametrize(
+    ("text", "x", "classes"),
+    [
+        ("x;z;y\n1,5;2;a\n2;1,25;b\n", [[1.5, 2], [2, 1.25]], ("a", "b")),
+        ("x|y\n1.5|a\n-2.5|b\n", [[1.5], [-2.5]], ("a", "b")),
+        ("x\ty\n1\ta,b\n2\tc;d\n", [[1], [2]], ("a,b", "c;d")),
+        ("x;y\n1.234,5;a\n12.000;b\n", [[1234.5], [12000]], ("a", "b")),
+        ("x;y\n1.5;a\n2.25;b, c\n", [[1.5], [2.25]], ("a", "b, c")),
+        ("size, cm;y\n1,5;a\n2,5;b\n", [[1.5], [2.5]], ("a", "b")),  # the label shows which is the separator
+        ("x,y\n1,a;b;c\n2,d;e;f\n", [[1], [2]], ("a;b;c", "d;e;f")),
+        ('x,y\n1,"a;\nb"\n2,"d;\ne"\n', [[1], [2]], ("a;\nb", "d;\ne")),
+        (b"\xff\xfe" + "x;y\n1,5;é\n2;ü\n".encode("utf-16-le"), [[1.5], [2]], ("é", "ü")),
+        (b"\xfe\xff" + "x,y\n1,é\n2,ü\n".encode("utf-16-be"), [[1], [2]], ("é", "ü")),
+        ("x,y\n1,é\n2,ü\n".encode("utf-16-le"), [[1], [2]], ("é", "ü")),
+        (b"\xff\xfe\0\0" + "x,y\n1,é\n2,ü\n".encode("utf-32-le"), [[1], [2]], ("é", "ü")),
+        ("x,y\n1,é\n2,ü\n".encode("utf-8-sig"), [[1], [2]], ("é", "ü")),
+        ("x,y\n1,é\n2,€\n".encode("cp1252"), [[1], [2]], ("é", "€")),
+    ],
+)
+def test_text_files_are_read_as_they_are_written(
+    tmp_path: Path, text: str | bytes, x: list[list[float]], classes: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    data = from_table(tmp_path / "a.csv", label="y")
+    assert data.train.x.tolist() == x and data.classes == classes
+
+
+def test_unusual_text_files_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(("x;y\n" + "1,5;é\n2,5;€\n" * 2).encode("cp1252"))
+    assert from_table(tmp_path / "a.csv", label="y").notes == (
+        "The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it as UTF-8.",
+        "Numbers were read with a decimal comma.",
+    )
+
+
+def test_bytes_late_in_a_long_file_decide_its_encoding(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{'ab'[i % 2]}\n" for i in range(100_000))
+    (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + b"1,\xe9\n")
+    assert from_table(tmp_path / "a.csv", label="y").classes == ("a", "b", "é")
+    (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + "1,é\n".encode())
+    assert from_table(tmp_path / "a.csv", label="y").classes == ("a", "b", "é")
+    (tmp_path / "a.csv").write_bytes(b"x,y\n" + rows.encode() + b"1,\xe9\x81\n")
+    with pytest.raises(ValueError, match=r"Expected UTF-8 in .*a.csv, got 'utf-8' codec can't decode bytes"):
+        from_table(tmp_path / "a.csv", label="y")
+
+
+def test_a_file_without_a_header_has_columns_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("5,1;3,5;0;Iris\n4,9;3,0;1;Rose\n")
+    data = from_table(tmp_path / "a.csv", label="3", header=False, features=["1", "2"])
+    assert data.train.x.tolist() == [[3.5, 0], [3, 1]] and data.classes == ("Iris", "Rose")
+    assert get_dataset(f"table:table={tmp_path / 'a.csv'},label=3,header=false,missing=impute").classes == data.classes
+    with pytest.raises(ValueError, match=r"Expected a column '4' in .*a.csv, found none. There are '0', '1', '2', '3'"):
+        from_table(tmp_path / "a.csv", label="4", header=False)
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "y": "a"}\n')
+    with pytest.raises(ValueError, match=r"Expected a .csv or .tsv or .xlsx file without names of columns, got"):
+        from_table(tmp_path / "a.jsonl", label="1", header=False)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    lines = ['{"x": 1.5, "y": "a", "z": {"deep": 1}}', "", '{"y": "b", "x": null, "w": true}', '{"x": 3, "y": "a"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    data = from_table(tmp_path / "a.jsonl", label="y", missing="impute", features=["x"])
+    assert data.train.x.flatten().tolist() == [1.5, 2.25, 3] and data.classes == ("a", "b")
+    for line, got in (("[1, 2]", r"the line '\[1, 2\]'. Write one object"), ("{x}", "a line that is not JSON")):
+        (tmp_path / "a.jsonl").write_text(f'{{"x": 1, "y": "a"}}\n{line}\n')
+        with pytest.raises(ValueError, match=f"Expected a readable .* in .*a.jsonl, got {got}"):
+            from_table(tmp_path / "a.jsonl", label="y")
+
+
+def test_excel_sheets(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["x", None, "y"], [1, 5, "a"], [], [None, 6, "b"], ["=1+2", 7, "a"], [None, None, None]):
+        book.active.append(row)
+    book.create_sheet("other").append(["nothing"])
+    book.save(tmp_path / "a.xlsx")
+    data = from_table(tmp_path / "a.xlsx", label="y", missing="impute", features=["x"])
+    assert data.train.x.flatten().tolist() == [1, 1, 1]  # Excel never computed the formula
+    book.active.append([1, 2, 3, 4])
+    book.save(tmp_path / "a.xlsx")
+    with pytest.raises(ValueError, match=r"a.xlsx, got rows with more cells than the header"):
+        from_table(tmp_path / "a.xlsx", label="y")
+
+
+def test_tables_of_other_libraries(tmp_path: Path) -> None:
+    columns = {"x": [1.5, 2.5, 3.5], "c": ["u", "v", "u"], "label": ["b", "a", "b"]}
+    expected = from_table(pd.DataFrame(columns), label="label")
+    pl, pa, datasets = (pytest.importorskip(name) for name in ("polars", "pyarrow", "datasets"))
+    names = datasets.Features({"x": datasets.Value("float64"), "c": datasets.Value("string"),
+                               "label": datasets.ClassLabel(names=["b", "a"])})  # fmt: skip
+    tables = [columns, pl.DataFrame(columns), pl.LazyFrame(columns), pa.table(columns)]
+    for table in (*tables, datasets.Dataset.from_dict({**columns, "label": [0, 1, 0]}, features=names)):
+        data = from_table(table, label="label")
+        assert torch.equal(data.train.x, expected.train.x) and data.classes == ("a", "b"), type(table)
+        assert data.train.y.tolist() == [1, 0, 1]
+    split = datasets.Dataset.from_dict(columns)
+    with pytest.raises(TypeError, match=r"got DatasetDict. Name a split, as in data\['train'\]"):
+        from_table(datasets.DatasetDict(train=split), label="label")
 
 
 def test_csv_files_as_they_come(tmp_path: Path) -> None:
@@ -737,7 +836,11 @@ def test_numbers_far_from_zero_keep_what_differs(offset: float) -> None:
     [
         (table()[:0], {}, "Expected at least one row in the table, got an empty table"),
         (table(), {"label": "labels"}, "Expected a column 'labels' in the table, found none. Did you mean 'label'?"),
-        (pd.DataFrame({"age;label": ["3;a", "4;b"]}), {}, "Its only one is 'age;label'. Separate columns with commas"),
+        (
+            pd.DataFrame({"age;label": ["3;a", "4;b"]}),
+            {},
+            "Its only one is 'age;label'. Read it with another",
+        ),
         (table(), {"features": ["agee"]}, "Expected the columns 'agee' in the table"),
         (table(), {"features": ["age", "label"]}, "a list of columns without the label 'label', got"),
         (table(), {"features": "age"}, "a list of columns without the label 'label', got 'age'"),
@@ -753,8 +856,8 @@ def test_tables_that_do_not_fit_are_refused_by_name(frame: pd.DataFrame, options
 
 
 def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="Expected a pandas DataFrame or the path of a file, got dict"):
-        from_table({"x": [1], "y": ["a"]}, label="y")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Expected a DataFrame, .* or the path of a file, got list"):
+        from_table([[1, "a"]], label="y")
     with pytest.raises(FileNotFoundError, match="Expected a table at"):
         from_table(tmp_path / "none.csv", label="y")
     for name, blob in (("a.csv", b""), ("a.parquet", b"PAR1 not really"), ("a.xlsx", b"x"), ("b.csv", b'a,y\n1,"2\n')):

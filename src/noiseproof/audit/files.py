@@ -40,7 +40,8 @@ file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs
 of the labels in an .npz file of arrays; null where they are in a separate file); the columns
 ``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
 [..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
-that whole numbers are positions among them, unless they are the names), ``backbone``, ``mode``, ``method``, ``model``,
+that whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names
+its columns; else they are 0, 1, …), ``backbone``, ``mode``, ``method``, ``model``,
 ``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of
 the source; rows without one: an empty line), ``versions``, ``command``.
 """

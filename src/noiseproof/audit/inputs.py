@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.early import check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.arrays import align, load_array, with_features
@@ -43,6 +44,7 @@ def read_rows(
     pred_probs: Any = None,
     embeddings: Any = None,
     classes: Sequence[str] | None = None,
+    header: bool = True,
     backbone: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -83,12 +85,10 @@ def read_rows(
     source = _find_source(request, {
         "data": request.path and str(request.path), "labels": _path(labels), "labels_key": None,
         "pred_probs": _path(pred_probs), "embeddings": _path(embeddings), **columns, "backbone": backbone,
-        "trusted": _path(trusted), "classes_named": classes is not None,
+        "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
     })  # fmt: skip
-    if not source.has_columns and (named := [name for name, value in columns.items() if value]):
-        raise ValueError(
-            f"Expected no columns for {request.path or source.name}, got {preview(named)}. Only tables have columns."
-        )
+    if not source.has_columns:
+        check_no_columns(columns, str(request.path or source.name))
     if backbone is not None and not source.is_pictures:
         raise ValueError(f"Expected a folder of pictures for the backbone {backbone!r}, got {request.path or 'none'}.")
     rows = source.read(request)
@@ -107,8 +107,7 @@ def read_rows(
 def _find_source(request: Request, config: dict[str, Any]) -> Source:
     """Return the source that accepts the request; refuse what none accepts."""
     path = request.path
-    if path is not None and not path.exists():
-        raise FileNotFoundError(f"Expected a file or a folder to audit at {path}, found none.")
+    check_exists(path)
     if odd := [value for value in config.values() if isinstance(value, str) and not is_utf8(value)]:
         raise ValueError(f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them.")
 
@@ -133,7 +132,7 @@ def read_again(config: dict[str, Any]) -> AuditData:
         options["pred_probs"] = config["pred_probs"]
     return read_rows(
         config["data"], **options, ignore=config["ignore"] or (), annotators=config["annotators"] or (),
-        seed=config["seed"],
+        header=config.get("header", True), seed=config["seed"],
     )  # fmt: skip
 
 

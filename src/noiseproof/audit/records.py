@@ -1,80 +1,156 @@
-"""Table files of which single cells change: CSV and TSV by their bytes, Parquet by its columns and types."""
+"""Table files of which single cells change: text by its bytes, Excel by its parts, Arrow by its columns and types."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import json
 import mmap
-import sys
-from collections.abc import Iterator, Mapping
+import re
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import as_ids, as_words
+from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes, read_json_lines, table_kind
+from noiseproof.data.frames import read_arrow, read_file, sheet_frame
 
-BOM = b"\xef\xbb\xbf"
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-class Records:
-    """The records below the header of a .csv, .tsv or .gz file, counted as pandas does: without blank lines.
+def open_records(path: Path, columns: Sequence[str | None] = (), *, header: bool = True) -> Records:
+    """Open a table file for its rows; ``columns`` are names that it should have."""
+    kind = table_kind(path)
+    if kind == ".xlsx":
+        return ExcelRecords(path, header=header)
+    if kind == ".jsonl":
+        return JsonRecords(path)
+    if kind in (".parquet", ".arrow"):
+        return ArrowRecords(path)
+    return TextRecords(path, columns, header=header)
+
+
+class Records(ABC):
+    """The rows of a table file, of which single cells can be replaced."""
+
+    header: list[str]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, i: int) -> list[str]:
+        """Return the cells of row ``i``."""
+
+    @abstractmethod
+    def column(self, name: str) -> list[str]:
+        """Return the labels in one column as words, empty where there is none."""
+
+    @abstractmethod
+    def ids(self, name: str) -> list[str]:
+        """Return the ids in one column as words, empty where there is none."""
+
+    @abstractmethod
+    def values(self, name: str) -> Sequence[Any]:
+        """Return the cells of one column, as ``replace`` takes them."""
+
+    @abstractmethod
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+        """Write the file with other ``cells`` in column ``name``, by row."""
+
+
+class TextRecords(Records):
+    """The records of a .csv, .tsv or .gz file, counted as pandas does: without blank lines.
 
     A line of spaces and tabs is blank; a line of two quotes is a record with an empty cell. Only the position of each
     record is stored; its cells are read from the file when needed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str | None] = (), *, header: bool = True) -> None:
         self.path = path
-        self.comma = b"\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else b","
+        self.format = detect_format(path, columns, header=header)
+        self.comma = self.format.separator.encode()
+        self.is_wide = self.format.encoding.startswith(("utf-16", "utf-32"))  # commas are not single bytes there
+        self.encoding = "utf-8" if self.is_wide else self.format.encoding  # of ``data``
         self.data: bytes | mmap.mmap
-        with open(path, "rb") as file:
-            if path.name.lower().endswith(".gz"):
-                self.data = gzip.decompress(file.read())
+        with open_bytes(path) as file:
+            if self.is_wide:
+                text = file.read()[len(self.format.mark) :].decode(self.format.encoding, "surrogatepass")
+                self.data = text.encode("utf-8", "surrogatepass")
+            elif isinstance(file, gzip.GzipFile):
+                self.data = file.read()
             else:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         spans = np.array([span for span, _ in self._walk()], dtype=np.int64).reshape(-1, 2)
-        self.header = self._cells(spans[0]) if len(spans) else []
-        self.spans = spans[1:]  # (N, 2): begin and end of each record
+        first = self._cells(spans[0]) if len(spans) else []
+        self.header = first if header else [str(i) for i in range(len(first))]
+        self.has_header = header
+        self.spans = spans[1:] if header else spans  # (N, 2): begin and end of each record
 
     def __len__(self) -> int:
         return len(self.spans)
 
     def __getitem__(self, i: int) -> list[str]:
-        """Return the cells of record ``i``."""
         return self._cells(self.spans[i])
 
     def column(self, name: str) -> list[str]:
         """Return the cell of every record in one column, empty where a record is too short."""
         k = self.header.index(name)
         cells = [record[k] if k < len(record) else "" for _, record in self._walk()]
-        decoded = {cell: cell.encode("latin-1").decode() for cell in set(cells)}  # each label once, to save memory
-        return [decoded[cell] for cell in cells[1:]]
+        decoded = {cell: cell.encode("latin-1").decode(self.encoding) for cell in set(cells)}  # each once: less memory
+        return [decoded[cell] for cell in cells[self.has_header :]]
 
     ids = values = column
 
     def replace(self, name: str, cells: Mapping[int, str], out: BinaryIO) -> None:
         """Write the file with other ``cells`` in column ``name``, by record, quoted where the old ones are."""
         k, done = self.header.index(name), 0
+        if self.is_wide:
+            out.write(self.format.mark)
         for i, cell in sorted(cells.items()):
             begin, end = self.spans[i].tolist()
             first, last = _split(self.data[begin:end], self.comma)[k]
-            out.write(self.data[done : begin + first])
-            out.write(_as_cell(cell.encode(), self.comma, quoted=self.data[begin + first : begin + first + 1] == b'"'))
+            self._write(self.data[done : begin + first], out)
+            quoted = self.data[begin + first : begin + first + 1] == b'"'
+            self._write(_as_cell(self._encoded(cell), self.comma, quoted=quoted), out)
             done = begin + last
-        out.write(self.data[done:])
+        self._write(self.data[done:], out)
+
+    def _encoded(self, cell: str) -> bytes:
+        try:
+            return cell.encode(self.encoding)
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"Expected labels that {self.format.encoding} can write in {self.path}, got {cell!r}. Save the table "
+                "as UTF-8 and audit it again."
+            ) from None
+
+    def _write(self, part: bytes, out: BinaryIO) -> None:
+        if self.is_wide:
+            part = part.decode("utf-8", "surrogatepass").encode(self.format.encoding, "surrogatepass")
+        out.write(part)
 
     def _cells(self, span: NDArray[np.int64]) -> list[str]:
         record = self.data[int(span[0]) : int(span[1])]
-        return [_plain(record[first:last]).decode() for first, last in _split(record, self.comma)]
+        return [_plain(record[first:last]).decode(self.encoding) for first, last in _split(record, self.comma)]
 
     def _walk(self) -> Iterator[tuple[tuple[int, int], list[str]]]:
         """Yield begin, end and cells of the header and of every record, read as latin-1: one character is one byte."""
-        # Commas, quotes and line ends are the same bytes in UTF-8 and latin-1.
-        end = len(BOM) if self.data[: len(BOM)] == BOM else 0
-        file = gzip.open(self.path) if isinstance(self.data, bytes) else open(self.path, "rb")  # noqa: SIM115
+        # Commas, quotes and line ends are the same bytes in UTF-8, Windows-1252 and latin-1.
+        end = 0 if self.is_wide else len(self.format.mark)
+        file = io.BytesIO(self.data) if isinstance(self.data, bytes) else open(self.path, "rb")  # noqa: SIM115
 
         def lines() -> Iterator[str]:
             nonlocal end
@@ -83,71 +159,193 @@ class Records:
                 yield line
 
         blank = b" \t\r\n".replace(self.comma, b"")
-        limit = csv.field_size_limit(sys.maxsize)  # a cell may hold a document
-        try:
-            with io.TextIOWrapper(file, encoding="latin-1", newline="") as text:
-                text.read(end)
+        with long_cells(), io.TextIOWrapper(file, encoding="latin-1", newline="") as text:
+            text.read(end)
+            begin = end
+            for cells in csv.reader(lines(), delimiter=self.format.separator):
+                if len(cells) > 1 or self.data[begin:end].strip(blank):
+                    yield (begin, end), cells
                 begin = end
-                for cells in csv.reader(lines(), delimiter=self.comma.decode()):
-                    if len(cells) > 1 or self.data[begin:end].strip(blank):
-                        yield (begin, end), cells
-                    begin = end
-        finally:
-            csv.field_size_limit(limit)
 
 
-class ParquetRecords:
-    """The rows of a Parquet file, with the methods of ``Records``."""
+class FrameRecords(Records):
+    """The rows of a file that pandas reads as a whole."""
 
-    def __init__(self, path: Path) -> None:
-        import pandas as pd
-
-        self.path = path
-        self.frame = pd.read_parquet(path)
+    def __init__(self, path: Path, *, header: bool = True) -> None:
+        self.path, self.has_header = path, header
         self.header = [str(name) for name in self.frame.columns]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        return read_file(self.path)
 
     def __len__(self) -> int:
         return len(self.frame)
 
     def __getitem__(self, i: int) -> list[str]:
-        """Return the cells of row ``i``."""
         missing = self.frame.iloc[[i]].isna().to_numpy()[0].tolist()
         cells = [self.frame.iat[i, k] for k in range(len(missing))]  # a row as a whole has one type, which rounds
         return ["" if gap else str(cell) for cell, gap in zip(cells, missing, strict=True)]
 
     def column(self, name: str) -> list[str]:
-        """Return the labels in one column as words, empty where there is none."""
         return as_words(self.frame[name])
 
     def ids(self, name: str) -> list[str]:
-        """Return the ids in one column as words, empty where there is none."""
         return as_ids(self.frame[name])
 
-    def values(self, name: str) -> list[Any]:
-        """Return the values of one column as Python objects."""
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    def values(self, name: str) -> Sequence[Any]:
+        return list(self.frame[name])
 
-        return list(pq.read_table(self.path, columns=[name]).column(0).to_pylist())
+
+class ArrowRecords(FrameRecords):
+    """The rows of a Parquet, Feather or Arrow file, whose schema and types stay as they are."""
+
+    def values(self, name: str) -> Sequence[Any]:
+        return list(read_arrow(self.path).column(name).to_pylist())
 
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
-        """Write the file with other ``cells`` in column ``name``, by row; new categories come last."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        table = with_cells(read_arrow(self.path), name, cells)
+        if table_kind(self.path) == ".parquet":
+            import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-        table = pq.read_table(self.path)
-        at = table.schema.get_field_index(name)
-        field, values = table.schema.field(at), table.column(at).to_pylist()
-        for row, value in cells.items():
-            values[row] = value
-        if pa.types.is_dictionary(field.type):
-            known = table.column(at).unify_dictionaries().chunk(0).dictionary.to_pylist()
-            categories = [*known, *sorted({*values} - {None, *known})]
-            codes = pa.array([None if v is None else categories.index(v) for v in values], type=field.type.index_type)
-            names = pa.array(categories, type=field.type.value_type)
-            column = pa.DictionaryArray.from_arrays(codes, names, ordered=field.type.ordered)
-        else:
-            column = pa.array(values, type=field.type)
-        pq.write_table(table.set_column(at, field, column), out)
+            pq.write_table(table, out)
+            return
+        import pyarrow as pa
+
+        with open(self.path, "rb") as file:
+            is_file = file.read(6).startswith((b"ARROW1", b"FEA1"))
+        with (pa.ipc.new_file if is_file else pa.ipc.new_stream)(out, table.schema) as writer:
+            writer.write_table(table)
+
+
+def with_cells(table: Any, name: str, cells: Mapping[int, Any]) -> Any:
+    """Return an Arrow table with other ``cells`` in column ``name``, by row; new categories come last."""
+    import pyarrow as pa
+
+    at = table.schema.get_field_index(name)
+    field, values = table.schema.field(at), table.column(at).to_pylist()
+    for row, value in cells.items():
+        values[row] = value
+    if pa.types.is_dictionary(field.type):
+        known = table.column(at).unify_dictionaries().chunk(0).dictionary.to_pylist()
+        categories = [*known, *sorted({*values} - {None, *known})]
+        codes = pa.array([None if v is None else categories.index(v) for v in values], type=field.type.index_type)
+        names = pa.array(categories, type=field.type.value_type)
+        column = pa.DictionaryArray.from_arrays(codes, names, ordered=field.type.ordered)
+    else:
+        column = pa.array(values, type=field.type)
+    return table.set_column(at, field, column)
+
+
+class JsonRecords(FrameRecords):
+    """The objects of a .jsonl file, one a line, of which only the changed values are written anew."""
+
+    def values(self, name: str) -> Sequence[Any]:
+        return [json.loads(line).get(name) for line in read_json_lines(self.path, detect_format(self.path))]
+
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+        found = detect_format(self.path)
+        with open_bytes(self.path) as file:
+            data = file.read()[len(found.mark) :]
+        is_ascii, row = data.isascii(), -1  # then é is written as \u00e9
+        out.write(found.mark)
+        for line in io.StringIO(data.decode(found.encoding, "surrogatepass"), newline="\n"):
+            row += bool(line.strip())
+            if line.strip() and row in cells:
+                begin, end = _value_span(line, name)
+                line = line[:begin] + json.dumps(cells[row], ensure_ascii=is_ascii) + line[end:]
+            out.write(line.encode(found.encoding, "surrogatepass"))
+
+
+class ExcelRecords(FrameRecords):
+    """The rows of the first sheet of an .xlsx file, of which only the changed cells are written anew."""
+
+    @cached_property
+    def _sheet(self) -> tuple[pd.DataFrame, list[int]]:
+        return sheet_frame(self.path, self.has_header)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        return self._sheet[0]
+
+    def values(self, name: str) -> Sequence[Any]:
+        cells = self.frame[name].tolist()  # where a gap made 1 a real number, Excel has a whole one
+        return [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
+
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+        letter, numbers = import_module("openpyxl.utils").get_column_letter(self.header.index(name) + 1), self._sheet[1]
+        places = {f"{letter}{numbers[row]}".encode(): value for row, value in cells.items()}
+        with zipfile.ZipFile(self.path) as book, zipfile.ZipFile(out, "w") as copy:
+            part = _first_sheet(book)
+            for info in book.infolist():
+                content = book.read(info)
+                copy.writestr(info, _with_sheet_cells(content, places, self.path) if info.filename == part else content)
+
+
+def _first_sheet(book: zipfile.ZipFile) -> str:
+    """Return the name of the part of an Excel file that holds its first sheet."""
+    sheets = ElementTree.fromstring(book.read("xl/workbook.xml"))
+    links = ElementTree.fromstring(book.read("xl/_rels/workbook.xml.rels"))
+    targets = {link.get("Id"): link.get("Target", "") for link in links}
+    for sheet in (element for element in sheets.iter() if element.tag.endswith("}sheet")):
+        target = next(targets[value] for key, value in sheet.items() if key.endswith("}id"))
+        if "chartsheets/" not in target:
+            return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+    raise ValueError("Expected a sheet with cells in the Excel file, got none.")
+
+
+def _with_sheet_cells(sheet: bytes, places: Mapping[bytes, Any], path: Path) -> bytes:
+    """Return the XML of a sheet with other values in the cells ``places``, such as B7; their style stays."""
+    written, to_excel = 0, import_module("openpyxl.utils.datetime").to_excel
+
+    def rewrite(match: re.Match[bytes]) -> bytes:
+        nonlocal written
+        tag, attributes, rest = match["tag"], match["attributes"], match["rest"] or b""
+        place = re.search(rb'(?<!\S)r="([A-Z]+[0-9]+)"', attributes)
+        if place is None or place[1] not in places:
+            return match[0]
+        prefix, value = tag[:-1], places[place[1]]
+        if re.search(rb"<%sf[\s>/]" % prefix, rest):
+            raise ValueError(
+                f"Expected values in the labels of {path}, got a formula in {place[1].decode()}. Paste them as values."
+            )
+        written += 1
+        attributes = re.sub(rb'\s+t="[^"]*"', b"", attributes.rstrip(b"/ "))
+        if isinstance(value, str):
+            text = escape(value).encode("ascii", "xmlcharrefreplace")
+            cell = b'<%sis><%st xml:space="preserve">%s</%st></%sis>' % (prefix, prefix, text, prefix, prefix)
+            return b'<%s%s t="inlineStr">%s</%s>' % (tag, attributes, cell, tag)
+        kind = b' t="b"' if isinstance(value, bool) else b""
+        number = str(to_excel(value) if isinstance(value, date) else value + 0).encode()
+        return b"<%s%s%s><%sv>%s</%sv></%s>" % (tag, attributes, kind, prefix, number, prefix, tag)
+
+    cell = rb"<(?P<tag>(?:\w+:)?c)(?P<attributes>\s[^>]*?)(?:/>|>(?P<rest>.*?)</(?P=tag)>)"
+    changed = re.sub(cell, rewrite, sheet, flags=re.DOTALL)
+    if written < len(places):
+        raise ValueError(
+            f"Expected the place of each cell in {path}, as Excel writes it, got none. Open and save it in Excel."
+        )
+    return changed
+
+
+def _value_span(line: str, name: str) -> tuple[int, int]:
+    """Return where the value of ``name`` begins and ends in the JSON object of a line, the last one if repeated."""
+    decode, at, span = json.JSONDecoder().raw_decode, line.index("{") + 1, (0, 0)
+    while True:
+        at = _skip(line, at, ", ")
+        if line[at] == "}":
+            return span
+        key, at = decode(line, at)
+        begin = _skip(line, at, ": ")
+        _, at = decode(line, begin)
+        if key == name:
+            span = begin, at
+
+
+def _skip(line: str, at: int, signs: str) -> int:
+    while line[at] in f"{signs}\t\r\n":
+        at += 1
+    return at
 
 
 def _split(record: bytes, comma: bytes) -> list[tuple[int, int]]:

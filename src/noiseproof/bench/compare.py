@@ -20,8 +20,9 @@ from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.data.frames import Table, read_table
 from noiseproof.data.sources import PathLike
-from noiseproof.data.tables import Columns, Table, read_table
+from noiseproof.data.tables import Columns
 from noiseproof.train import Interrupted, Settings
 from noiseproof.train.estimate import estimate
 from noiseproof.train.settings import make_fabric

@@ -33,7 +33,10 @@ def option(text: str, panel: str | None = None) -> Any:
 
 
 Data = Annotated[
-    str | None, typer.Argument(help="A .csv, .tsv or .parquet file, a folder of pictures by class, .npy or .npz.")
+    str | None,
+    typer.Argument(
+        help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class, .npy or .npz."
+    ),
 ]
 Label = Annotated[str | None, option("Column of the given labels.", COLUMNS)]
 Text = Annotated[str | None, option("Column of texts to audit by.", COLUMNS)]
@@ -41,6 +44,10 @@ Id = Annotated[str | None, option("Column of row ids.", COLUMNS)]
 Groups = Annotated[str | None, option("Column of groups, such as patients: never split between folds.", COLUMNS)]
 Time = Annotated[str | None, option("Column of numbers or dates: folds are blocks of time.", COLUMNS)]
 Annotators = Annotated[str | None, option("Columns with the labels of several annotators: a,b,c.", COLUMNS)]
+NoHeader = Annotated[
+    bool,
+    typer.Option("--no-header", help="The file has no names of columns: they are 0, 1, …", rich_help_panel=COLUMNS),
+]
 Ignore = Annotated[str | None, option("Columns to hide from the models: a,b,c.", COLUMNS)]
 Trusted = Annotated[
     str | None, option("Labels known to be right: a column of yes and no, a table of more rows, or a .npy file.")
@@ -79,6 +86,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default torch's choice."
         "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore weight_kg",
         "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
         "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
+        "audit iris.data.csv --label 4 --no-header",
         "audit photos/ --backbone timm:resnet18 --device cuda --threads 8",
     )
 )
@@ -92,6 +100,7 @@ def audit(
     time: Time = None,
     annotators: Annotators = None,
     ignore: Ignore = None,
+    no_header: NoHeader = False,
     trusted: Trusted = None,
     labels: Labels = None,
     pred_probs: PredProbs = None,
@@ -112,19 +121,23 @@ def audit(
     threads: Threads = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
-    if threads:
-        import torch
+    from noiseproof.audit.early import check_request
 
-        torch.set_num_threads(threads)
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
         raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
-    _check_out(out, data, force)  # before an hour of work
     source = {
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
         "ignore": _words(ignore), "trusted": trusted, "labels": labels, "pred_probs": pred_probs,
         "embeddings": embeddings, "classes": _words(classes) or None, "backbone": backbone,
+        "header": not no_header,
     }  # fmt: skip
+    check_request(data, source)  # before torch is imported
+    _check_out(out, data, force)  # before an hour of work
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "epochs": epochs, "folds": folds,
         "device": device,

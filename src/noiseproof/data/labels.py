@@ -13,13 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.messages import preview as preview  # for those that describe labels
+
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
 _NO_CLASS = (complex, np.complexfloating, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
-
-
-def preview(items: Sequence[Any], most: int = 5) -> str:
-    """The first few of ``items`` as a list for a message."""
-    return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:

@@ -1,15 +1,12 @@
-"""A user's table: a pandas ``DataFrame``, or a CSV or Parquet file."""
+"""A user's table, encoded as numbers."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -17,19 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.data.base import Dataset, Split
+from noiseproof.data.frames import Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels, find_words, preview
-from noiseproof.data.sources import DATASETS, PathLike
+from noiseproof.data.sources import DATASETS
 
 if TYPE_CHECKING:  # takes half a second to import
     import pandas as pd
 
-Table: TypeAlias = "pd.DataFrame | PathLike"
 MissingPolicy = Literal["refuse", "impute"]
 MAX_CATEGORIES = 100  # a column of more distinct words is text or an identifier
 MAX_CODES = 20  # numerals of at most this many kinds may be codes: they stay categories
 MAX_NON_NUMBERS = 0.2  # share of the cells of a numeric column that may be words such as "?"
 FEW_ROWS, MANY_ROWS = 20, 100  # in few rows, what looks like an identifier or a copy of the label may be chance
-SEPARATE = "Separate columns with commas, or tabs in a .tsv file"
 UNKNOWN, EMPTY = -1, -2  # codes of cells that are none of the categories of their column
 FAR = 1e4  # mean in standard deviations from which on float32 keeps at most three digits of the differences
 _NUMERAL = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -42,92 +38,6 @@ _SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # in a
 _DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")  # beside these, 1,234 is ambiguous
 _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}")
-
-
-def read_table(
-    table: Table, label: str, text: str | None = None, *verbatim: str | None, categories: Iterable[str] = ()
-) -> pd.DataFrame:
-    """A DataFrame, a .csv, a .tsv or a .parquet file as a DataFrame, not empty, with unique columns and the label.
-
-    In a .csv or .tsv file, the label, the text and the columns ``verbatim`` are read as they are written. So are
-    ``categories``, the columns of words of another table, except for what pandas reads as missing.
-    """
-    import pandas as pd
-
-    if isinstance(table, pd.DataFrame):
-        frame, source = table, "the table"
-    elif isinstance(table, (str, os.PathLike)):
-        frame, source = _read_file(Path(table), [label, text, *verbatim], categories), str(table)
-    else:
-        raise TypeError(f"Expected a pandas DataFrame or the path of a file, got {type(table).__name__}.")
-    for column in (label, text):
-        if column is not None and column not in frame.columns:
-            near = difflib.get_close_matches(str(column), map(str, frame.columns), n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {preview(list(frame.columns))}."
-            if _has_other_separator(list(frame.columns)):
-                hint = f"Its only one is {frame.columns[0]!r}. {SEPARATE}."
-            raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
-    if len(frame) == 0:
-        raise ValueError(f"Expected at least one row in {source}, got an empty table.")
-    if not frame.columns.is_unique:
-        twice = frame.columns[frame.columns.duplicated()]
-        raise ValueError(
-            f"Expected each column of {source} once, got {preview(list(twice))} twice. Rename one of them."
-        )
-    return frame
-
-
-def _read_file(path: Path, verbatim: Sequence[str | None], categories: Iterable[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    if not path.exists():
-        raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
-    try:
-        if kind in ("csv", "tsv"):
-            return _read_csv(path, "\t" if kind == "tsv" else ",", verbatim, categories)
-        if kind in ("parquet", "pq"):
-            return pd.read_parquet(path)
-        raise ValueError(f"a file of kind {kind!r}")
-    except UnicodeError as error:
-        raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
-    except (ValueError, OSError) as error:
-        reason = str(error).strip().rstrip(".")
-        raise ValueError(f"Expected a readable .csv, .tsv or .parquet file in {path}, got {reason}.") from error
-
-
-def table_name(table: Table, default: str) -> str:
-    """The name of the file, or ``default`` for a DataFrame."""
-    return Path(table).stem if isinstance(table, (str, os.PathLike)) else default
-
-
-def _has_other_separator(header: Sequence[Any]) -> bool:
-    """Whether the only name contains those of all columns, separated by something else than a comma."""
-    return len(header) == 1 and any(separator in str(header[0]) for separator in ";\t|")
-
-
-def _read_csv(path: Path, separator: str, verbatim: Sequence[str | None], categories: Iterable[str]) -> pd.DataFrame:
-    import pandas as pd
-
-    header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
-    if twice := {name for name in header if name and header.count(name) > 1}:  # pandas would rename one to x.1
-        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
-    if _has_other_separator(header) and header[0] not in verbatim:  # else a decimal comma would split the rows
-        raise ValueError(f"a single column {header[0]!r}. {SEPARATE}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        try:
-            # pandas infers types from this file alone: 02 would become the number 2 if no other word is in its column.
-            dtypes: Any = dict.fromkeys(categories, str)
-            frame = pd.read_csv(path, sep=separator, index_col=False, low_memory=False, dtype=dtypes)
-        except pd.errors.ParserWarning:  # pandas would use the first field as an index and shift all columns
-            raise ValueError("rows with more fields than the header") from None
-        if present := [c for c in frame.columns if c in verbatim]:
-            # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty fields are missing.
-            frame[present] = pd.read_csv(
-                path, sep=separator, index_col=False, usecols=present, dtype=str, keep_default_na=False
-            )[present]
-    return frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -489,19 +399,22 @@ def from_table(
     features: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     missing: MissingPolicy = "refuse",
+    header: bool = True,
     test: Table | None = None,
     validation: Table | None = None,
     trusted: Table | None = None,
 ) -> Dataset:
     """A dataset from a table with a label column; numbers stay in their units, words become one-hot columns.
 
+    Tables are DataFrames of pandas or polars, Arrow tables, dicts of columns, or .csv, .tsv, .parquet, .jsonl, .xlsx or
+    .arrow files; without ``header``, the columns of a file are called 0, 1, …
     Missing values are refused by name, or with ``missing="impute"`` filled with medians and reported in ``notes``.
     Identifiers and copies of the label are left out, unless ``features`` names them. ``dataset.encoder`` has the mean
     and standard deviation of each column and encodes new rows in the same way.
     """
     if isinstance(table, (str, os.PathLike)):
         label = str(label)  # "label=3" on a command line is the column called 3
-    frame = read_table(table, label)
+    frame = read_table(table, label, header=header)
     if isinstance(features, str) or (features is not None and label in features):
         raise ValueError(f"Expected `features` to be a list of columns without the label {label!r}, got {features!r}.")
     if features is not None and (absent := [c for c in features if c not in frame.columns]):
@@ -511,11 +424,11 @@ def from_table(
     names = [c for c in (frame.columns if features is None else features) if c != label]
     labels = TrainingLabels(frame[label], classes, label)
     columns, notes = fit_columns(frame, names, missing, requested=features is not None, labels=labels.y.numpy())
-    notes += describe_labels(labels.y, labels.classes, label)
+    notes = [*reading_notes(frame), *notes, *describe_labels(labels.y, labels.classes, label)]
     splits = {"train": Split(columns.encode(frame), labels.y)}
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
-            frame = read_table(other, label, categories=columns.categories)
+            frame = read_table(other, label, categories=columns.categories, header=header)
             splits[part] = Split(columns.encode(frame), labels.encode(frame[label], f"{label} of {part}"))
             notes += columns.describe(frame, part)
     return Dataset(table_name(table, "table"), labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")

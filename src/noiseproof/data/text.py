@@ -11,9 +11,9 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import Dataset, Split
+from noiseproof.data.frames import Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels
 from noiseproof.data.sources import DATASETS
-from noiseproof.data.tables import Table, read_table, table_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +84,7 @@ def from_text(
     classes: Sequence[str] | None = None,
     dim: int = 256,
     seed: int = 0,
+    header: bool = True,
     test: Table | None = None,
     validation: Table | None = None,
     trusted: Table | None = None,
@@ -91,10 +92,10 @@ def from_text(
     """A dataset from a text column; ``raw`` has the texts, and ``dataset.encoder`` encodes new ones."""
     if text == label:
         raise ValueError(f"Expected a column of texts beside the labels, got {text!r} for both.")
-    frame = read_table(table, label, text)
+    frame = read_table(table, label, text, header=header)
     texts = _texts(frame, text)
     labels = TrainingLabels(frame[label], classes, label)
-    notes = describe_labels(labels.y, labels.classes, label)
+    notes = [*reading_notes(frame), *describe_labels(labels.y, labels.classes, label)]
     features = TextFeatures(texts, dim, seed)
     x = features.encode(texts)
     if num_empty := int((x == 0).all(1).sum()):
@@ -102,7 +103,7 @@ def from_text(
     splits = {"train": Split(x, labels.y, raw=texts)}
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
-            frame = read_table(other, label, text)
+            frame = read_table(other, label, text, header=header)
             texts = _texts(frame, text)
             x = features.encode(texts)
             splits[part] = Split(x, labels.encode(frame[label], f"{label} of {part}"), raw=texts)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
 from noiseproof.audit.pictures import SMALLEST, encode_picture, picture_features
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
@@ -133,7 +134,7 @@ class ArraySource(Source):
 def open_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a .npz file by name, or the one of a .npy file as ""; no pickled objects."""
     if not path.exists():
-        raise FileNotFoundError(f"Expected {name} at {path}, found no such file.")
+        raise FileNotFoundError(missing_file(name, path))
     try:
         loaded = np.load(path, allow_pickle=False)
         return {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from noiseproof.audit.early import check_parts
 from noiseproof.audit.sources.arrays import ArraySource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
 from noiseproof.audit.sources.labels import column_names
@@ -19,13 +20,7 @@ class PredictionSource(ArraySource):
         return request.data is None
 
     def read(self, request: Request) -> AuditData:
-        parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
-        if request.labels is None or request.needs_features:
-            given = " and ".join(f"`{name}`" for name, value in parts.items() if value is not None)
-            raise ValueError(
-                "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got "
-                f"{f'{given} alone' if given else 'none'}."
-            )
+        check_parts({"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings})
         labels, classes, predicted = load_array(request.labels, "labels"), request.classes, request.pred_probs
         if classes is None and predicted is not None and column_names(predicted) is None and labels.dtype.kind in "iuf":
             probabilities = load_array(predicted, "pred_probs")

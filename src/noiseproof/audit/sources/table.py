@@ -1,4 +1,4 @@
-"""Tables: a DataFrame, or a .csv, .tsv or .parquet file, audited by its columns."""
+"""Tables, in memory or in a file, audited by their columns."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
-from noiseproof.audit.records import ParquetRecords, Records
+from noiseproof.audit.records import Records, open_records
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
+from noiseproof.core.tablefiles import KINDS, table_kind
+from noiseproof.data.frames import read_table, reading_notes
 from noiseproof.data.labels import preview
-from noiseproof.data.tables import fit_columns, read_table
+from noiseproof.data.tables import fit_columns
 from noiseproof.noise.human import majority_vote
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ENDINGS = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 LONGEST = 20_000  # characters of a cell on the page
 DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this order or the other
 YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", "")
-ROLES = ("label", "text", "id", "group", "time")
 Unusable = list[tuple[str, NDArray[np.bool_]]]  # reasons, and the rows (N,) each holds for
 Features = tuple[NDArray[np.float32], list[str], Unusable]  # (N, D), notes, rows without features
 
@@ -39,7 +40,7 @@ Features = tuple[NDArray[np.float32], list[str], Unusable]  # (N, D), notes, row
 class TableSource(Source):
     """A table with a column of labels, audited by its other columns."""
 
-    files = f"a table ({', '.join(ENDINGS[:3])})"
+    files = f"a table ({', '.join(KINDS)})"
     has_columns = True
 
     def accepts(self, request: Request) -> bool:
@@ -47,18 +48,15 @@ class TableSource(Source):
 
     def is_table(self, request: Request) -> bool:
         if request.path is not None:
-            return request.path.name.lower().endswith(ENDINGS)
+            return table_kind(request.path) is not None
         return request.data is not None and not isinstance(request.data, (np.ndarray, Tensor, list, tuple))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, request: Request) -> AuditData:
         label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
-        if request.labels is not None:
-            raise ValueError("Expected `label`, the column of the labels in the table, got `labels`.")
-        if label is None and not annotators:
-            raise ValueError("Expected `label`, the name of the column with the given labels, got none.")
-        self.frame = read_table(request.data, *self._verbatim).reset_index(drop=True)
+        check_label(label, annotators, request.labels)
+        self.frame = self._read_table(request.data).reset_index(drop=True)
         trusted_column = trusted if isinstance(trusted, str) and trusted in self.frame.columns else None
         if trusted_column is not None:
             self.config["trusted"], trusted = trusted_column, None
@@ -75,11 +73,11 @@ class TableSource(Source):
         unusable = [("no label", given < 0), *self._missing(table)]
         if time is not None:
             unusable.append((f"no time in {column!r}", np.isnan(time)))
-        x, notes = None, list[str]()
+        x, notes = None, reading_notes(self.frame)
         if request.needs_features:
             usable = ~np.logical_or.reduce([mask for _, mask in unusable])
-            x, notes, without = self._features(table, features, given, usable, request.seed)
-            unusable += without
+            x, more, without = self._features(table, features, given, usable, request.seed)
+            notes, unusable = [*notes, *more], [*unusable, *without]
         ids = None if (id := self.config["id"]) is None else table[id].astype(str).to_numpy(dtype=object)
         if ids is not None:
             notes += _repeated_ids(ids[row >= 0], id)
@@ -94,6 +92,9 @@ class TableSource(Source):
         )  # fmt: skip
         return data.without(unusable)
 
+    def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
+        return read_table(table, *self._verbatim, categories=categories, header=self.config["header"])
+
     @property
     def _verbatim(self) -> list[Any]:
         """Columns that are read as they are written; the first one has the labels."""
@@ -103,14 +104,9 @@ class TableSource(Source):
 
     def _feature_columns(self, trusted: str | None) -> list[str]:
         """Return the columns without a role; refuse roles that the table does not have, or has twice."""
-        roles = [column for role in ROLES if (column := self.config[role]) is not None]
-        roles += [*([trusted] if trusted is not None else []), *self.config["annotators"]]
         columns = list(self.frame.columns)
-        if absent := [c for c in [*roles, *self.config["ignore"]] if c not in columns]:
-            raise ValueError(f"Expected the columns {preview(absent)} in the table, there are {preview(columns, 20)}.")
-        if twice := sorted({c for c in roles if roles.count(c) > 1}):
-            raise ValueError(f"Expected each column in one role, got {preview(twice)} in two.")
-        return [c for c in columns if c not in {*roles, *self.config["ignore"]}]
+        roles = check_roles(columns, self.config, trusted)
+        return [c for c in columns if c not in roles]
 
     def _with_trusted(self, trusted: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:
         """Return the table with the rows of the table ``trusted``, if it is one, and row numbers, −1 for those."""
@@ -121,13 +117,13 @@ class TableSource(Source):
         import pandas as pd
 
         columns = list(self.frame.columns)
-        if is_path and not str(trusted).lower().endswith(ENDINGS):
+        if is_path and table_kind(trusted) is None:
             raise ValueError(
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
                 f"The columns are {preview(columns, 20)}."
             )
         words = [str(c) for c in columns if self.frame[c].dtype.kind == "O"]  # even if it has only numerals there
-        more = read_table(trusted, *self._verbatim, categories=words).reset_index(drop=True)
+        more = self._read_table(trusted, words).reset_index(drop=True)
         where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
             raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
@@ -157,9 +153,9 @@ class TableSource(Source):
     # --- showing ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def records(self) -> Records | ParquetRecords:
-        path = Path(self.config["data"])
-        return ParquetRecords(path) if _ending(path.name) == ".parquet" else Records(path)
+    def records(self) -> Records:
+        columns = [self.config[role] for role in ("label", "text", "id")]
+        return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
 
     def __len__(self) -> int:
         return len(self.records)
@@ -202,13 +198,13 @@ class TableSource(Source):
 
     def default_out(self) -> Path:
         name = Path(self.config["data"] or "").name.lower()
-        return Path(f"corrected{_ending(name)}{'.gz' * name.endswith('.gz')}")
+        return Path(f"corrected{Path(name.removesuffix('.gz')).suffix}{'.gz' * name.endswith('.gz')}")
 
     def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
-        """Write the table with every byte but the changed cells, or of Parquet every column and type, as it was."""
-        ending = _ending(self.locate(audit.folder).name)
-        if _ending(out.name) != ending:
-            raise ValueError(f"Expected a {ending} file as the original is, got {out}.")
+        """Write the table with all but the changed cells as it was: bytes of text, parts of Excel, types of Arrow."""
+        kind = table_kind(self.locate(audit.folder))
+        if table_kind(out) != kind:
+            raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
         label = self._check_columns(self.records.header)
         check_unchanged(audit, self.labels or [])
         if self.ids is not None:
@@ -256,12 +252,6 @@ class TableSource(Source):
                     f"Expected the audited table with its column {column!r}, got {', '.join(map(str, header))}."
                 )
         return label
-
-
-def _ending(name: str) -> str:
-    """Return the format of a table by the name of its file."""
-    ending = Path(name.lower().removesuffix(".gz")).suffix
-    return ".parquet" if ending == ".pq" else ending
 
 
 def _shortened(cell: str) -> str:

@@ -1,0 +1,98 @@
+"""Refusals that need only the options and the header of a table: they come before anything heavy is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from noiseproof.core.messages import preview
+from noiseproof.core.plugins import MODULES
+from noiseproof.core.tablefiles import check_column, read_header, table_kind
+
+ROLES = ("label", "text", "id", "group", "time")
+BESIDE = ("labels", "pred_probs", "embeddings")  # which may be files of their own
+
+
+def check_request(data: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse what ``read_rows`` would refuse by its options, the names of files and the header of a table alone.
+
+    ``options`` are those of ``read_rows``. What only the content shows is left to it, and so are the sources of
+    plug-ins, which may read any file.
+    """
+    if any("audit source" in kinds for kinds in MODULES.values()):
+        return
+    path = None if data is None else Path(os.path.abspath(data))
+    check_exists(path)
+    for name in BESIDE:
+        if isinstance(options[name], str) and not Path(options[name]).exists():
+            raise FileNotFoundError(missing_file(name, Path(options[name])))
+    if path is None:
+        check_parts({name: options[name] for name in BESIDE})
+    elif table_kind(path) is not None:
+        check_label(options["label"], options["annotators"], options["labels"])
+        _check_header(path, options)
+    elif path.is_dir() or path.suffix.lower() in (".npy", ".npz"):
+        check_no_columns(options, str(path))
+
+
+def _check_header(path: Path, options: Mapping[str, Any]) -> None:
+    label, annotators = options["label"], options["annotators"]
+    first = label or annotators[0]
+    verbatim = [first, options["text"], options["id"], options["group"], *annotators]
+    try:
+        columns = read_header(path, verbatim, header=options["header"])
+    except Exception:  # a damaged file, which reading it as a whole describes better
+        return
+    if columns is not None:
+        for column in (first, options["text"]):
+            check_column(column, columns, str(path))
+        trusted = options["trusted"]
+        check_roles(columns, options, trusted if trusted in columns else None)
+
+
+def check_exists(path: Path | None) -> None:
+    if path is not None and not path.exists():
+        raise FileNotFoundError(f"Expected a file or a folder to audit at {path}, found none.")
+
+
+def missing_file(name: str, path: Path) -> str:
+    return f"Expected {name} at {path}, found no such file."
+
+
+def check_label(label: Any, annotators: Sequence[Any], labels: Any) -> None:
+    """Refuse a table without a column of labels."""
+    if labels is not None:
+        raise ValueError("Expected `label`, the column of the labels in the table, got `labels`.")
+    if label is None and not annotators:
+        raise ValueError("Expected `label`, the name of the column with the given labels, got none.")
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Refuse labels without predictions and embeddings, or either of these without labels."""
+    if parts["labels"] is None or (parts["pred_probs"] is None and parts["embeddings"] is None):
+        given = " and ".join(f"`{name}`" for name, value in parts.items() if value is not None)
+        raise ValueError(
+            "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got "
+            f"{f'{given} alone' if given else 'none'}."
+        )
+
+
+def check_no_columns(options: Mapping[str, Any], source: str) -> None:
+    """Refuse names of columns for data that is no table."""
+    if named := [name for name in (*ROLES, "annotators", "ignore") if options[name]]:
+        raise ValueError(f"Expected no columns for {source}, got {preview(named)}. Only tables have columns.")
+
+
+def check_roles(columns: Sequence[Any], options: Mapping[str, Any], trusted: Any) -> Collection[Any]:
+    """Return the columns with a role; refuse roles that the table does not have, or has twice."""
+    roles = [column for role in ROLES if (column := options[role]) is not None]
+    roles += [*([trusted] if trusted is not None else []), *options["annotators"]]
+    if absent := [c for c in [*roles, *options["ignore"]] if c not in columns]:
+        raise ValueError(
+            f"Expected the columns {preview(absent)} in the table, there are {preview(list(columns), 20)}."
+        )
+    if twice := sorted({c for c in roles if roles.count(c) > 1}):
+        raise ValueError(f"Expected each column in one role, got {preview(twice)} in two.")
+    return {*roles, *options["ignore"]}

@@ -1,0 +1,249 @@
+"""Files of tables: their kinds, how a text file is written, and the names of the columns, all without pandas."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import difflib
+import gzip
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from noiseproof.core.messages import preview
+
+KINDS = (".csv", ".tsv", ".parquet", ".jsonl", ".xlsx", ".arrow")
+OTHER_ENDINGS = {".pq": ".parquet", ".ndjson": ".jsonl", ".feather": ".arrow", ".ipc": ".arrow"}
+TEXT_KINDS = (".csv", ".tsv", ".jsonl")  # which may be packed as .gz
+HEADERLESS_KINDS = (".csv", ".tsv", ".xlsx")
+SEPARATORS = ",;\t|"
+SAMPLE = 2**18  # bytes from which the separator and the decimal sign are inferred
+MARKS = (  # UTF-32's begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_COMMA_NUMBER, _DOT_NUMBER = re.compile(r"[+-]?\d+,\d+"), re.compile(r"[+-]?\d*\.\d+")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")  # 1.234,5
+
+
+def table_kind(path: str | os.PathLike[str]) -> str | None:
+    """The kind of a table file by its name, one of ``KINDS``; None for other files.
+
+    >>> table_kind("a.csv.gz"), table_kind("a.feather"), table_kind("a.txt")
+    ('.csv', '.arrow', None)
+    """
+    name = os.fspath(path).lower()
+    ending = Path(name.removesuffix(".gz")).suffix
+    kind = OTHER_ENDINGS.get(ending, ending)
+    return kind if kind in (TEXT_KINDS if name.endswith(".gz") else KINDS) else None
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file, unpacked if its name ends with .gz."""
+    return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+
+
+# --- how a text file is written ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """Encoding, separator and decimal sign of a text file."""
+
+    encoding: str = "utf-8"
+    mark: bytes = b""  # the byte-order mark
+    separator: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+
+    @property
+    def codec(self) -> str:
+        """The name of the encoding for a reader of the whole file, which then skips the byte-order mark."""
+        return {"utf-8": "utf-8-sig"}.get(self.encoding, self.encoding[:6]) if self.mark else self.encoding
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about how the file was read."""
+        notes = []
+        if self.encoding == "cp1252":
+            notes.append("The file is not UTF-8: it was read as Windows-1252. If words look wrong, save it as UTF-8.")
+        if self.decimal == ",":
+            notes.append("Numbers were read with a decimal comma.")
+        return notes
+
+
+def detect_format(
+    path: Path, columns: Collection[str | None] = (), *, header: bool = True, whole: bool = True
+) -> TextFormat:
+    """How a .csv, .tsv or .jsonl file is written; of several readings, one that has the ``columns``.
+
+    Without ``whole`` only the beginning of the file is checked to be UTF-8.
+    """
+    with open_bytes(path) as file:
+        sample = file.read(SAMPLE)
+        is_cut = len(sample) == SAMPLE
+        encoding, mark = _encoding(sample, file if whole else None, is_cut)
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(sample[len(mark) :])
+    if is_cut:
+        text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or text
+    if table_kind(path) == ".jsonl":
+        return TextFormat(encoding, mark)
+    separators = "\t" if table_kind(path) == ".tsv" else SEPARATORS
+    wanted = {column for column in columns if column is not None}
+    tables = {separator: list(read_cells(text, separator)) for separator in separators}
+
+    def rating(separator: str) -> tuple[int, bool, bool]:
+        first, *others = tables[separator] or [[]]
+        widths = set(map(len, others[:-1] if is_cut else others))  # the last record may be cut, too
+        return len(wanted & {*_names(first, header)}), len(first) > 1 and widths <= {len(first)}, len(first) > 1
+
+    separator = max(separators, key=rating)  # the first of equals
+    decimal, thousands = (".", None) if separator == "," else _decimal(tables[separator][header:])
+    return TextFormat(encoding, mark, separator, decimal, thousands)
+
+
+def _encoding(sample: bytes, rest: BinaryIO | None, is_cut: bool) -> tuple[str, bytes]:
+    """The encoding of a file and its byte-order mark; UTF-8, or Windows-1252 where it is not."""
+    for mark, encoding in MARKS:
+        if sample.startswith(mark):
+            return encoding, mark
+    for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
+        if zeros.count(0) > len(zeros) / 3:
+            return encoding, b""
+    decoder, windows = codecs.getincrementaldecoder("utf-8")(), codecs.getincrementaldecoder("cp1252")()
+    is_utf8, part = True, sample
+    try:
+        while part:
+            if is_utf8:
+                try:
+                    decoder.decode(part)
+                except UnicodeDecodeError as error:
+                    is_utf8, failure = False, error
+            if not is_utf8:
+                windows.decode(part)
+            part = rest.read(2**20) if rest is not None and is_cut else b""
+        if is_utf8 and (rest is not None or not is_cut):
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise failure if not is_utf8 else error from None
+    return "utf-8" if is_utf8 else "cp1252", b""
+
+
+def _decimal(records: Sequence[Sequence[str]]) -> tuple[str, str | None]:
+    """The decimal sign and the sign between thousands."""
+    cells = {cell.strip() for record in records for cell in record}
+    grouped = {cell for cell in cells if _GROUPED.fullmatch(cell)}
+    is_grouped = any("," in cell for cell in grouped)
+    dots = any(_DOT_NUMBER.fullmatch(cell) for cell in cells - (grouped if is_grouped else set()))
+    if dots or not (is_grouped or any(map(_COMMA_NUMBER.fullmatch, cells))):
+        return ".", None
+    return ",", "." if is_grouped else None
+
+
+@contextmanager
+def long_cells() -> Iterator[None]:
+    """Let a cell hold a document while the csv module reads."""
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+def read_cells(text: str, separator: str) -> Iterator[list[str]]:
+    """The cells of each record, without blank lines."""
+    with long_cells():
+        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            if len(cells) > 1 or (cells and cells[0].strip(" \t")):
+                yield cells
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _names(first: Sequence[Any], header: bool) -> list[str]:
+    """The names of the columns by the ``first`` record, as pandas makes them."""
+    if not header:
+        return [str(i) for i in range(len(first))]
+    return [str(name) if name not in (None, "") else f"Unnamed: {i}" for i, name in enumerate(first)]
+
+
+def read_header(path: Path, columns: Collection[str | None] = (), *, header: bool = True) -> list[str] | None:
+    """The names of the columns of a table file, read from its beginning; None where that does not show all."""
+    kind = table_kind(path)
+    if kind in (".csv", ".tsv"):
+        found = detect_format(path, columns, header=header, whole=False)
+        with open_bytes(path) as file:
+            text = codecs.getincrementaldecoder(found.encoding)("replace").decode(file.read(SAMPLE)[len(found.mark) :])
+        return _names(next(read_cells(text, found.separator), []), header)
+    if kind == ".xlsx":
+        return _names(next((cells for _, cells in read_sheet(path)), []), header)
+    try:
+        if kind == ".parquet":
+            import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+            return [str(name) for name in pq.read_schema(path).names if not name.startswith("__index_level_")]
+    except ImportError:
+        pass
+    return None
+
+
+def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
+    """The number, from 1, and the values of each row of the first sheet of an Excel file, without blank rows."""
+    try:
+        load_workbook = import_module("openpyxl").load_workbook
+    except ImportError:
+        raise ModuleNotFoundError(
+            f"Expected openpyxl to read {path}, it is not installed. Run `pip install noiseproof[excel]`."
+        ) from None
+    book = load_workbook(path, read_only=True, data_only=True)
+    try:
+        sheet = book.worksheets[0]
+        sheet.reset_dimensions()  # which some programs write wrongly
+        for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+            values = list(cells)
+            while values and values[-1] in (None, ""):
+                values.pop()
+            if values:
+                yield number, values
+    finally:
+        book.close()
+
+
+def read_json_lines(path: Path, found: TextFormat) -> Iterator[str]:
+    """The lines of a .jsonl file that are not blank, with their line ends."""
+    with open_bytes(path) as file, io.TextIOWrapper(file, encoding=found.codec, newline="\n") as text:
+        yield from (line for line in text if line.strip())
+
+
+def parse_json_line(line: str) -> dict[str, Any]:
+    """The object in a line; anything else is refused."""
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"a line that is not JSON ({error}): {line[:40].strip()!r}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"the line {line[:40].strip()!r}. Write one object with the columns as keys on each line")
+    return value
+
+
+def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
+    """Refuse a column that a table lacks."""
+    if column is None or column in columns:
+        return
+    near = difflib.get_close_matches(str(column), map(str, columns), n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are {preview(list(columns))}."
+    if len(columns) == 1 and any(separator in str(columns[0]) for separator in SEPARATORS):
+        hint = f"Its only one is {columns[0]!r}. Read it with another separator, or pass the path of the file."
+    raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")

@@ -1,0 +1,233 @@
+"""Tables as pandas ``DataFrame``: read from files of every kind, and from tables of other libraries."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from noiseproof.core.messages import preview
+from noiseproof.core.tablefiles import (
+    HEADERLESS_KINDS,
+    KINDS,
+    check_column,
+    detect_format,
+    open_bytes,
+    parse_json_line,
+    read_header,
+    read_json_lines,
+    read_sheet,
+    table_kind,
+)
+from noiseproof.data.sources import PathLike
+
+if TYPE_CHECKING:  # takes half a second to import
+    import pandas as pd
+
+Table: TypeAlias = "pd.DataFrame | PathLike | Any"  # polars, Arrow and Hugging Face tables, too
+NOTES = "noiseproof"  # the key of a frame's attrs
+
+
+def read_table(
+    table: Table,
+    label: str,
+    text: str | None = None,
+    *verbatim: str | None,
+    categories: Iterable[str] = (),
+    header: bool = True,
+) -> pd.DataFrame:
+    """A table in memory or in a file as a DataFrame, not empty, with unique columns and the label.
+
+    In a .csv or .tsv file, the label, the text and the columns ``verbatim`` are read as they are written. So are
+    ``categories``, the columns of words of another table, except for what pandas reads as missing. Without ``header``,
+    the columns of a file are called 0, 1, …
+    """
+    if isinstance(table, (str, os.PathLike)):
+        frame, source = read_file(Path(table), [label, text, *verbatim], categories, header=header), str(table)
+    else:
+        frame, source = as_frame(table), "the table"
+    for column in (label, text):
+        check_column(column, list(frame.columns), source)
+    if len(frame) == 0:
+        raise ValueError(f"Expected at least one row in {source}, got an empty table.")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()]
+        raise ValueError(
+            f"Expected each column of {source} once, got {preview(list(twice))} twice. Rename one of them."
+        )
+    return frame
+
+
+def reading_notes(frame: pd.DataFrame) -> list[str]:
+    """What the user should know about how ``read_table`` read a file."""
+    return list(frame.attrs.get(NOTES, ()))
+
+
+def table_name(table: Table, default: str) -> str:
+    """The name of the file, or ``default`` for a DataFrame."""
+    return Path(table).stem if isinstance(table, (str, os.PathLike)) else default
+
+
+# --- in memory --------------------------------------------------------------------------------------------------------
+
+
+def library_of(value: Any) -> str:
+    """The package that defines the type of a value, such as polars."""
+    return type(value).__module__.partition(".")[0]
+
+
+def is_foreign_table(value: Any) -> bool:
+    """Whether a value is a table of polars, Arrow or Hugging Face, or a dict of columns."""
+    names = {"polars": ("DataFrame", "LazyFrame"), "pyarrow": ("Table", "RecordBatch"), "datasets": ("Dataset",)}
+    return isinstance(value, dict) or type(value).__name__ in names.get(library_of(value), ())
+
+
+def as_frame(table: Any) -> pd.DataFrame:
+    """A table of pandas, polars, Arrow or Hugging Face, or a dict of columns, as a DataFrame.
+
+    Columns of Hugging Face's ClassLabel hold the names of the classes, None where there is none.
+    """
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        return table
+    if not is_foreign_table(table) or type(table).__name__ in ("DatasetDict", "IterableDatasetDict"):
+        hint = " Name a split, as in data['train'], read without streaming." if library_of(table) == "datasets" else ""
+        raise TypeError(
+            f"Expected a DataFrame, a table of polars, Arrow or Hugging Face, a dict of columns or the path of a file, "
+            f"got {type(table).__name__}.{hint}"
+        )
+    if library_of(table) == "datasets":
+        return _from_hugging_face(table)
+    if isinstance(table, dict):
+        return pd.DataFrame({name: _column(values, name) for name, values in table.items()})
+    if type(table).__name__ == "LazyFrame":
+        table = table.collect()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _column(values: Any, name: Any) -> Any:
+    if getattr(values, "ndim", 1) != 1:
+        raise ValueError(f"Expected one value a row in column {name!r}, got shape {tuple(values.shape)}.")
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+
+
+def _from_hugging_face(dataset: Any) -> pd.DataFrame:
+    frame: pd.DataFrame = dataset.with_format("pandas")[:]
+    for column, kind in dataset.features.items():
+        if (names := getattr(kind, "names", None)) is not None:
+            frame[column] = [names[k] if k is not None and k == k and k >= 0 else None for k in frame[column].tolist()]
+    return frame
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_file(
+    path: Path, verbatim: Sequence[str | None] = (), categories: Iterable[str] = (), *, header: bool = True
+) -> pd.DataFrame:
+    """A table file as a DataFrame."""
+    import pandas as pd
+
+    kind = table_kind(path)
+    if not path.exists():
+        raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
+    if not header and kind not in HEADERLESS_KINDS:
+        raise ValueError(
+            f"Expected names of columns in {path}: only {', '.join(HEADERLESS_KINDS)} files may lack them."
+        )
+    try:
+        if kind in (".csv", ".tsv"):
+            return _read_csv(path, verbatim, categories, header)
+        if kind == ".jsonl":
+            return _read_jsonl(path)
+        if kind == ".xlsx":
+            return sheet_frame(path, header)[0]
+        if kind == ".parquet":
+            return pd.read_parquet(path)
+        if kind == ".arrow":
+            frame: pd.DataFrame = read_arrow(path).to_pandas()
+            return frame
+        raise ValueError(f"a file of kind {path.suffix.lstrip('.')!r}")
+    except UnicodeError as error:
+        raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
+    except ImportError:
+        raise
+    except Exception as error:  # readers raise many kinds of error on damaged files
+        reason = str(error).strip().rstrip(".")
+        endings = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise ValueError(f"Expected a readable {endings} file in {path}, got {reason}.") from error
+
+
+def _read_csv(path: Path, verbatim: Sequence[str | None], categories: Iterable[str], header: bool) -> pd.DataFrame:
+    import pandas as pd
+
+    found = detect_format(path, verbatim, header=header)
+    names = read_header(path, verbatim, header=header) or []
+    if twice := {name for name in names if names.count(name) > 1}:  # pandas would rename one to x.1
+        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
+    options: dict[str, Any] = {"sep": found.separator, "encoding": found.codec, "index_col": False}
+    options |= {} if header else {"header": None, "names": names}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            # pandas infers types from this file alone: 02 would become the number 2 if no other word is in its column.
+            dtypes: Any = dict.fromkeys(categories, str)
+            frame: pd.DataFrame = pd.read_csv(
+                path, **options, low_memory=False, dtype=dtypes, decimal=found.decimal, thousands=found.thousands
+            )
+        except pd.errors.ParserWarning:  # pandas would use the first field as an index and shift all columns
+            raise ValueError("rows with more fields than the header") from None
+        if present := [c for c in frame.columns if c in verbatim]:
+            # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty fields are missing.
+            frame[present] = pd.read_csv(path, **options, usecols=present, dtype=str, keep_default_na=False)[present]
+    frame.attrs[NOTES] = found.notes
+    return frame
+
+
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    found = detect_format(path)
+    frame = pd.DataFrame([parse_json_line(line) for line in read_json_lines(path, found)])
+    frame.attrs[NOTES] = found.notes
+    return frame
+
+
+def sheet_frame(path: Path, header: bool = True) -> tuple[pd.DataFrame, list[int]]:
+    """The first sheet of an Excel file, and the number of each row in the sheet, from 1."""
+    import pandas as pd
+
+    rows = list(read_sheet(path))
+    names = read_header(path, header=header) or []
+    rows = rows[1:] if header else rows
+    width = max((len(values) for _, values in rows), default=0)
+    if width > len(names) and not header:
+        names = [str(i) for i in range(width)]
+    if width > len(names):
+        raise ValueError("rows with more cells than the header")
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"the column {preview(sorted(twice))} twice. Rename one of them")
+    cells = [[*values, *[None] * (len(names) - len(values))] for _, values in rows]
+    return pd.DataFrame(cells, columns=names), [number for number, _ in rows]
+
+
+def read_arrow(path: Path) -> Any:
+    """A Parquet, Feather or Arrow IPC file, or an Arrow stream, as an Arrow table."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    if table_kind(path) == ".parquet":
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        return pq.read_table(path)
+    with open_bytes(path) as file:
+        magic = file.read(6)
+    if magic.startswith(b"FEA1"):
+        import pyarrow.feather as feather  # type: ignore[import-untyped]
+
+        return feather.read_table(path)
+    with pa.OSFile(str(path)) as source:
+        return (pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream)(source).read_all()
