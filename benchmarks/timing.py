@@ -71,4 +71,6 @@ def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
     """Results as one JSON file: provenance once, then the rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
-    path.write_text(f'{{"made_by": {json.dumps(provenance(), ensure_ascii=False)},\n "rows": [\n{lines}\n]}}\n')
+    partial = path.with_name(path.name + ".partial")  # a run that is stopped while it writes leaves the last rows
+    partial.write_text(f'{{"made_by": {json.dumps(provenance(), ensure_ascii=False)},\n "rows": [\n{lines}\n]}}\n')
+    partial.replace(path)
