@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +17,7 @@ from PIL import Image
 from torch import nn
 
 from noiseproof.audit import AuditData, read_rows
-from noiseproof.audit.pictures import PatchFeatures
+from noiseproof.data.pictures import PatchFeatures
 
 
 def write(path: Path, text: str) -> Path:
@@ -66,7 +67,7 @@ def test_the_source_says_how_to_read_the_same_rows_again(csv: Path) -> None:
     data = read_rows(csv, label="y", ignore=["name"])
     assert data.source.config["data"] == str(csv)
     assert data.source.config["labels_sha256"] == hashlib.sha256(b"cat\ndog\ncat\ndog\n").hexdigest()
-    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "backbone")
+    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "features")
     again = read_rows(**{name: data.source.config[name] for name in names})
     assert again.x is not None and data.x is not None
     np.testing.assert_array_equal(again.x, data.x)
@@ -112,8 +113,8 @@ def test_texts_are_seen_by_their_words(tmp_path: Path) -> None:
 
 def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:
     rows = ["good sun,a", "👍,a", "👎,b", "bad rain,b", "sun sun,a", "!?,", " ,b", "rain,b"]
-    data = read_rows(write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), label="y", text="text")
-    assert data.row.tolist() == [0, 3, 4, 7] and data.notes == ()
+    data = read_rows(write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), label="y", text="text", features="tfidf")
+    assert data.row.tolist() == [0, 3, 4, 7] and ["tfidf. Pretrained" in note for note in data.notes] == [True]
     assert reasons(data) == {"no label": [5], "no text in 'text'": [6], "no words in 'text'": [1, 2]}
 
 
@@ -447,7 +448,7 @@ def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
     (photos / "blue" / "7.jpg").write_bytes((photos / "blue" / "0.png").read_bytes()[:200])
     write(photos / "blue" / "notes.txt", "not looked at")
     seen: list[tuple[str, int, int]] = []
-    data = read_rows(photos, progress=lambda *told: seen.append(told))
+    data = read_rows(photos, features="patches", progress=lambda *told: seen.append(told))
     assert (data.source.name, data.classes) == ("folder", ("blue", "red"))
     assert data.names.tolist() == [f"blue/{i}.png" for i in range(4)] + [f"red/{i}.png" for i in range(4)]
     assert sorted(row for rows in reasons(data).values() for row in rows) == [4, 9]
@@ -458,7 +459,7 @@ def test_a_folder_of_pictures_with_a_broken_one(photos: Path) -> None:
     assert data.x is not None and np.isfinite(data.x).all()
     same = np.linalg.norm(data.x[0] - data.x[1:4], axis=1).max()
     assert same < np.linalg.norm(data.x[0] - data.x[4:], axis=1).min()
-    assert any("patches" in note for note in data.notes)
+    assert any("by the features patches. Pretrained ones see more" in note for note in data.notes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
@@ -513,16 +514,17 @@ class Colours(nn.Module):
 
 
 def test_a_frozen_backbone_of_timm(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="Expected `backbone` to be timm:NAME"):
-        read_rows(photos, backbone="lenet5")
+    with pytest.raises(ValueError, match="Unknown features 'lenet5'"):
+        read_rows(photos, features="lenet5")
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install noiseproof\[timm\]"):
-        read_rows(photos, backbone="timm:colours")
+        read_rows(photos, features="timm:colours")
     timm, calls = ModuleType("timm"), []
     timm.create_model = lambda name, **options: calls.append((name, options)) or Colours()  # type: ignore[attr-defined]
+    timm.__spec__ = ModuleSpec("timm", None)
     monkeypatch.setitem(sys.modules, "timm", timm)
     write(photos / "blue" / "0a.png", "no picture")
-    data = read_rows(photos, backbone="timm:colours")
+    data = read_rows(photos, features="timm:colours")
     assert calls == [("colours", {"pretrained": True, "num_classes": 0, "in_chans": 3})]
     assert data.x is not None and data.row.tolist() == [0, 2, 3, 4, 5, 6, 7, 8]
     means = [np.asarray(Image.open(photos / name)).mean((0, 1)) / 255 for name in data.names]

@@ -408,7 +408,7 @@ def test_the_configuration_runs_the_audit_again(tmp_path: Path) -> None:
     report.save(tmp_path / "one")
     config = json.loads((tmp_path / "one" / "config.json").read_text())
     assert config["method"] == "ln:lam=1,tau=0.5" and config["model"] == "auto" and config["folds"] is None
-    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "backbone")
+    names = ("data", "label", "text", "id", "group", "time", "annotators", "ignore", "trusted", "features")
     rows = read_rows(**{name: config[name] for name in names}, seed=config["seed"])
     again = {name: config[name] for name in ("mode", "method", "model", "epochs", "seed")}
     audit(rows, **again, device="cpu").save(tmp_path / "two")

@@ -52,7 +52,8 @@ def write_audit(
     found = {
         "format": 1, "kind": kind, "data": data and str(data), "labels": None, "pred_probs": None, "embeddings": None,
         "label": None, "text": None, "id": None, "group": None, "time": None, "trusted": None, "annotators": [],
-        "ignore": [], "classes": names, "backbone": None, "mode": "fast", "method": "ce", "model": "auto", "epochs": 5,
+        "ignore": [], "classes": names, "features": None, "weights": None, "mode": "fast",
+        "method": "ce", "model": "auto", "epochs": 5,
         "folds": 5, "seed": 0, "source_rows": len(given), "labels_sha256": sha, "versions": {}, "command": "",
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_decisions
-from noiseproof.audit.files import Audit, read_audit
+from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
@@ -199,7 +199,7 @@ def plan_retraining(
     model and epochs default to those of the audit.
     """
     _source(audit).check_inputs(audit.folder)
-    data = read_again(audit.config)
+    data = read_again(audit.config, cache_beside(audit.folder))
     number = {name: k for k, name in enumerate(audit.classes)}
     given_name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
     known = data.row < 0

@@ -41,9 +41,10 @@ of the labels in an .npz file of arrays; null where they are in a separate file)
 ``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
 [..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
 that whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names
-its columns; else they are 0, 1, …), ``backbone``, ``mode``, ``method``, ``model``,
-``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of
-the source; rows without one: an empty line), ``versions``, ``command``.
+its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
+licence, sha256} or null, ``mode``, ``method``, ``model``, ``epochs``, ``folds``, ``seed``, ``source_rows``,
+``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without one: an empty line),
+``versions``, ``command``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,6 +157,11 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
         )
     check_free(path / DECISIONS)  # of a running review of the audit to replace
     return path
+
+
+def cache_beside(folder: PathLike) -> Path:
+    """Return the folder beside an audit where features are kept, for further audits of the same data."""
+    return Path(os.path.abspath(folder)).parent / ".noiseproof"
 
 
 def write_audit(folder: Path, report: LabelReport) -> list[Path]:

@@ -22,6 +22,7 @@ from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
 from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.progress import Progress
+from noiseproof.data.features import get_extractor
 from noiseproof.data.labels import describe_labels, find_words, preview
 from noiseproof.data.sources import PathLike
 
@@ -45,9 +46,10 @@ def read_rows(
     embeddings: Any = None,
     classes: Sequence[str] | None = None,
     header: bool = True,
-    backbone: str | None = None,
+    features: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    cache: PathLike | None = None,
 ) -> AuditData:
     """Read data to audit; rows that can't be audited are left out and listed.
 
@@ -70,12 +72,15 @@ def read_rows(
         embeddings: features (N, F) of another model: an array, a DataFrame, or a .npy file.
         classes: names of the classes, in the order of the columns of ``pred_probs``; whole numbers are then positions
             in it, unless they are strings and numbers are among the names.
-        backbone: ``timm:NAME`` for pictures, where timm is installed.
+        features: of texts or pictures, by the names of ``noiseproof features``: ``tfidf``, ``patches``,
+            ``sentence-transformers:NAME``, ``timm:NAME``; by default pretrained where ``noiseproof[text]`` or
+            ``noiseproof[vision]`` is installed.
         seed: of the features of texts and pictures.
-        progress: receives stage, steps done and steps in all while pictures are read.
+        progress: receives stage, steps done and steps in all while features are computed.
+        cache: a folder where features of texts and pictures are kept, so that they are computed once.
     """
     began = perf_counter()
-    request = Request(data, labels, pred_probs, embeddings, trusted, classes, seed, progress)
+    request = Request(data, labels, pred_probs, embeddings, trusted, classes, seed, progress, cache)
     if isinstance(data, (str, os.PathLike)):
         request = replace(request, data=Path(os.path.abspath(data)))
     columns = {
@@ -84,13 +89,13 @@ def read_rows(
     }  # fmt: skip
     source = _find_source(request, {
         "data": request.path and str(request.path), "labels": _path(labels), "labels_key": None,
-        "pred_probs": _path(pred_probs), "embeddings": _path(embeddings), **columns, "backbone": backbone,
-        "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
+        "pred_probs": _path(pred_probs), "embeddings": _path(embeddings), **columns, "features": features,
+        "weights": None, "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
     })  # fmt: skip
     if not source.has_columns:
         check_no_columns(columns, str(request.path or source.name))
-    if backbone is not None and not source.is_pictures:
-        raise ValueError(f"Expected a folder of pictures for the backbone {backbone!r}, got {request.path or 'none'}.")
+    if features is not None:
+        _check_features(features, source, request)
     rows = source.read(request)
     index = data if source.has_columns else labels
     if pred_probs is not None:
@@ -122,9 +127,20 @@ def _find_source(request: Request, config: dict[str, Any]) -> Source:
     return source
 
 
-def read_again(config: dict[str, Any]) -> AuditData:
+def _check_features(features: str, source: Source, request: Request) -> None:
+    """Refuse features that do not exist, or that nothing is computed by, before the data is read."""
+    if source.feature_kind is None:
+        raise ValueError(f"Expected texts or pictures for the features {features!r}, got a {source.name}.")
+    if not request.needs_features:
+        raise ValueError(
+            f"Expected either `features` or other models' embeddings or predictions, got {features!r}, too."
+        )
+    get_extractor(features, source.feature_kind)
+
+
+def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
     """Read the rows of a saved audit again, from its config.json."""
-    names = ("label", "text", "id", "group", "time", "trusted", "labels", "embeddings", "backbone")
+    names = ("label", "text", "id", "group", "time", "trusted", "labels", "embeddings", "features")
     options = {name: config[name] for name in names if config.get(name) is not None}
     if config.get("classes_named"):
         options["classes"] = config["classes"]
@@ -132,7 +148,7 @@ def read_again(config: dict[str, Any]) -> AuditData:
         options["pred_probs"] = config["pred_probs"]
     return read_rows(
         config["data"], **options, ignore=config["ignore"] or (), annotators=config["annotators"] or (),
-        header=config.get("header", True), seed=config["seed"],
+        header=config.get("header", True), seed=config["seed"], cache=cache,
     )  # fmt: skip
 
 

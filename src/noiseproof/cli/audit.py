@@ -57,7 +57,9 @@ PredProbs = Annotated[
     str | None, option("A .npy file (N, K) of another model's out-of-sample probabilities: nothing is trained.", MODELS)
 ]
 Embeddings = Annotated[str | None, option("A .npy file (N, F) of features, used instead of the built-in ones.", MODELS)]
-Backbone = Annotated[str | None, option("timm:NAME, a pretrained model for pictures.", MODELS)]
+FeaturesOption = Annotated[
+    str | None, option("Features of texts or pictures, of `noiseproof features`: tfidf, timm:NAME, …", MODELS)
+]
 Classes = Annotated[
     str | None, option("Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b.")
 ]
@@ -87,7 +89,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default torch's choice."
         "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
         "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
         "audit iris.data.csv --label 4 --no-header",
-        "audit photos/ --backbone timm:resnet18 --device cuda --threads 8",
+        "audit photos/ --features timm:resnet18 --device cuda --threads 8",
     )
 )
 @refusals()
@@ -105,7 +107,7 @@ def audit(
     labels: Labels = None,
     pred_probs: PredProbs = None,
     embeddings: Embeddings = None,
-    backbone: Backbone = None,
+    features: FeaturesOption = None,
     classes: Classes = None,
     fast: Fast = False,
     out: Out = "audit",
@@ -129,7 +131,7 @@ def audit(
     source = {
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
         "ignore": _words(ignore), "trusted": trusted, "labels": labels, "pred_probs": pred_probs,
-        "embeddings": embeddings, "classes": _words(classes) or None, "backbone": backbone,
+        "embeddings": embeddings, "classes": _words(classes) or None, "features": features,
         "header": not no_header,
     }  # fmt: skip
     check_request(data, source)  # before torch is imported
@@ -142,7 +144,7 @@ def audit(
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "epochs": epochs, "folds": folds,
         "device": device,
     }  # fmt: skip
-    report = _run(data, source, options, seed, exports)
+    report = _run(data, source, options, seed, exports, out)
     out, files = _save(report, out, force, exports)
     if as_json:
         return show_json({"folder": out, "files": files, **report.summary()})
@@ -168,16 +170,17 @@ def _check_out(out: str, data: str | None, force: bool) -> None:
 
 
 def _run(
-    data: str | None, source: dict[str, Any], options: dict[str, Any], seed: int, exports: Sequence[str]
+    data: str | None, source: dict[str, Any], options: dict[str, Any], seed: int, exports: Sequence[str], out: str
 ) -> LabelReport:
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.export import check_pictures
+    from noiseproof.audit.files import cache_beside
 
     interrupted = "interrupted, nothing was written."
     try:
         with training_exits(interrupted), _progress() as progress:
-            rows = read_rows(data, **source, seed=seed, progress=progress)
+            rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
             if "fiftyone" in exports:
                 check_pictures(rows.source)
             command = shlex.join(["noiseproof", *sys.argv[1:]])

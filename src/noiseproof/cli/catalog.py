@@ -1,8 +1,8 @@
-"""Commands that list what is registered: losses, noises, models, methods, strategies."""
+"""Commands that list what is registered: losses, noises, models, features, methods, strategies."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -140,6 +140,33 @@ def models(
         for model in described
     ]
     return show(("name", f"weights, {classes} classes", "features", "parameters", "what it is"), rows)
+
+
+@app.command(epilog=examples("features", "features --json | jq '.[].name'"))
+@refusals()
+def features(as_json: AsJson = False) -> None:
+    """List the features of texts and pictures that `audit --features NAME` takes, and what is installed.
+
+    `A + B` joins features. Pretrained ones are named with the licence and the checksum of their weights.
+    """
+    from noiseproof.data.features import FEATURES, get_extractor
+
+    described: list[dict[str, Any]] = []
+    for name in sorted(FEATURES):
+        cls: Any = FEATURES[name]
+        weights = get_extractor(name, cls.kind).weights() if cls.is_available() and not cls.loads_by_name else None
+        described.append({
+            "name": name, "for": cls.kind, "installed": cls.is_available(), "install": cls.extra,
+            "summary": cls.summary, "licence": weights and weights.licence, "sha256": weights and weights.sha256,
+        })  # fmt: skip
+    if as_json:
+        return show_json(described)
+    rows = []
+    for thing in described:
+        name = f"{thing['name']}:NAME" if cast(Any, FEATURES[thing["name"]]).loads_by_name else thing["name"]
+        state = "yes" if thing["installed"] else f"pip install noiseproof[{thing['install']}]"
+        rows.append((name, thing["for"], state, thing["licence"] or "", (thing["sha256"] or "")[:16], thing["summary"]))
+    return show(("name", "for", "installed", "licence", "SHA-256", "what it is"), rows)
 
 
 @app.command(epilog=examples("methods", "methods --json | jq '.[].name'"))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count
+from noiseproof.core.progress import Progress
 from noiseproof.data.base import Dataset, Split
+from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
 from noiseproof.data.frames import Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels
-from noiseproof.data.sources import DATASETS
+from noiseproof.data.sources import DATASETS, PathLike
+from noiseproof.models.pretrained import Weights, WordVectors, loaded_weights, word_vectors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +33,8 @@ _SPACELESS = (
 # A word of two letters or more, as in scikit-learn, or one character of those scripts with its marks.
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # texts that the axes are fitted to
-BLOCK = 10_000
+BLOCK, BATCH = 10_000, 64
+PRETRAINED = "wordllama"  # where installed: measured in docs/audit.md
 
 
 class TextFeatures:
@@ -64,6 +71,152 @@ class TextFeatures:
         ]
         none = torch.zeros(0, self.project.n_components)
         return torch.nn.functional.normalize(torch.cat([none, *blocks]), dim=1)
+
+
+@FEATURES.register_class("tfidf")
+class TfidfFeatures(Extractor):
+    """TF-IDF of words and word pairs on their main axes."""
+
+    kind, summary = "texts", "words and word pairs by TF-IDF, on their main axes"
+
+    def __init__(self, dim: int = 256) -> None:
+        self.dim = check_count("dim", dim, 1)
+        self.fitted: TextFeatures | None = None
+
+    def fit(self, rows: Sequence[str], *, seed: int = 0) -> Self:
+        self.fitted = TextFeatures([text for text in rows if text], self.dim, seed)
+        return self
+
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+        assert self.fitted is not None, "fit comes first"
+        return np.asarray(self.fitted.encode(rows).numpy())
+
+
+@FEATURES.register_class("wordllama")
+class WordLlamaFeatures(Extractor):
+    """Mean of WordLlama's pretrained token vectors, of unit length; zeros for a text without tokens."""
+
+    kind, summary = "texts", "mean of WordLlama's pretrained token vectors"
+    packages, extra = WordVectors.packages, "text"
+
+    def weights(self) -> Weights:
+        return WordVectors.weights()
+
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+        blocks = [torch.zeros(0, 256)]
+        for start in range(0, len(rows), BLOCK):
+            blocks.append(word_vectors().mean(rows[start : start + BLOCK]))
+            if progress is not None:
+                progress("encoding texts", min(start + BLOCK, len(rows)), len(rows))
+        return np.asarray(torch.cat(blocks).numpy())
+
+
+@FEATURES.register_class("sentence-transformers")
+class SentenceTransformerFeatures(Extractor):
+    """Sentence embeddings of a model of the library sentence-transformers, from its cache or a folder."""
+
+    kind, summary = "texts", "a model of sentence-transformers, by name or folder"
+    packages, extra, loads_by_name = ("sentence_transformers",), "transformers", True
+
+    def __init__(self, model: str) -> None:
+        self.model = str(model)
+
+    @cached_property
+    def network(self) -> Any:
+        return import_module("sentence_transformers").SentenceTransformer(self.model)
+
+    def weights(self) -> Weights:
+        return loaded_weights("sentence_transformers", self.network)
+
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+        def encode(texts: Sequence[str]) -> Tensor:
+            return torch.as_tensor(self.network.encode(list(texts), show_progress_bar=False))
+
+        return _in_batches(encode, rows, progress)
+
+
+@FEATURES.register_class("transformers")
+class TransformerFeatures(Extractor):
+    """Last hidden states of a model of the library transformers, averaged over the tokens of each text."""
+
+    kind, summary = "texts", "last hidden states of a model of transformers, averaged over tokens"
+    packages, extra, loads_by_name = ("transformers",), "transformers", True
+
+    def __init__(self, model: str, max_length: int = 256) -> None:
+        self.model, self.max_length = str(model), check_count("max_length", max_length, 1)
+
+    @cached_property
+    def network(self) -> Any:
+        return import_module("transformers").AutoModel.from_pretrained(self.model).eval()
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return import_module("transformers").AutoTokenizer.from_pretrained(self.model)
+
+    def weights(self) -> Weights:
+        return loaded_weights("transformers", self.network)
+
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
+        @torch.inference_mode()
+        def encode(texts: Sequence[str]) -> Tensor:
+            inputs = self.tokenizer(
+                list(texts), padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
+            )
+            states: Tensor = self.network(**inputs).last_hidden_state  # (B, T, F)
+            mask = inputs["attention_mask"][..., None].to(states.dtype)
+            mean: Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+            return mean
+
+        return _in_batches(encode, rows, progress)
+
+
+def _in_batches(
+    encode: Callable[[Sequence[str]], Tensor], texts: Sequence[str], progress: Progress | None
+) -> NDArray[np.float32]:
+    """Return the features of texts, those of similar length together, which need less padding."""
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    blocks = []
+    for start in range(0, len(texts), BATCH):
+        blocks.append(encode([texts[i] for i in order[start : start + BATCH]]).float().cpu().numpy())
+        if progress is not None:
+            progress("encoding texts", min(start + BATCH, len(texts)), len(texts))
+    joined = np.concatenate(blocks)
+    x = np.empty_like(joined)
+    x[order] = joined
+    return x
+
+
+def text_extractor(name: str = "auto") -> Extractor:
+    """Return the extractor ``name``; ``auto`` is pretrained where the package is installed, else ``tfidf``."""
+    if name == "auto":
+        name = PRETRAINED if WordLlamaFeatures.is_available() else "tfidf"
+    return get_extractor(name, "texts")
+
+
+def encode_texts(
+    texts: Sequence[str],
+    name: str = "auto",
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache: PathLike | None = None,
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return features (N, F) of texts, zeros for one without words, and a description of how they were made.
+
+    Args:
+        name: of ``FEATURES``, as ``tfidf``, ``wordllama + tfidf`` or ``sentence-transformers:NAME``.
+        seed: of fitted axes.
+        progress: receives stage, texts done and texts in all.
+        cache: folder where features are kept and looked for, by a digest of texts and extractor.
+
+    >>> x, description = encode_texts(["good film", "bad film", "good book"], "tfidf")
+    >>> x.shape, description["name"]
+    ((3, 3), 'tfidf')
+    """
+    texts = list(texts)
+    extractor = text_extractor(name)
+    x = compute(extractor, texts, lambda: digest(texts), seed=seed, progress=progress, cache=cache)
+    return x, describe(extractor)
 
 
 def _texts(frame: pd.DataFrame, text: str) -> list[str]:

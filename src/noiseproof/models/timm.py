@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from safetensors.torch import load_file
+from torch import Generator, Tensor, nn
 
 from noiseproof.core.grammar import format_call, parse_call
 from noiseproof.models.base import Backbone
@@ -20,7 +23,8 @@ class TimmBackbone(Backbone):
         name: timm's name of the model, with or without the tag of its weights (``resnet50.a1_in1k``).
         pretrained: load weights, which timm downloads or takes from its cache.
         in_channels: channels of the images; timm adapts pretrained weights to it.
-        options: further arguments of ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
+        options: ``checkpoint_path``, a local file of weights, with or without its classifier; further arguments of
+            ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class TimmBackbone(Backbone):
                 "`pip install noiseproof[timm]`, or choose one of noiseproof's own backbones.",
                 name="timm",
             ) from None
+        self._checkpoint = options.pop("checkpoint_path", None)
         self._arguments = {"pretrained": bool(pretrained), "num_classes": 0, "in_chans": in_channels, **options}
         self.name = name
         self.reset_parameters(generator)
@@ -55,10 +60,33 @@ class TimmBackbone(Backbone):
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # timm draws from the global generator
             torch.default_generator.manual_seed(seed)
             self.model = self._create(self.name, **self._arguments)
+        if self._checkpoint is not None:
+            _load_checkpoint(self.model, Path(self._checkpoint))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.model(x)
         return out
+
+
+def _load_checkpoint(model: nn.Module, path: Path) -> None:
+    """Load the weights in a file, with or without those of the classifier, which the backbone lacks."""
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
+    state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    for key in ("state_dict", "model"):  # what training scripts of timm and torchvision save
+        state = state[key] if isinstance(state.get(key), Mapping) else state
+    state = {key.removeprefix("module."): value for key, value in state.items()}
+    classifier = getattr(model, "pretrained_cfg", {}).get("classifier") or "fc"
+    names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    known = model.state_dict()
+    extra = [key for key in state if key not in known and not key.startswith(tuple(f"{name}." for name in names))]
+    if extra or (absent := [key for key in known if key not in state]):
+        raise ValueError(
+            f"Expected the weights of this model in {path}, got "
+            + (f"others, as {extra[0]!r}." if extra else f"none for {absent[0]!r}.")
+            + " Name the model that they belong to."
+        )
+    model.load_state_dict({key: value for key, value in state.items() if key in known})
 
 
 def spelled_out(spec: str) -> str:

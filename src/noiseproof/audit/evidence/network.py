@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.accelerate import Job, fit_many
-from noiseproof.audit.evidence.folds import in_one_fold
+from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
@@ -33,6 +33,7 @@ MODEL = "mlp:hidden=[128,128]"
 LINEAR = "mlp:hidden=[]"
 ONE_UNIT = 100.0  # columns whose deviations differ by a smaller factor share one unit, so their proportions are kept
 CLIP = 10.0  # deviations
+WIDE = 100  # rows per column below which one training memorises too many wrong labels to count them by
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 
@@ -127,28 +128,42 @@ def watch_training(
 
     Averaged over epochs, these are little affected by what the model memorises at the end. A linear classifier is
     trained beside ``model``; neighbours vote with the given labels, and once more with the soft labels that the
-    class-noise posterior makes of all these predictions. Rows of one of the ``groups`` (N,) don't vote for each other:
+    class-noise posterior makes of all these predictions. With fewer than 100 rows per column, as of embeddings, models
+    memorise wrong labels at once: then the linear classifier predicts each third of the rows out of sample, errors are
+    counted by it and the neighbours, and the training only helps to rank (``dynamics``). Rows of one of the ``groups`` (N,) don't vote for each other:
     unless ``neighbours`` are given, they are searched for in other groups, except where no other group has the class.
     """
     inputs, given = _prepared(x, labels, num_classes)
-    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs=2)
+    parts = _thirds(inputs, given, groups, seed)
+    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs=1 + max(1, len(parts)))
     near = neighbours or _neighbours(inputs, seed, given, groups)
     robust = trainer.watched(method, MODEL if model == "auto" else model)
-    linear = trainer.watched("ce", LINEAR)
+    linear = trainer.held_out(parts, "ce", LINEAR) if parts else trainer.watched("ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
     guess, confidence = votes.argmax(1), votes.max(1)  # of neighbours alone, as models memorise some rows
-    probs = _mean([robust.pred_probs, linear.pred_probs, votes])
+    tables = [linear.pred_probs, votes] if parts else [robust.pred_probs, linear.pred_probs, votes]
+    probs = _mean(tables)
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
-        probs = _mean([probs, probs, probs, votes])
+        probs = _mean([*[probs] * len(tables), votes])
     return replace(
         robust,
         pred_probs=probs,
         features=inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
+        dynamics=None if linear.dynamics is None else _mean([robust.pred_probs, linear.dynamics]),
         guess=guess,
         guess_confidence=confidence,
     )
+
+
+def _thirds(inputs: Tensor, given: Tensor, groups: Any, seed: int) -> list[Tensor]:
+    """Rows to train on for each of three folds, where features are wide; else none."""
+    several = groups is None or len(np.unique(groups)) > 1
+    if len(inputs) >= WIDE * inputs[0].numel() or not several:
+        return []
+    fold = make_folds(given.numpy(), folds=3, groups=groups, seed=seed)
+    return [torch.from_numpy(np.flatnonzero(fold != i)) for i in np.unique(fold)]
 
 
 def soft_labels(given: Tensor, probs: Tensor) -> Tensor:

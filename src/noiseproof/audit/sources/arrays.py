@@ -16,12 +16,13 @@ from torch import Tensor
 
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.pictures import SMALLEST, encode_picture, picture_features
+from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.data.arrays import check_features
 from noiseproof.data.labels import preview
+from noiseproof.data.pictures import SMALLEST, encode_pictures
 from noiseproof.data.tables import moments, shift_of
 
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
@@ -33,6 +34,7 @@ class ArraySource(Source):
     """An array of inputs, (N, …), and one of labels, (N,)."""
 
     files = "arrays (.npy, .npz)"
+    feature_kind = "pictures"
 
     def accepts(self, request: Request) -> bool:
         if request.path is not None:
@@ -56,7 +58,7 @@ class ArraySource(Source):
                 )
             self.config["labels_key"], labels = labels_key, arrays[labels_key]
         data = self._with_labels(load_array(labels, "labels"), request.classes)
-        return with_features(data, arrays[key], "inputs", request.seed, scale=True)
+        return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
 
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
@@ -175,8 +177,11 @@ def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     return array[data.row]
 
 
-def with_features(data: AuditData, array: NDArray[Any], name: str, seed: int = 0, scale: bool = False) -> AuditData:
-    """Return ``data`` with features from ``array``; rows that are not finite are left out."""
+def with_features(data: AuditData, array: NDArray[Any], name: str, request: Request | None = None) -> AuditData:
+    """Return ``data`` with features from ``array``; rows that are not finite are left out.
+
+    With a ``request``, they are the inputs that it asks for, which are scaled; else features made elsewhere.
+    """
     array = align(data, array, name)
     if array.dtype.kind not in "biufO":
         raise TypeError(
@@ -189,21 +194,38 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, seed: int = 0
     if array.dtype == np.float64 and array.ndim == 2:
         array = array - shift_of(*moments(array[finite]))  # before float32 rounds the differences away
     inputs, notes = check_features(np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name)
-    if scale and inputs.dtype is not torch.uint8 and inputs.dim() > 2 and min(inputs.shape[-2:]) >= SMALLEST:
+    is_array = request is not None and inputs.dtype is not torch.uint8 and inputs.dim() > 2
+    if is_array and min(inputs.shape[-2:]) >= SMALLEST:
         if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
             inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
         else:
             note = f"`{name}` of shape {array.shape} were audited as plain numbers. Save pictures as (N, C, H, W)."
         notes = [*notes, note]
     if inputs.dtype is torch.uint8:
-        x = picture_features(inputs, finite, seed)
+        x, description = _picture_features(inputs, finite, data.source, request or Request())
+        notes = [*notes, data.source.note_features(description)] if description["weights"] is not None else notes
     else:
+        if data.source.config["features"] is not None:
+            raise ValueError(f"Expected pictures (N, C, H, W) for `features`, got `{name}` of shape {array.shape}.")
         x = inputs.flatten(1).numpy()
-        x = _standardised(x, finite) if scale else x
+        x = _standardised(x, finite) if request is not None else x
         if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
             x = x / np.float32(largest)
     data = replace(data, x=x, notes=(*data.notes, *notes))
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
+
+
+def _picture_features(
+    pictures: Tensor, finite: NDArray[np.bool_], source: Source, request: Request
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return features (N, F) of bytes (N, C, H, W), zeros for rows that are not finite, and their description."""
+    features, description = encode_pictures(
+        pictures if finite.all() else pictures[torch.from_numpy(finite)], source.config["features"] or "auto",
+        seed=request.seed, progress=request.progress, cache=request.cache,
+    )  # fmt: skip
+    x = np.zeros((len(pictures), features.shape[1]), np.float32)
+    x[finite] = features
+    return x, description
 
 
 def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:

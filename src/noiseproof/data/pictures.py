@@ -1,0 +1,320 @@
+"""Features of pictures: pretrained, or learned from their own patches without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.core.checks import check_count
+from noiseproof.core.progress import Progress
+from noiseproof.data.augment import IMAGENET
+from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
+from noiseproof.data.images import ImageFiles, decode
+from noiseproof.data.sources import PathLike
+from noiseproof.models import Backbone, get_model
+from noiseproof.models.pretrained import EfficientNetLite0, Weights, loaded_weights
+
+PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own feature vector
+THUMBNAIL = 32  # pixels of a picture file for patches
+FIT_IMAGES, PATCHES, BLOCK = 5_000, 50_000, 256
+PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit.md
+
+
+class MainAxes:
+    """Projection onto the ``dim`` principal axes of x (N, D), each divided by the root of its deviation.
+
+    Half-way to unit variance on each axis is best for linear models and neighbours together (docs/audit.md).
+    """
+
+    def __init__(self, x: Tensor, dim: int) -> None:
+        self.mean = x.mean(0)
+        _, spread, directions = torch.linalg.svd(x - self.mean, full_matrices=False)
+        # The later axes of few pictures are noise, which the scaling below would amplify.
+        dim = min(dim, max(8, len(x) // 4), int((spread > 1e-4 * spread[0]).sum()))
+        if dim == 0 or bool((x == x[0]).all()):
+            raise ValueError(
+                f"Expected pictures that differ, got {len(x)} that all look the same. Check the files, or pass other "
+                "features as `embeddings`."
+            )
+        self.axes = directions[:dim].T / (spread[:dim] * spread[0] / len(x)).sqrt()  # (D, dim)
+
+    def __call__(self, x: Tensor) -> Tensor:  # (B, D) -> (B, dim)
+        return (x - self.mean) @ self.axes
+
+
+class PatchFeatures:
+    """Similarity of each quarter of a picture to typical patches of all pictures; learned without labels.
+
+    Patches of 6 × 6 pixels are scaled to unit contrast and whitened, k-means finds ``centres`` typical ones, and a
+    patch activates centre k by max(0, mean distance − distance to k), averaged over each quarter (Coates, Ng and Lee,
+    AISTATS 2011). Brightness and colour, which the patches lack, are added as a picture of 4 × 4 pixels with a quarter
+    of their total variance. All is projected onto its ``dim`` principal axes. Weaker than a pretrained backbone, much
+    stronger than pixels.
+    """
+
+    def __init__(self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0) -> None:  # (N, C, H, W)
+        generator = derive_generator(seed)
+        sample = images[shuffled(len(images), generator)[:FIT_IMAGES]]
+        patches = self._patches(sample[: 4 * PATCHES // self._count(images)]).flatten(0, 1)
+        patches = patches[shuffled(len(patches), generator)[:PATCHES]]  # (P, D)
+        self.mean = patches.mean(0)
+        covariance = (patches - self.mean).T @ (patches - self.mean) / len(patches)
+        values, axes = torch.linalg.eigh(covariance)
+        self.whitening = axes @ torch.diag((values + 0.1).rsqrt()) @ axes.T  # zero-phase; 0.1 keeps noise small
+        self.centres = self._kmeans(patches, min(centres, len(patches)), generator)
+        self.colour = 1.0
+        pooled = torch.cat([self._pool(block) for block in torch.split(sample, BLOCK)])
+        texture, colour = (float(part.var(0).sum()) for part in pooled.tensor_split([4 * len(self.centres)], 1))
+        self.colour = (texture / colour / 4) ** 0.5 if texture > 0 and colour > 0 else 1.0
+        pooled[:, 4 * len(self.centres) :] *= self.colour
+        if bool((sample == sample[0]).all()):  # rounding may leave an axis for equal pictures
+            pooled[:] = pooled[0]
+        self.axes = MainAxes(pooled, dim)
+
+    @staticmethod
+    def _count(images: Tensor) -> int:
+        height, width = ((side - PATCH) // STRIDE + 1 for side in images.shape[2:])
+        return int(height * width)
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """Return (B, patches, D), each with mean 0 and unit contrast."""
+        patches = F.unfold(images.float(), PATCH, stride=STRIDE).transpose(1, 2)
+        patches = patches - patches.mean(2, keepdim=True)
+        # 10: the contrast, in grey levels squared, below which a patch counts as uniform
+        return patches / (patches.square().mean(2, keepdim=True) + 10).sqrt()
+
+    def _kmeans(self, patches: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        white = (patches - self.mean) @ self.whitening
+        centres: Tensor = white[shuffled(len(white), generator)[:count]].clone()
+        for _ in range(10):
+            nearest = (white @ centres.T - centres.square().sum(1) / 2).argmax(1)
+            counts = torch.bincount(nearest, minlength=count)
+            sums = torch.zeros_like(centres).index_add_(0, nearest, white)
+            centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
+        return centres
+
+    def _pool(self, images: Tensor) -> Tensor:
+        """Return (B, 4 · centres + 16 · C)."""
+        white = (self._patches(images) - self.mean) @ self.whitening  # (B, P, D)
+        squares = white.square().sum(2, keepdim=True) - 2 * white @ self.centres.T + self.centres.square().sum(1)
+        distance = squares.clamp(min=0).sqrt()  # (B, P, centres)
+        activation = (distance.mean(2, keepdim=True) - distance).clamp(min=0)
+        height = (images.shape[2] - PATCH) // STRIDE + 1
+        grid = activation.transpose(1, 2).unflatten(2, (height, -1))
+        small = F.adaptive_avg_pool2d(images.float(), 4).flatten(1)
+        return torch.cat([F.adaptive_avg_pool2d(grid, 2).flatten(1), self.colour * small], 1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return (N, dim) float32."""
+        return torch.cat([self.axes(self._pool(block)) for block in torch.split(images, BLOCK)])
+
+
+class Pictures:
+    """N pictures as bytes (N, C, H, W), or as files that are decoded when they are needed."""
+
+    def __init__(self, source: Tensor | ImageFiles | Sequence[PathLike]) -> None:
+        self.source = source
+        if isinstance(source, Tensor) and (source.dim() != 4 or source.dtype is not torch.uint8):
+            raise ValueError(
+                f"Expected pictures as bytes of shape (N, C, H, W), got {tuple(source.shape)}, {source.dtype}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def _path(self, i: int) -> Path:
+        return self.source.path(i) if isinstance(self.source, ImageFiles) else Path(self.source[i])  # type: ignore[arg-type]
+
+    def side(self) -> int:
+        """Return the median of the shorter sides of up to a hundred pictures."""
+        if isinstance(self.source, Tensor):
+            return min(self.source.shape[2:])
+        from PIL import Image
+
+        sides = []
+        for i in range(0, len(self), max(1, len(self) // 100)):
+            with Image.open(self._path(i)) as image:
+                sides.append(min(image.size))
+        return int(np.median(sides))
+
+    def read(self, start: int, stop: int, size: int) -> Tensor:
+        """Return pictures in colour, each scaled to a square, uint8 (B, 3, size, size)."""
+        if not isinstance(self.source, Tensor):
+            return torch.stack([decode(self._path(i), size, "squash") for i in range(start, min(stop, len(self)))])
+        pictures = self.source[start:stop]
+        colour = pictures[:, :3] if pictures.shape[1] >= 3 else pictures[:, :1].expand(-1, 3, -1, -1)
+        scaled = F.interpolate(colour.float(), (size, size), mode="bilinear", align_corners=False, antialias=True)
+        return scaled.round().clamp(0, 255).to(torch.uint8)
+
+    def has_colours(self) -> bool:
+        """Return whether the pictures have three channels or more, or are files."""
+        return not isinstance(self.source, Tensor) or self.source.shape[1] >= 3
+
+    def thumbnails(self) -> Tensor:
+        """Return bytes (N, C, H, W): arrays as they are, files scaled to 32 × 32 pixels."""
+        return self.source if isinstance(self.source, Tensor) else self.read(0, len(self), THUMBNAIL)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content."""
+        if isinstance(self.source, Tensor):
+            return digest([str(tuple(self.source.shape)), self.source.contiguous().numpy().tobytes()])
+        return digest([self._path(i).read_bytes() for i in range(len(self))])
+
+
+@FEATURES.register_class("pixels")
+class PixelFeatures(Extractor):
+    """The pixels, scaled together."""
+
+    kind, summary = "pictures", "the pixels"
+
+    def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
+        pixels = rows.thumbnails().flatten(1).float()
+        self.mean, self.spread = pixels.mean(0), pixels.std(0).square().mean().sqrt().clamp(min=1e-6)
+        return self
+
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        return np.asarray(((rows.thumbnails().flatten(1).float() - self.mean) / self.spread).numpy())
+
+
+@FEATURES.register_class("patches")
+class PicturePatches(Extractor):
+    """Similarity to typical patches of all pictures, learned from the pictures; files at 32 × 32 pixels."""
+
+    kind, summary = "pictures", "similarity to typical patches, learned from the pictures"
+
+    def __init__(self, dim: int = 256) -> None:
+        self.dim = check_count("dim", dim, 1)
+
+    def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
+        self.fitted = PatchFeatures(rows.thumbnails(), dim=self.dim, seed=seed)
+        return self
+
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        return np.asarray(self.fitted.encode(rows.thumbnails()).numpy())
+
+
+def _in_batches(
+    encode: Callable[[Tensor], Tensor], pictures: Pictures, size: int, batch: int, progress: Progress | None
+) -> Tensor:
+    blocks = []
+    for start in range(0, len(pictures), batch):
+        blocks.append(encode(pictures.read(start, start + batch, size)).float().cpu())
+        if progress is not None:
+            progress("looking at pictures", min(start + batch, len(pictures)), len(pictures))
+    return torch.cat(blocks).clone()  # outside of inference mode
+
+
+@FEATURES.register_class("efficientnet-lite0")
+class EfficientNetFeatures(Extractor):
+    """The 1280 pooled features of EfficientNet-Lite0 for pictures of ``size`` pixels, on their ``dim`` main axes."""
+
+    kind, summary = "pictures", "EfficientNet-Lite0, trained on ImageNet"
+    packages, extra = EfficientNetLite0.packages, "vision"
+
+    def __init__(self, size: int | None = None, dim: int = 128) -> None:
+        self.size, self.dim = None if size is None else check_count("size", size, 32), check_count("dim", dim, 1)
+        self.axes: MainAxes | None = None
+
+    def weights(self) -> Weights:
+        return EfficientNetLite0.weights()
+
+    def settle(self, rows: Pictures) -> Self:
+        """Without a size, choose 160 pixels for small pictures, which is half the work, and else 224 as in training."""
+        self.size = self.size or (160 if rows.side() <= 40 else 224)
+        return self
+
+    def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
+        self.fit_encode(rows, seed=seed)
+        return self
+
+    def fit_encode(self, rows: Pictures, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
+        x = self._features(rows, progress)
+        self.axes = MainAxes(x[shuffled(len(x), derive_generator(seed))[:FIT_IMAGES]], self.dim)
+        return np.asarray(self.axes(x).numpy())
+
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        assert self.axes is not None, "fit comes first"
+        return np.asarray(self.axes(self._features(rows, progress)).numpy())
+
+    def _features(self, rows: Pictures, progress: Progress | None) -> Tensor:
+        """Return (N, 1280)."""
+        self.settle(rows)
+        assert self.size is not None
+        # Batches that leave the processor's cache are slow: at 224 pixels, 32 pictures take 1.6 times as long as 8.
+        return _in_batches(_efficientnet(self.size), rows, self.size, 8 if self.size > 160 else 16, progress)
+
+
+@cache
+def _efficientnet(size: int) -> EfficientNetLite0:
+    return EfficientNetLite0(size)
+
+
+@FEATURES.register_class("timm")
+class TimmFeatures(Extractor):
+    """Features of a model of timm, pretrained or from a local ``checkpoint_path``, at 224 × 224 pixels."""
+
+    kind, summary = "pictures", "a pretrained model of timm, or a local checkpoint"
+    packages, extra, loads_by_name = ("timm",), "timm", True
+
+    def __init__(self, model: str, checkpoint_path: str | None = None) -> None:
+        self.model, self.checkpoint_path = str(model), checkpoint_path
+
+    @cached_property
+    def network(self) -> Backbone:
+        weights = {"checkpoint_path": self.checkpoint_path} if self.checkpoint_path else {"pretrained": True}
+        return get_model(f"timm:{self.model}", **weights).eval()
+
+    def weights(self) -> Weights:
+        return loaded_weights("timm", self.network)
+
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+        @torch.inference_mode()
+        def encode(pictures: Tensor) -> Tensor:
+            features: Tensor = self.network(IMAGENET.apply(pictures, torch.empty(len(pictures), 0)))
+            return features
+
+        return np.asarray(_in_batches(encode, rows, 224, 32, progress).numpy())
+
+
+def picture_extractor(name: str, pictures: Pictures) -> Extractor:
+    """Return the extractor ``name``; ``auto`` is pretrained where the packages are installed, else ``patches``.
+
+    Pictures below 16 pixels are seen by their pixels.
+    """
+    if name == "auto" and pictures.side() < SMALLEST:
+        name = "pixels"
+    elif name == "auto":
+        name = PRETRAINED if EfficientNetFeatures.is_available() and pictures.has_colours() else "patches"
+    return get_extractor(name, "pictures")
+
+
+def encode_pictures(
+    pictures: Tensor | ImageFiles | Sequence[PathLike],
+    name: str = "auto",
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cache: PathLike | None = None,
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return features (N, F) of pictures, and a description of how they were made.
+
+    Args:
+        pictures: bytes (N, C, H, W), or paths of files.
+        name: of ``FEATURES``, as ``patches``, ``efficientnet-lite0:size=160`` or ``timm:resnet50.a1_in1k``.
+        seed: of what is learned from the pictures.
+        progress: receives stage, pictures done and pictures in all.
+        cache: folder where features are kept and looked for, by a digest of pictures and extractor.
+    """
+    rows = Pictures(pictures)
+    extractor = picture_extractor(name, rows)
+    x = compute(extractor, rows, rows.digest, seed=seed, progress=progress, cache=cache)
+    return x, describe(extractor)

