@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from timing import write_rows
 
-from noiseproof.audit.pictures import PatchFeatures
 from noiseproof.data import get_dataset
+from noiseproof.data.pictures import PatchFeatures
 
 FIRST, FIT, TEST = 10_000, 5_000, 1_000
 

@@ -156,8 +156,10 @@ class Pictures:
         return scaled.round().clamp(0, 255).to(torch.uint8)
 
     def has_colours(self) -> bool:
-        """Return whether the pictures have three channels or more, or are files."""
-        return not isinstance(self.source, Tensor) or self.source.shape[1] >= 3
+        """Return whether any of up to a hundred pictures is not grey."""
+        sample = range(0, len(self), max(1, len(self) // 100))
+        pictures = torch.cat([self.read(i, i + 1, THUMBNAIL) for i in sample])
+        return bool((pictures != pictures[:, :1]).any())
 
     def thumbnails(self) -> Tensor:
         """Return bytes (N, C, H, W): arrays as they are, files scaled to 32 × 32 pixels."""

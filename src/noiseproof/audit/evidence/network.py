@@ -130,8 +130,9 @@ def watch_training(
     trained beside ``model``; neighbours vote with the given labels, and once more with the soft labels that the
     class-noise posterior makes of all these predictions. With fewer than 100 rows per column, as of embeddings, models
     memorise wrong labels at once: then the linear classifier predicts each third of the rows out of sample, errors are
-    counted by it and the neighbours, and the training only helps to rank (``dynamics``). Rows of one of the ``groups`` (N,) don't vote for each other:
-    unless ``neighbours`` are given, they are searched for in other groups, except where no other group has the class.
+    counted by it and the neighbours, and the training only helps to rank (``dynamics``). Rows of one of the ``groups``
+    (N,) don't vote for each other: unless ``neighbours`` are given, they are searched for in other groups, except where
+    no other group has the class.
     """
     inputs, given = _prepared(x, labels, num_classes)
     parts = _thirds(inputs, given, groups, seed)
