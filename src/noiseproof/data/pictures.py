@@ -48,7 +48,8 @@ class MainAxes:
         self.axes = directions[:dim].T / (spread[:dim] * spread[0] / len(x)).sqrt()  # (D, dim)
 
     def __call__(self, x: Tensor) -> Tensor:  # (B, D) -> (B, dim)
-        return (x - self.mean) @ self.axes
+        projected: Tensor = (x - self.mean) @ self.axes
+        return projected
 
 
 class PatchFeatures:
