@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.neighbors import NearestNeighbors
 
+from noiseproof.audit.evidence import neighbours
 from noiseproof.audit.evidence.neighbours import Neighbours, nearest, neighbour_votes
 
 
@@ -40,23 +47,75 @@ def test_exact_search_is_brute_force(metric: str) -> None:
     np.testing.assert_allclose(near.distance, distance, rtol=1e-4, atol=1e-6)
 
 
-def test_approximate_search_finds_most_and_says_how_many() -> None:
+def test_approximate_search_finds_most_and_reports_how_many() -> None:
+    pytest.importorskip("faiss")
     x = blobs(3000, 20)
     near = nearest(x, 10, exact=False, seed=1)
     index, distance = brute_force(x, 10)
     found = np.mean([len(np.intersect1d(a, b)) / 10 for a, b in zip(near.index, index, strict=True)])
-    assert found > 0.8
+    assert found > 0.9
     assert abs(near.recall - found) < 0.05  # measured on 256 rows
     assert (near.distance[:, 1:] >= near.distance[:, :-1]).all()
     assert np.median(near.distance / distance) < 1.05  # what stands in for a neighbour is hardly farther away
     assert (near.index >= 0).all() and (near.index != np.arange(3000)[:, None]).all()
     assert all(len(set(row)) == 10 for row in near.index.tolist())
+    true = np.linalg.norm(x[:, None].astype(np.float64) - x[near.index], axis=2)
+    np.testing.assert_allclose(near.distance, true, rtol=1e-4, atol=1e-5)
 
 
-def test_approximate_search_repeats_itself_by_its_seed() -> None:
-    x = blobs(1200, 8)
-    one, two = nearest(x, 5, exact=False, seed=3), nearest(x, 5, exact=False, seed=3)
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_most_neighbours_of_30_000_pictures_are_found(metric: str) -> None:
+    pytest.importorskip("faiss")
+    random = np.random.default_rng(0)
+    digits = load_digits().data.astype(np.float32)  # 1 797 of 8 × 8 pixels: mixed in pairs, they are 30 000
+    pairs, share = random.integers(len(digits), size=(30_000, 2)), random.uniform(0.5, 1, size=(30_000, 1))
+    x = (share * digits[pairs[:, 0]] + (1 - share) * digits[pairs[:, 1]]).astype(np.float32)
+    near = nearest(x, 25, metric=metric)  # type: ignore[arg-type]
+    sample = random.choice(30_000, 500, replace=False)
+    search = NearestNeighbors(n_neighbors=26, algorithm="brute", metric=metric).fit(x.astype(np.float64))
+    distance, index = search.kneighbors(x[sample].astype(np.float64))
+    found = [len(np.intersect1d(a, b[1:])) / 25 for a, b in zip(near.index[sample], index, strict=True)]
+    assert np.mean(found) > 0.9 and abs(near.recall - np.mean(found)) < 0.02
+    assert np.median(near.distance[sample, -1] / distance[:, -1]) < 1.01
+
+
+def test_approximate_search_repeats_itself_by_its_seed_on_any_number_of_threads() -> None:
+    pytest.importorskip("faiss")
+    x, threads = blobs(30_000, 8), torch.get_num_threads()
+    one = nearest(x, 5, seed=3)
+    try:
+        torch.set_num_threads(3)
+        two = nearest(x, 5, seed=3)
+    finally:
+        torch.set_num_threads(threads)
     np.testing.assert_array_equal(one.index, two.index)
+    assert one.recall == two.recall < 1
+
+
+def test_copies_of_few_rows_are_found_in_bounded_time() -> None:
+    pytest.importorskip("faiss")
+    x = np.repeat(blobs(30, 8), 1000, axis=0)  # fewer kinds of rows than lists
+    near = nearest(x, 25)
+    assert (near.distance == 0).all()
+    assert (near.index // 1000 == np.arange(30_000)[:, None] // 1000).all()
+    assert (near.index != np.arange(30_000)[:, None]).all()
+
+
+def test_without_faiss_the_search_is_exact(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    x = blobs(400, 6)
+    expected = nearest(x, 5, exact=True)
+    monkeypatch.setitem(sys.modules, "faiss", None)  # an import of it fails
+    monkeypatch.setattr(neighbours, "EXACT", 100)
+    quick = nearest(x, 5)
+    assert not caplog.records
+    monkeypatch.setattr(neighbours, "SLOW", 300)
+    with caplog.at_level(logging.WARNING, "noiseproof"):
+        slow = nearest(x, 5, exact=False)
+    assert "noiseproof[neighbours]" in caplog.text
+    for near in (quick, slow):
+        np.testing.assert_array_equal(near.index, expected.index)
+        np.testing.assert_array_equal(near.distance, expected.distance)
+        assert near.recall == 1.0
 
 
 def test_duplicates_are_exactly_nothing_apart() -> None:
@@ -68,6 +127,8 @@ def test_duplicates_are_exactly_nothing_apart() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_rows_apart_are_no_neighbours(exact: bool) -> None:
+    if not exact:
+        pytest.importorskip("faiss")
     random = np.random.default_rng(0)
     x, group = random.normal(size=(400, 2)).astype(np.float32), random.integers(0, 8, 400)
     near = nearest(x, 5, exact=exact, apart=group)
@@ -78,7 +139,19 @@ def test_rows_apart_are_no_neighbours(exact: bool) -> None:
     assert found if exact else near.recall > 0.9
     few = nearest(x, 5, exact=exact, apart=np.arange(400) < 397)  # three rows are all that the others have
     assert (few.index[:397, 3:] == np.arange(397)[:, None]).all() and np.isinf(few.distance[:397, 3:]).all()
-    assert (np.sort(few.index[:397, :3], axis=1) == [397, 398, 399]).all() or not exact
+    assert (np.sort(few.index[:397, :3], axis=1) == [397, 398, 399]).all()
+
+
+def test_groups_that_fill_whole_lists_are_searched_past() -> None:
+    pytest.importorskip("faiss")
+    random = np.random.default_rng(0)
+    group = np.repeat(np.arange(3), 1500)  # three clouds far apart, each a group
+    x = (random.normal(size=(4500, 4)) + 50 * group[:, None]).astype(np.float32)
+    shuffled = random.permutation(4500)
+    near = nearest(x[shuffled], 5, exact=False, apart=group[shuffled])
+    assert np.isfinite(near.distance).all() and (group[shuffled][near.index] != group[shuffled][:, None]).all()
+    exact = nearest(x[shuffled], 5, exact=True, apart=group[shuffled])
+    assert np.median(near.distance / exact.distance) < 1.05
 
 
 def test_votes_by_hand() -> None:
