@@ -148,10 +148,16 @@ class _Lists:
         self.index.train(self.x.numpy())
         self.index.add(self.x.numpy())
         sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[: 2 * min(SAMPLE, N // 2)]
-        true = _search_all(self.x, sample, k, None if group is None else self.group)
-        farthest = _distances(self.x, sample, true).masked_fill_(true == sample[:, None], math.inf).amax(1, True)
         # On the first sample the number of lists is chosen, on the second the recall is measured.
-        self.samples = list(zip(sample.numpy().reshape(2, -1), farthest.numpy().reshape(2, -1, 1), strict=True))
+        self.samples = [(part.numpy(), self._farthest(part)) for part in sample.chunk(2)]
+
+    def _farthest(self, rows: Tensor) -> NDArray[np.float32]:
+        """The distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there are fewer."""
+        if self.row is None:  # with the row itself, in a tenth of the time of the other search
+            true = torch.from_numpy(self.faiss.knn(self.x[rows].numpy(), self.x.numpy(), self.k + 1)[1])
+            return _distances(self.x, rows, true).amax(1, True).numpy()
+        true = _search_all(self.x, rows, self.k, self.group)
+        return _distances(self.x, rows, true).masked_fill_(true == rows[:, None], math.inf).amax(1, True).numpy()
 
     def search(self) -> tuple[tuple[NDArray[np.int32], NDArray[np.float32]], float]:
         """The nearest rows of all rows and their distances, (N, k), and the share of the true ones among them."""
