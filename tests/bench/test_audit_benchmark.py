@@ -47,7 +47,7 @@ def test_the_lead_is_over_the_better_of_cleanlabs_models_on_average_over_seeds(b
         "wine symmetric:rate=0.08 -0.180",
         "* thorough, F1: mean lead +0.080 over 2 rows; behind in 0, by more than 0.02 in 0: none",
     ]
-    assert "| wine symmetric 0.08 | 0.080 | 0.600 | 0.650 | - | 0.620 | -0.030 |" in benchmark.table(
+    assert "| wine symmetric 0.08 | 0.080 | 0.600 | 0.650 | - | - | - | 0.620 | -0.030 |" in benchmark.table(
         benchmark.cells_of(rows)
     )
 
