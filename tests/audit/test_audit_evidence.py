@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import f1_score
 
 from noiseproof.audit.evidence import VOTERS, Evidence, cross_validate, watch_training
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
@@ -231,3 +232,27 @@ def test_soft_labels_move_wrong_labels_only() -> None:
 def test_refusals(x: Array, labels: list[int], K: int, folds: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cross_validate(x, labels, K, folds)
+
+
+def test_a_fast_audit_counts_wrong_labels_by_wide_features() -> None:
+    """More columns than rows, which one training memorises at once: no label was called wrong before."""
+    random = np.random.default_rng(0)
+    N, D, K = 900, 1000, 5
+    y = random.integers(0, K, N)
+    x = random.normal(0, 1, (K, D))[y] * 0.25 + random.normal(0, 1, (N, D))
+    wrong = random.random(N) < 0.15
+    given = np.where(wrong, (y + random.integers(1, K, N)) % K, y)
+    evidence = watch_training(x.astype(np.float32), given, K)
+    issues = find_label_issues(given, evidence=evidence)
+    assert evidence.dynamics is not None
+    assert f1_score(wrong, issues.is_issue) > 0.9
+    assert issues.noise_rate == pytest.approx(wrong.mean(), abs=0.03)
+    clean = find_label_issues(y, evidence=watch_training(x.astype(np.float32), y, K))
+    assert clean.is_issue.sum() < 10 and clean.noise_rate < 0.02
+
+
+def test_narrow_features_are_judged_by_one_training() -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 600)
+    evidence = watch_training((y + random.normal(0, 0.1, 600))[:, None].astype(np.float32), y, 2, epochs=1)
+    assert evidence.dynamics is None

@@ -571,7 +571,7 @@ def test_patch_features_are_those_of_the_paper() -> None:
     quarters = [answers[a : a + 5, b : b + 5].mean((0, 1)) for a in (0, 5) for b in (0, 5)]
     small = image.reshape(4, 6, 4, 6).mean((1, 3)).ravel()
     pooled = np.concatenate([np.stack(quarters, 1).ravel(), features.colour * small])
-    expected = (pooled - features.pooled_mean.double().numpy()) @ features.axes.double().numpy()
+    expected = (pooled - features.axes.mean.double().numpy()) @ features.axes.axes.double().numpy()
     np.testing.assert_allclose(features.encode(pictures)[7].numpy(), expected, rtol=1e-3, atol=1e-4)
 
 

@@ -75,6 +75,24 @@ def with_labels(report: LabelReport, **changes: Any) -> LabelReport:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+def test_out_of_sample_predictions_are_kept_for_further_audits(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.repeat(["a", "b"], 60)
+    x = random.normal(0, 1, (120, 3)) + 3 * (y == "b")[:, None]
+    x[7] = np.nan  # a row that can't be audited
+    data = read_rows(x.astype(np.float32), labels=y)
+    report = audit(data, epochs=3)
+    (path,) = (path for path in report.save(tmp_path / "audit") if path.suffix == ".npy")
+    kept = np.load(path)
+    assert path.name == "out_of_sample.npy" and kept.shape == (120, 2) and np.isnan(kept[7]).all()
+    assert report.out_of_sample is not None
+    np.testing.assert_array_equal(kept[data.row], report.out_of_sample)
+    again = audit(read_rows(labels=y, pred_probs=path))
+    assert again.data.row.tolist() == data.row.tolist() and again.config["mode"] == "predictions"
+    audit(data, mode="fast", epochs=1).save(tmp_path / "audit", force=True)
+    assert not path.exists()  # a fast audit has no such predictions, and those of another one do not stay
+
+
 def test_the_list_is_ranked_and_every_cell_is_right(tmp_path: Path) -> None:
     written = by_hand().save(tmp_path / "audit")
     assert [path.name for path in written] == ["issues.csv", "issues.parquet", "summary.json", "config.json"]

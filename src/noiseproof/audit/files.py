@@ -1,6 +1,7 @@
 """The files of an audit: their schema, reader, writer and digests.
 
-The folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read (format 1):
+The folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read, and one for further
+audits (format 1):
 
 ``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
 the worst label to the best. UTF-8, comma, one header line, booleans True/False, empty cells for missing values.
@@ -45,6 +46,9 @@ its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and t
 licence, sha256} or null, ``mode``, ``method``, ``model``, ``epochs``, ``folds``, ``seed``, ``source_rows``,
 ``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without one: an empty line),
 ``versions``, ``command``.
+
+``out_of_sample.npy``, of a thorough audit: probabilities (source_rows, K) float32 of models that did not see the row,
+NaN for rows that were not audited; beyond 100 million numbers it is not written.
 """
 
 from __future__ import annotations
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FILES = ("issues.csv", "summary.json", "config.json")
+PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
 NUMBERS = ("label_quality", "margin", "neighbour_agreement", "confidence", "suggested_confidence")
 COLUMNS = (
@@ -183,7 +188,21 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
         written.append(folder / name)
         with replacing(written[-1]) as path:
             path.write_text(json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return written
+    return [*written, *_write_predictions(folder / PREDICTIONS, report)]
+
+
+def _write_predictions(path: Path, report: LabelReport) -> list[Path]:
+    """Write the out-of-sample predictions in the order of the source, NaN for rows that were not audited."""
+    data, probs = report.data, report.out_of_sample
+    path.unlink(missing_ok=True)  # those of an earlier audit
+    if probs is None or data.source_rows * probs.shape[1] > MOST_PREDICTIONS:
+        return []
+    audited = data.row >= 0
+    table = np.full((data.source_rows, probs.shape[1]), np.nan, np.float32)
+    table[data.row[audited]] = probs[audited]
+    with replacing(path) as part, open(part, "wb") as file:
+        np.save(file, table)
+    return [path]
 
 
 def _plain(value: Any) -> Any:

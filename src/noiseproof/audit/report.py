@@ -68,7 +68,8 @@ def audit(
         "source_rows": data.source_rows, "versions": _versions(), "command": command,
     }  # fmt: skip
     recall = evidence.surroundings.neighbour_recall
-    return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds)
+    out_of_sample = evidence.training.pred_probs if evidence.training is not None and mode == "thorough" else None
+    return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds, out_of_sample)
 
 
 def _versions() -> dict[str, str]:
@@ -91,6 +92,7 @@ class LabelReport:
     neighbour_recall: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    out_of_sample: NDArray[np.float32] | None = None  # (N, K) of models that did not see the row; of a thorough audit
 
     @property
     def label_issues(self) -> LabelIssues:
@@ -148,7 +150,7 @@ class LabelReport:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: PathLike, *, force: bool = False, tell: Callable[[str], None] = log.warning) -> list[Path]:
-        """Write issues.csv, issues.parquet where pyarrow is installed, summary.json and config.json.
+        """Write issues.csv, issues.parquet where pyarrow is installed, summary.json, config.json and out_of_sample.npy.
 
         A folder that is not empty is refused; ``force`` replaces these files and keeps all others, but for decisions
         on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports.
