@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from noiseproof.core.lazy import lazily, provide
 
 if TYPE_CHECKING:  # at run time each is imported when it is asked for: the command line must not wait for torch
-    from noiseproof.estimator import NoisyLabelClassifier
+    from noiseproof.estimator import NoisyLabelClassifier, RobustClassifier
     from noiseproof.losses import (
         LOSSES,
         Loss,
@@ -21,11 +21,13 @@ if TYPE_CHECKING:  # at run time each is imported when it is asked for: the comm
 
 __version__ = "0.1.0"
 __all__ = [
-    "LOSSES", "Loss", "MarginLoss", "NoisyLabelClassifier", "average_error", "calibrate", "estimate_transition",
-    "expected_margin", "get_loss", "logit_bias", "remargin_for",
+    "LOSSES", "Loss", "MarginLoss", "NoisyLabelClassifier", "RobustClassifier", "average_error", "calibrate",
+    "estimate_transition", "expected_margin", "get_loss", "logit_bias", "remargin_for",
 ]  # fmt: skip
 
-_HOMES = dict.fromkeys(__all__, "noiseproof.losses") | {"NoisyLabelClassifier": "noiseproof.estimator"}
+_HOMES = dict.fromkeys(__all__, "noiseproof.losses") | {
+    "NoisyLabelClassifier": "noiseproof.estimator.network", "RobustClassifier": "noiseproof.estimator.robust",
+}  # fmt: skip
 __getattr__, __dir__ = lazily(__name__, _HOMES)
 
 # Lower layers use what accelerate has for GPUs without importing it.

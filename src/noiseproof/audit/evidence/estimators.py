@@ -20,6 +20,7 @@ def cross_fit(
     folds: Any,
     *,
     sample_weight: Any = None,
+    fitted: Any = None,
     progress: Progress | None = None,
 ) -> Probs:
     """Class probabilities (N, K) of each row, by clones of ``estimator`` fitted without the rows of its fold.
@@ -32,6 +33,7 @@ def cross_fit(
         labels: (N,) classes as integers from 0.
         folds: (N,); a row is predicted by the fit on all rows with another value.
         sample_weight: (N,), passed to ``fit``, of a pipeline to that of its last step.
+        fitted: (N,) bool: the rows to fit to; the others are only predicted. By default all.
 
     >>> from sklearn.neighbors import KNeighborsClassifier
     >>> cross_fit(KNeighborsClassifier(1), [[0.0], [0.1], [5.0], [5.1]], [0, 0, 1, 1], 3, [0, 1, 0, 1]).tolist()
@@ -43,11 +45,12 @@ def cross_fit(
     if fold.shape != given.shape or len(fold_ids) < 2:
         raise ValueError(f"Expected `folds` of shape {given.shape} with two values or more, got {fold.shape}.")
     weights = None if sample_weight is None else np.asarray(sample_weight)
+    is_fitted = np.ones(len(given), dtype=bool) if fitted is None else np.asarray(fitted, dtype=bool)
     probs = np.zeros((len(given), num_classes), np.float32)
     for done, i in enumerate(fold_ids):
         if progress is not None:
             progress("fitting", done, len(fold_ids))
-        fitted_rows, rows = np.flatnonzero(fold != i), np.flatnonzero(fold == i)
+        fitted_rows, rows = np.flatnonzero((fold != i) & is_fitted), np.flatnonzero(fold == i)
         weight = None if weights is None else weights[fitted_rows]
         model = FittedClasses.fit(estimator, select_rows(x, fitted_rows), given[fitted_rows], weight)
         probs[rows] = model.predict_proba(select_rows(x, rows), num_classes)
@@ -70,7 +73,7 @@ class FittedClasses:
             return cls(None, classes)
         # Classes without gaps: XGBoost refuses others.
         codes = labels if classes[-1] == len(classes) - 1 else np.searchsorted(classes, labels)
-        options = {} if sample_weight is None else {_weight_name(estimator): sample_weight}
+        options = {} if sample_weight is None else {weight_name(estimator): sample_weight}
         model = seeded(estimator).fit(x, codes, **options)
         return cls(model, classes[np.asarray(model.classes_).astype(np.int64)])
 
@@ -115,7 +118,7 @@ def select_rows(x: Any, rows: NDArray[np.int64]) -> Any:
     return x[rows] if hasattr(x, "shape") else [x[i] for i in rows.tolist()]
 
 
-def _weight_name(estimator: Any) -> str:
+def weight_name(estimator: Any) -> str:
     """The name of ``sample_weight`` in ``fit``; a pipeline passes it to its last step."""
     prefix = ""
     while hasattr(estimator, "steps"):

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_consistent_length, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -28,6 +26,7 @@ from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
 from noiseproof.data.labels import preview
 from noiseproof.data.tables import Columns, fit_columns, shifted_columns
+from noiseproof.estimator.labels import encode_labels
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
@@ -118,7 +117,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """
         self.__dict__.pop("predictor_", None)  # if this fit fails, the last network must not predict the new classes
         x = self._inputs(X, reset=True)
-        labels = self._labels(X, y)
+        self.classes_, codes = encode_labels(X, y, "NoisyLabelClassifier")
+        labels = torch.from_numpy(codes)
         keep, weights = self._weights(X, labels, sample_weight)
         settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
         seed = self._seed()
@@ -219,18 +219,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise ValueError(f"{error} {remedy}") from None
         assert self.columns_ is not None
         return self.columns_.encode(frame)
-
-    def _labels(self, X: Any, y: Any) -> Tensor:
-        if y is None:
-            raise ValueError("NoisyLabelClassifier requires y to be passed, but the target y is None.")
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        if y.dtype == object:
-            _check_objects(y)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        return torch.from_numpy(numbers.astype(np.int64))
 
     def _weights(self, X: Any, labels: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
         """Rows of positive weight, and their weights with a mean of one, or None if all are the same."""
@@ -423,18 +411,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:
     if dtype.kind not in "biufUO" or not all(isinstance(v, (str, int, float)) for v in values):
         raise ValueError(f"Expected strings or numbers as classes, to save them as JSON, got classes of dtype {dtype}.")
-
-
-def _check_objects(y: NDArray[Any]) -> None:
-    """Refuse missing labels and mixed types, for which NumPy's error names no row."""
-    import pandas as pd
-
-    if (gaps := pd.isna(y)).any():
-        raise ValueError(f"Input y contains NaN or None, first in row {gaps.argmax()}. Drop these rows.")
-    is_string = [isinstance(label, str) for label in y]
-    if any(is_string) and not all(is_string):
-        other = y[is_string.index(False)]
-        raise ValueError(f"Expected labels of one type in y, got strings and {other!r}. Make all of them strings.")
 
 
 def _has_categories(X: Any) -> bool:

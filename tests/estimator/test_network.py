@@ -276,7 +276,7 @@ def test_a_fit_that_fails_leaves_no_model_of_an_earlier_one(tmp_path: Path, monk
         if error is ValueError:
             model.set_params(method="gcee")
         else:
-            monkeypatch.setattr("noiseproof.estimator.train", stopped)
+            monkeypatch.setattr("noiseproof.estimator.network.train", stopped)
         with pytest.raises(error):
             model.fit(X, Y)
         for use in (model.predict, model.predict_proba, model.predict_frame):
@@ -493,7 +493,7 @@ def test_loading_asks_for_no_pretrained_weights(written: str, tmp_path: Path, mo
         asked.append(spec)
         return build_classifier("mlp:hidden=[8]", *args, **options)
 
-    monkeypatch.setattr("noiseproof.estimator.build_classifier", build)
+    monkeypatch.setattr("noiseproof.estimator.network.build_classifier", build)
     NoisyLabelClassifier.load(tmp_path)
     assert asked == ["mlp:pretrained=false,hidden=[8]"]
 
