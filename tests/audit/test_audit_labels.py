@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn.preprocessing import LabelEncoder
 
 from noiseproof.audit.evidence import cross_validate, watch_training
 from noiseproof.audit.evidence.neighbours import nearest
@@ -450,6 +452,32 @@ def test_refusals(labels: Any, probs: Any, options: dict[str, Any], message: str
         find_label_issues(labels, probs, **options)
 
 
-def test_labels_in_words_are_the_callers_job() -> None:
-    with pytest.raises(TypeError, match="Encode the classes"):
-        find_label_issues(["a", "b"], [[0.5, 0.5], [0.5, 0.5]])
+def test_labels_in_words_are_sorted_as_scikit_learn_does() -> None:
+    numbers = np.repeat([0, 1, 2], 30)
+    numbers[[3, 77]] = [1, 0]
+    pred_probs = np.eye(3)[np.repeat([0, 1, 2], 30)] * 0.85 + 0.05
+    expected = find_label_issues(numbers, pred_probs)
+    names = LabelEncoder().fit(["10", "2", "cat"]).classes_
+    for labels in (names[numbers], names[numbers].tolist(), names[numbers].astype(object), pd.Series(names[numbers])):
+        issues = find_label_issues(labels, pred_probs)
+        assert issues.classes == ("10", "2", "cat") and issues.is_issue.nonzero()[0].tolist() == [3, 77]
+        np.testing.assert_array_equal(issues.quality, expected.quality)
+        assert issues.labels_of(issues.suggested[[3, 77]]).tolist() == ["10", "cat"]
+    reverse = find_label_issues(names[numbers], pred_probs[:, ::-1], classes=["cat", "2", "10"])
+    np.testing.assert_allclose(reverse.quality, expected.quality, atol=1e-6)
+    assert reverse.labels_of(reverse.suggested[[3, 77]]).tolist() == ["10", "cat"]
+    assert expected.classes is None and expected.labels_of(expected.suggested[[3, 77]]).tolist() == [0, 2]
+
+
+def test_words_that_are_not_the_columns_are_refused() -> None:
+    p = np.full((4, 3), 1 / 3)
+    with pytest.raises(ValueError, match="a class for each of the 3 columns of `pred_probs`, got 2: 'a', 'b'. Name"):
+        find_label_issues(["a", "b", "a", "b"], p)
+    with pytest.raises(ValueError, match="Expected `labels` among `classes`, 'a', 'c', 'd', got 'b'"):
+        find_label_issues(["a", "b", "a", "b"], p, classes=["a", "c", "d"])
+    with pytest.raises(ValueError, match="a label in every row, got none in 1, the first of them 2"):
+        find_label_issues(["a", "b", None, "b"], p, classes=["a", "b", "c"])
+    with pytest.raises(TypeError, match="words or integers from 0 as `labels`, got dtype float64"):
+        find_label_issues([0.5, 1, 2, 0], p)
+    with pytest.raises(TypeError, match="words or integers"):
+        find_label_issues(np.array([0.0, 1.0, 0.0, 1.0]), p)

@@ -16,13 +16,16 @@ from torch import Tensor
 
 from noiseproof.audit.early import check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
+from noiseproof.audit.memory import InMemory, adapt
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
 from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.progress import Progress
+from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.features import get_extractor
+from noiseproof.data.frames import as_frame, is_foreign_table, read_file
 from noiseproof.data.labels import describe_labels, find_words, preview
 from noiseproof.data.sources import PathLike
 
@@ -80,16 +83,23 @@ def read_rows(
         cache: a folder where features of texts and pictures are kept, so that they are computed once.
     """
     began = perf_counter()
-    request = Request(data, labels, pred_probs, embeddings, trusted, classes, seed, progress, cache)
+    paths = {"labels": _path(labels), "pred_probs": _path(pred_probs), "embeddings": _path(embeddings)}
+    labels_key = None
     if isinstance(data, (str, os.PathLike)):
-        request = replace(request, data=Path(os.path.abspath(data)))
+        data = Path(os.path.abspath(data))
+        label, text, id, group, time = (_column_name(name) for name in (label, text, id, group, time))
+    elif data is not None:
+        given = adapt(InMemory(data, labels, label, text, classes), has_annotators=bool(annotators))
+        data, labels, label, text, classes = given.data, given.labels, given.label, given.text, given.classes
+        labels_key = given.labels_key
+    pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)
+    request = Request(data, labels, pred_probs, embeddings, trusted, classes, seed, progress, cache)
     columns = {
         "label": label, "text": text, "id": id, "group": group, "time": time, "annotators": list(annotators),
         "ignore": list(ignore),
     }  # fmt: skip
     source = _find_source(request, {
-        "data": request.path and str(request.path), "labels": _path(labels), "labels_key": None,
-        "pred_probs": _path(pred_probs), "embeddings": _path(embeddings), **columns, "features": features,
+        "data": request.path and str(request.path), **paths, "labels_key": labels_key, **columns, "features": features,
         "weights": None, "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
     })  # fmt: skip
     if not source.has_columns:
@@ -99,10 +109,10 @@ def read_rows(
     rows = source.read(request)
     index = data if source.has_columns else labels
     if pred_probs is not None:
-        _check_order(pred_probs, index, "pred_probs")
+        pred_probs = _matched(rows, pred_probs, paths["pred_probs"], index, "pred_probs")
         rows = _with_pred_probs(rows, pred_probs, classes is not None)
     if embeddings is not None:
-        _check_order(embeddings, index, "embeddings")
+        embeddings = _matched(rows, embeddings, paths["embeddings"], index, "embeddings")
         rows = with_features(rows, load_array(embeddings, "embeddings"), "embeddings")
     if trusted is not None and rows.trusted is None:
         rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
@@ -168,6 +178,47 @@ def _comparable(data: AuditData) -> AuditData:
 
 def _path(value: Any) -> str | None:
     return os.path.abspath(value) if isinstance(value, (str, os.PathLike)) else None
+
+
+def _column_name(name: Any) -> Any:
+    """Return the name of a column of a file, where 4 is "4"."""
+    return str(name) if isinstance(name, int) else name
+
+
+def load_table(value: Any, id: str | None) -> Any:
+    """Return predictions or embeddings in a table file, or in a table of another library, as a DataFrame."""
+    if isinstance(value, (str, os.PathLike)) and table_kind(value) is not None:
+        return read_file(Path(value), [id])
+    return as_frame(value) if is_foreign_table(value) else value
+
+
+def _matched(data: AuditData, table: Any, path: str | None, index: Any, name: str) -> Any:
+    """Return predictions or embeddings in the order of the data: by the column of ids where a table has it."""
+    if not hasattr(table, "iloc") or not hasattr(table, "columns"):
+        return table
+    first, id = table.columns[0] if len(table.columns) else None, data.source.config["id"]
+    if path is not None and len(table) == data.source_rows - 1 and all(map(_is_number, table.columns)):
+        return read_file(Path(path), header=False)  # as numpy.savetxt writes it
+    if str(first).startswith("Unnamed: ") and table[first].tolist() == list(range(len(table))):  # the index of pandas
+        table = table.drop(columns=first)
+    if id is None or id not in table.columns:
+        _check_order(table, index, name)
+        return table
+    table = table.assign(**{id: table[id].astype(str)}).set_index(id)
+    ids = data.source.row_names(range(data.source_rows))
+    if not table.index.is_unique or len({*ids}) < len(ids):
+        raise ValueError(f"Expected each id once in {id!r} of the data and of `{name}`, got some of them twice.")
+    if absent := [row_id for row_id in ids if row_id not in table.index]:
+        raise ValueError(f"Expected the ids of the data in {id!r} of `{name}`, {preview(absent)} are not there.")
+    return table.loc[ids].reset_index(drop=True)
+
+
+def _is_number(word: Any) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_order(table: Any, rows: Any, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from noiseproof.audit.judge.posterior import (
 )
 from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
 from noiseproof.core.checks import check_count
+from noiseproof.core.messages import preview
 from noiseproof.core.probs import check_probabilities
 
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
@@ -55,6 +57,11 @@ class LabelIssues:
     chance_rate: float = 0.0  # share that predictions of the same frequencies match by chance
     is_predictable: bool = True  # whether labels are predictable from the features
     contradicted: float | None = None  # share that confident neighbours contradict, where models count fewer errors
+    classes: tuple[Any, ...] | None = None  # (K,) of labels that are words; None where labels are class numbers
+
+    def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+        """Labels of class numbers such as ``suggested``, as the given labels are written."""
+        return numbers if self.classes is None else np.array(self.classes)[numbers]
 
     @property
     def looks_fine(self) -> bool:
@@ -71,6 +78,7 @@ def find_label_issues(
     labels: Any,
     pred_probs: Any = None,
     *,
+    classes: Sequence[Any] | None = None,
     features: Any = None,
     evidence: Evidence | None = None,
     trusted: Any = None,
@@ -92,8 +100,9 @@ def find_label_issues(
     allows, its upper end is raised to their share, and labels do not look fine; ranking and cut stay.
 
     Args:
-        labels: (N,) classes as integers from 0.
+        labels: (N,) classes as integers from 0, or as words.
         pred_probs: (N, K), from models that did not see the row's own label.
+        classes: names of the K columns; by default, the labels that are words, sorted as scikit-learn does.
         features: (N, F): neighbours vote beside ``pred_probs`` as far as that makes the labels more likely.
         evidence: of ``cross_validate`` or ``watch_training``, in place of ``pred_probs`` and ``features``.
         trusted: (N,) bool, or row numbers: labels known to be right. 20 or more calibrate the predictions, so that the
@@ -107,15 +116,12 @@ def find_label_issues(
     >>> int(issues.quality.argmin()), int(issues.suggested[4])
     (4, 1)
     """
-    given, probs = _checked(labels, evidence.pred_probs if evidence is not None else pred_probs)
+    probs = _checked_probabilities(evidence.pred_probs if evidence is not None else pred_probs)  # (N, K)
+    given, names = _checked_labels(labels, probs, classes)
     N, K = probs.shape
     rows = _Rows.of(trusted, counted, N)
     people = None if annotators is None else _columns(annotators, N, K)
-    agreement = None if evidence is None else evidence.neighbour_agreement
-    if features is not None and agreement is None and N > 2:
-        near = nearest(features, min(check_count("neighbours", neighbours, 1), N - 1), seed=seed)
-        votes, agreement = neighbour_votes(given, near, K, apart=groups)
-        probs = probs if evidence is not None else _with_votes(given, probs, torch.from_numpy(votes))
+    probs, agreement = _with_neighbours(given, probs, evidence, features, groups, neighbours, seed)
     guesses = _guesses(given, probs, evidence, rows)
     predictability = guesses.predictability(K)
     is_predictable = rows.calibrate or people is not None or predictability.is_predictable
@@ -152,6 +158,7 @@ def find_label_issues(
         chance_rate=predictability.chance_rate,
         is_predictable=is_predictable,
         contradicted=interval.contradicted,
+        classes=names,
     )
 
 
@@ -202,23 +209,46 @@ def _fit(
     return noise, estimates, probs
 
 
-def _checked(labels: Any, pred_probs: Any) -> tuple[Tensor, Tensor]:
-    """Labels (N,) int64 and probabilities (N, K) float32 whose rows sum to one."""
+def _checked_probabilities(pred_probs: Any) -> Tensor:
+    """Probabilities (N, K) float32 whose rows sum to one."""
     if pred_probs is None:
         raise ValueError("Expected `pred_probs` (N, K) or `evidence`, got neither. cross_validate makes evidence.")
-    probs = check_probabilities("pred_probs", np.asarray(pred_probs), tolerance=0.02, dtype=torch.float32)
-    given = np.asarray(labels)
+    probs = check_probabilities("pred_probs", np.ascontiguousarray(pred_probs), tolerance=0.02, dtype=torch.float32)
+    return probs / probs.sum(1, keepdim=True)
+
+
+def _checked_labels(labels: Any, probs: Tensor, classes: Sequence[Any] | None) -> tuple[Tensor, tuple[Any, ...] | None]:
+    """Class numbers (N,) int64, and the classes of labels that are words."""
+    given, K = np.asarray(labels), probs.shape[1]
     if given.ndim != 1 or len(given) != len(probs):
         raise ValueError(f"Expected `labels` of shape ({len(probs)},), one for each row, got {given.shape}.")
+    if classes is not None or given.dtype.kind in "USOb":
+        return _numbered(given, K, classes)
     if given.dtype.kind not in "iu":
-        raise TypeError(f"Expected integer `labels` from 0, got dtype {given.dtype}. Encode the classes as integers.")
+        raise TypeError(f"Expected words or integers from 0 as `labels`, got dtype {given.dtype}.")
     y = torch.as_tensor(given.astype(np.int64))
-    if int(y.min()) < 0 or int(y.max()) >= probs.shape[1]:
+    if int(y.min()) < 0 or int(y.max()) >= K:
         raise ValueError(
-            f"Expected labels in 0 … {probs.shape[1] - 1}, the columns of `pred_probs`, "
-            f"got {int(y.min())} … {int(y.max())}."
+            f"Expected labels in 0 … {K - 1}, the columns of `pred_probs`, got {int(y.min())} … {int(y.max())}."
         )
-    return y, probs / probs.sum(1, keepdim=True)
+    return y, None
+
+
+def _numbered(given: NDArray[Any], num_columns: int, classes: Sequence[Any] | None) -> tuple[Tensor, tuple[Any, ...]]:
+    """Class numbers (N,) of labels by their ``classes``, which are by default their sorted values."""
+    words = given.tolist()
+    if missing := [i for i, word in enumerate(words) if word is None or word != word]:
+        raise ValueError(f"Expected a label in every row, got none in {len(missing)}, the first of them {missing[0]}.")
+    names = tuple(np.unique(given).tolist() if classes is None else classes)
+    if len(names) != num_columns:
+        raise ValueError(
+            f"Expected a class for each of the {num_columns} columns of `pred_probs`, got {len(names)}: "
+            f"{preview(names)}. Name all classes, in the order of the columns, with `classes`."
+        )
+    number = {name: k for k, name in enumerate(names)}
+    if unknown := sorted({str(word) for word in words if word not in number}):
+        raise ValueError(f"Expected `labels` among `classes`, {preview(names)}, got {preview(unknown)}.")
+    return torch.tensor([number[word] for word in words], dtype=torch.int64), names
 
 
 def _posterior(given: Tensor, probs: Tensor, noise: ClassNoise, annotators: Tensor | None) -> RowPosterior:
@@ -277,6 +307,18 @@ def _guesses(given: Tensor, probs: Tensor, evidence: Evidence | None, rows: _Row
         if len(voted) >= min(MIN_VOTED, len(counted)):
             return Guesses(labels[voted], evidence.guess[voted], evidence.guess_confidence[voted])
     return Guesses(labels[counted], probs.argmax(1).numpy()[counted])
+
+
+def _with_neighbours(
+    given: Tensor, probs: Tensor, evidence: Evidence | None, features: Any, groups: Any, neighbours: int, seed: int
+) -> tuple[Tensor, NDArray[np.float32] | None]:
+    """Predictions (N, K) with the votes of neighbours among ``features``, and the share that agrees, (N,)."""
+    agreement = None if evidence is None else evidence.neighbour_agreement
+    if features is None or agreement is not None or len(probs) <= 2:
+        return probs, agreement
+    near = nearest(features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed)
+    votes, agreement = neighbour_votes(given, near, probs.shape[1], apart=groups)
+    return probs if evidence is not None else _with_votes(given, probs, torch.from_numpy(votes)), agreement
 
 
 def _with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:

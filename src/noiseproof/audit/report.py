@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from noiseproof.audit.evidence.gather import Mode, StageClock, gather
 from noiseproof.audit.evidence.network import METHOD
 from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
+from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.messages import preview
 from noiseproof.core.progress import Progress
 from noiseproof.data.sources import PathLike
 
@@ -31,7 +33,7 @@ log = logging.getLogger("noiseproof")
 
 
 def audit(
-    data: AuditData,
+    data: AuditData | Any = None,
     *,
     mode: Mode = "thorough",
     method: str | None = None,
@@ -42,14 +44,21 @@ def audit(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
     command: str | None = None,
+    **reading: Any,
 ) -> LabelReport:
-    """Find the wrong labels of a dataset that ``read_rows`` read.
+    """Find the wrong labels of a dataset that ``read_rows`` read, or reads now with the options ``reading``.
+
+    ``audit("data.csv", label="y")``, ``audit(frame, label="y")``, ``audit(X, labels=y)``, ``audit(texts, labels=y)``.
 
     ``thorough`` judges each row by models trained on other folds; ``fast`` by the predictions of one training on all
     rows. Where the data comes with another model's predictions, nothing is trained.
     """
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
+    if not isinstance(data, AuditData):
+        data = read_rows(data, seed=seed, progress=progress, **reading)
+    elif reading:
+        raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
     method, model = METHOD if method is None else method, "auto" if model is None else model
     training = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)

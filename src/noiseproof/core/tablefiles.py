@@ -103,10 +103,10 @@ def detect_format(
     wanted = {column for column in columns if column is not None}
     tables = {separator: list(read_cells(text, separator)) for separator in separators}
 
-    def rating(separator: str) -> tuple[int, bool, bool]:
+    def rating(separator: str) -> tuple[int, bool, int]:
         first, *others = tables[separator] or [[]]
         widths = set(map(len, others[:-1] if is_cut else others))  # the last record may be cut, too
-        return len(wanted & {*_names(first, header)}), len(first) > 1 and widths <= {len(first)}, len(first) > 1
+        return len(wanted & {*_names(first, header)}), len(first) > 1 and widths <= {len(first)}, len(first)
 
     separator = max(separators, key=rating)  # the first of equals
     decimal, thousands = (".", None) if separator == "," else _decimal(tables[separator][header:])

@@ -173,8 +173,9 @@ def _as_tensor(value: Any, size: int | None, fit: Fit) -> Tensor:
         raise TypeError(f"Expected tensors, arrays or images in the dataset, got {type(value).__name__}.") from None
 
 
-def _stack(values: Iterable[Any], size: int | None, fit: Fit) -> Tensor:
-    tensors = [_as_tensor(value, size, fit) for value in values]
+def stack_inputs(values: Iterable[Tensor]) -> Tensor:
+    """Inputs of one shape as one tensor (N, …)."""
+    tensors = list(values)
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
         raise ValueError(f"Expected inputs of one shape, got {preview(sorted(shapes))}. Set `size` to resize images.")
@@ -201,33 +202,38 @@ def from_torch(
     names = getattr(dataset, "classes", None)
     classes = classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
     sources = {"train": dataset, "test": test, "trusted": trusted}
-    pairs = {part: _pairs(source, size, fit, lazy) for part, source in sources.items() if source is not None}
+    pairs = {part: read_pairs(source, size, fit, lazy) for part, source in sources.items() if source is not None}
     if not lazy:
         x, y = pairs["train"]
+        if isinstance(x, list):
+            raise TypeError("Expected tensors, arrays or images in the dataset, got str. Use from_text for texts.")
         return from_arrays(x, y, classes=classes, test=pairs.get("test"), trusted=pairs.get("trusted"), name=name)
     return _lazy(name, pairs, classes)
 
 
-def _pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool) -> Pair:
-    """Inputs and labels of all items (x, y)."""
+def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> Pair:
+    """Inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with ``lazy`` read on access."""
     count = len(dataset) if hasattr(dataset, "__len__") else None
     if count is None and lazy:
         raise TypeError("Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False.")
     lazy_inputs = DatasetInputs(dataset, 0, torch.arange(count or 0), size, fit)
     if lazy and count and (targets := _targets(dataset, count)) is not None:
         return lazy_inputs, targets
-    inputs, labels = [], []
+    inputs: list[Any] = []
+    labels = []
     for item in iter(dataset) if count is None else (_read_item(dataset, i) for i in range(count)):
-        x, label = _pair(item)
+        x, label = pair_of(item)
         if not lazy:
-            inputs.append(x)
+            inputs.append(x if isinstance(x, str) else _as_tensor(x, size, fit))
         labels.append(label)
     if not labels:
         raise ValueError("Expected at least one item in the dataset, got none.")
-    return lazy_inputs if lazy else _stack(inputs, size, fit), labels
+    if any(isinstance(x, str) for x in inputs):
+        return inputs, labels
+    return lazy_inputs if lazy else stack_inputs(inputs), labels
 
 
-def _pair(item: Any) -> Pair:
+def pair_of(item: Any) -> Pair:
     """Input and label of an item (x, y)."""
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
@@ -245,7 +251,7 @@ def _targets(dataset: Any, count: int) -> Any:
     if targets is None or len(targets) != count or any(change is not None for change in changed):
         return None
     sample = sorted({0, count // 2, count - 1})
-    same = (np.array_equal(_pair(_read_item(dataset, i))[1], np.asarray(targets[i])) for i in sample)
+    same = (np.array_equal(pair_of(_read_item(dataset, i))[1], np.asarray(targets[i])) for i in sample)
     return targets if all(same) else None
 
 
@@ -292,14 +298,14 @@ def from_hf(
             f"Expected a Hugging Face Dataset, or a DatasetDict with a train split, got {type(dataset).__name__}. "
             "A streamed one has no length: load it without streaming."
         )
-    roles = _hf_roles(train, label, image, text, features)
+    roles = hf_roles(train, label, image, text, features)
     if roles.image is not None:
         if options:
             raise TypeError(f"Expected no further options for images, got {preview(list(options))}.")
         pairs: dict[str, Pair] = {}
         for part, data in parts.items():
             lazy = DatasetInputs(data, roles.image, torch.arange(len(data)), size, fit)
-            x = lazy if size else _stack((lazy[i] for i in range(len(lazy))), None, fit)
+            x = lazy if size else stack_inputs(lazy[i] for i in range(len(lazy)))
             pairs[part] = (x, list(data[roles.label]))
         return _lazy("hf", pairs, roles.classes, roles.label)
     import pandas as pd
@@ -312,7 +318,7 @@ def from_hf(
     return from_table(train, label=label, features=features, classes=names, **frames, **options)
 
 
-def _hf_roles(
+def hf_roles(
     train: Any, label: str | None, image: str | None, text: str | None, features: Sequence[str] | None
 ) -> _Roles:
     """The columns that the user named; without an input, those that the types of the columns suggest."""

@@ -136,9 +136,7 @@ def read_file(
     if not path.exists():
         raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
     if not header and kind not in HEADERLESS_KINDS:
-        raise ValueError(
-            f"Expected names of columns in {path}: only {', '.join(HEADERLESS_KINDS)} files may lack them."
-        )
+        raise ValueError(f"Expected a {' or '.join(HEADERLESS_KINDS)} file without names of columns, got {path}.")
     try:
         if kind in (".csv", ".tsv"):
             return _read_csv(path, verbatim, categories, header)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
+from noiseproof.audit.memory import INPUTS, LABELS
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given
@@ -23,9 +25,10 @@ from noiseproof.core.files import replacing
 from noiseproof.data.arrays import check_features
 from noiseproof.data.labels import preview
 from noiseproof.data.pictures import SMALLEST, encode_pictures
+from noiseproof.data.sparse import SparseAxes, is_sparse
 from noiseproof.data.tables import moments, shift_of
 
-INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
+SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
 
 
@@ -39,7 +42,7 @@ class ArraySource(Source):
     def accepts(self, request: Request) -> bool:
         if request.path is not None:
             return request.path.suffix.lower() in (".npy", ".npz")
-        return isinstance(request.data, (np.ndarray, Tensor, list, tuple))
+        return isinstance(request.data, (np.ndarray, Tensor, list, tuple)) or is_sparse(request.data)
 
     def read(self, request: Request) -> AuditData:
         path, labels = request.path, request.labels
@@ -76,9 +79,8 @@ class ArraySource(Source):
         if path.suffix == ".npy":
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             return array
-        with np.load(path, allow_pickle=False) as arrays:
-            array = arrays[next(name for name in INPUTS if name in arrays)]
-        return array
+        arrays = open_arrays(path, "inputs")
+        return arrays[next(name for name in ("", *INPUTS) if name in arrays)]
 
     @property
     def labels_entry(self) -> str:
@@ -102,12 +104,16 @@ class ArraySource(Source):
         return as_words(self.open_labels(path).ravel()) if path.is_file() else None
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return int(self.inputs.shape[0])
+
+    def _row(self, row: int) -> NDArray[Any]:
+        values: Any = self.inputs[[row]]
+        return np.asarray((values.toarray() if is_sparse(values) else values)[0])
 
     def show(self, row: int, id: str) -> Content:
-        if as_pixels(self.inputs[row]) is not None:
+        if as_pixels(self._row(row)) is not None:
             return {"has_image": True}
-        values = np.asarray(self.inputs[row]).ravel()
+        values = self._row(row).ravel()
         fields = [[str(i), f"{value:.6g}"] for i, value in enumerate(values[:MOST_NUMBERS].tolist())]
         if len(values) <= MOST_NUMBERS:
             return {"fields": fields}
@@ -116,7 +122,7 @@ class ArraySource(Source):
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         from PIL import Image
 
-        pixels = as_pixels(self.inputs[row])
+        pixels = as_pixels(self._row(row))
         return None if pixels is None else encode_picture(Image.fromarray(pixels), side)
 
     # --- correcting ---------------------------------------------------------------------------------------------------
@@ -134,12 +140,16 @@ class ArraySource(Source):
 
 
 def open_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a .npz file by name, or the one of a .npy file as ""; no pickled objects."""
+    """Return the arrays of a .npz file by name, or a sparse matrix or the one of a .npy file as ""; no pickles."""
     if not path.exists():
         raise FileNotFoundError(missing_file(name, path))
     try:
         loaded = np.load(path, allow_pickle=False)
-        return {"": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded}
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        if SPARSE <= {*loaded}:
+            return {"": import_module("scipy.sparse").load_npz(path)}
+        return {key: loaded[key] for key in loaded}
     except Exception as error:  # zip files and headers break in many ways
         raise ValueError(
             f"Expected arrays of numbers or words in {path}, got {type(error).__name__}: {error}. "
@@ -148,7 +158,10 @@ def open_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
 
 
 def load_array(value: Any, name: str) -> NDArray[Any]:
-    """Return an array in memory, or the one of a .npy file."""
+    """Return an array in memory, or the one of a .npy file; sparse matrices stay such."""
+    if is_sparse(value):
+        sparse: NDArray[Any] = value
+        return sparse
     if not isinstance(value, (str, os.PathLike)):
         return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
     arrays = open_arrays(Path(value), name)
@@ -182,6 +195,12 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
 
     With a ``request``, they are the inputs that it asks for, which are scaled; else features made elsewhere.
     """
+    if is_sparse(array):
+        width = array.shape[1]
+        array = SparseAxes(array, seed=0 if request is None else request.seed).encode(array)
+        if array.shape[1] < width:
+            note = f"The {width} columns of the sparse `{name}` were projected onto their {array.shape[1]} main axes."
+            data = replace(data, notes=(*data.notes, note))
     array = align(data, array, name)
     if array.dtype.kind not in "biufO":
         raise TypeError(

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import Audit, as_words, same_labels
-from noiseproof.audit.sources.labels import check_unchanged, spell_classes
+from noiseproof.audit.files import Audit, as_ids, same_labels
+from noiseproof.audit.memory import columns_of, label_cells, with_label_cells
+from noiseproof.audit.sources.labels import check_ids, check_unchanged, spell_classes
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
+from noiseproof.data.frames import as_frame
 from noiseproof.data.sources import PathLike
 
 Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
@@ -194,18 +196,20 @@ class Source(ABC):
         return self.config["id"] is not None
 
     def corrected(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
-        """Return a copy of the audited data in memory, here an array of labels, with the labels ``changes``."""
-        if hasattr(data, "iloc"):
-            raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
-        labels = np.asarray(data)
-        check_unchanged(audit, as_words(labels.ravel()))
-        cells = list(labels.ravel())  # of dates, `tolist` would make numbers
+        """Return a copy of the audited data in memory, or of its labels alone, with the labels ``changes``."""
+        label, id = self.label_in(columns_of(data)), self.config["id"]
+        cells, words = label_cells(data, label)
+        check_unchanged(audit, words)
+        if id is not None and label is not None:
+            check_ids(audit, changes, as_ids(as_frame(data)[id]))
         spelling = spell_classes(audit, cells)
-        for row, name in changes.items():
-            cells[row] = spelling[name]
-        # Words may need more room than before; numbers keep their type.
-        written = np.array(cells, dtype=None if labels.dtype.kind in "US" else labels.dtype)
-        return written.astype(np.promote_types(written.dtype, labels.dtype)).reshape(labels.shape)
+        return with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
+
+    def label_in(self, columns: Sequence[Any] | None) -> Any:
+        """Return which of the ``columns`` of a table has the labels; None for labels alone, without columns."""
+        if columns is None or (key := self.config["labels_key"]) in columns:
+            return None if columns is None else key
+        raise ValueError(f"Expected the labels that were audited, an array, got a table for the {self.name}.")
 
     def locate(self, folder: Path, key: str = "data") -> Path:
         """Return the path of the audited file ``key``; refuse data in memory, or gone."""

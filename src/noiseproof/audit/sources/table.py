@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from noiseproof.audit.early import check_label, check_roles
-from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
+from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
 from noiseproof.audit.records import Records, open_records
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
@@ -49,7 +48,7 @@ class TableSource(Source):
     def is_table(self, request: Request) -> bool:
         if request.path is not None:
             return table_kind(request.path) is not None
-        return request.data is not None and not isinstance(request.data, (np.ndarray, Tensor, list, tuple))
+        return hasattr(request.data, "columns")
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -223,24 +222,8 @@ class TableSource(Source):
             else:
                 self.records.replace(label, cells, file)
 
-    def corrected(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
-        import pandas as pd
-
-        if not isinstance(data, pd.DataFrame):
-            return super().corrected(audit, data, changes)
-        label, id = self._check_columns(data.columns), self.config["id"]
-        check_unchanged(audit, as_words(data[label]))
-        if id is not None:
-            check_ids(audit, changes, as_ids(data[id]))
-        cells, dtype, copy = data[label].tolist(), data[label].dtype, data.copy()
-        spelling = spell_classes(audit, cells)
-        for row, name in changes.items():
-            cells[row] = spelling[name]
-        if isinstance(dtype, pd.CategoricalDtype):
-            new = sorted({spelling[name] for name in changes.values()} - {*dtype.categories})
-            dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
-        copy[label] = pd.Series(cells, copy.index, dtype)
-        return copy
+    def label_in(self, columns: Sequence[Any] | None) -> Any:
+        return None if columns is None else self._check_columns(columns)
 
     def _check_columns(self, columns: Iterable[Any]) -> str:
         """Return the column of the labels; refuse a table without it, or without that of the ids."""
