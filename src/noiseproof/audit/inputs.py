@@ -89,7 +89,8 @@ def read_rows(
         data = Path(os.path.abspath(data))
         label, text, id, group, time = (_column_name(name) for name in (label, text, id, group, time))
     elif data is not None:
-        given = adapt(InMemory(data, labels, label, text, classes), has_annotators=bool(annotators))
+        given = InMemory(data, labels, label, text, classes, features=features)
+        given = adapt(given, has_annotators=bool(annotators))
         data, labels, label, text, classes = given.data, given.labels, given.label, given.text, given.classes
         labels_key = given.labels_key
     pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)

@@ -16,10 +16,11 @@ from noiseproof.audit.records import with_cells
 from noiseproof.core.messages import preview
 from noiseproof.data.arrays import DatasetInputs, hf_roles, read_pairs, stack_inputs
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of
+from noiseproof.data.pictures import PRETRAINED, THUMBNAIL, EfficientNetFeatures
 
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
 TEXT, LABEL = "text", "label"  # columns of a table that is made from texts and labels
-THUMBNAIL = 32  # pixels
+LARGEST, MOST_BYTES = 224, 2**31  # pixels of a side, and bytes of all pictures that are read into memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class InMemory:
     text: Any = None
     classes: Sequence[str] | None = None
     labels_key: str | None = None  # the column of a data set, or the key of a dict, that has the labels
+    features: str | None = None  # by which pictures and texts are to be seen
 
 
 def adapt(given: InMemory, *, has_annotators: bool) -> InMemory:
@@ -81,10 +83,21 @@ def _from_torch(given: InMemory) -> InMemory:
         raise ValueError("Expected no `labels` beside a torch Dataset of (x, y).")
     names = getattr(given.data, "classes", None)
     classes = given.classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
-    x, labels = read_pairs(given.data, THUMBNAIL, "squash")
+    x, labels = read_pairs(given.data, _picture_side(given), "squash")
     if isinstance(x, list):
         return _table(InMemory(None, labels, None, None, classes), as_frame({TEXT: x}), TEXT)
     return InMemory(x, labels, classes=classes)
+
+
+def _picture_side(given: InMemory, column: int | str = 0) -> int:
+    """Return the pixels of a side that the pictures of PIL in a dataset are scaled to: as a model sees them."""
+    name = given.features or (PRETRAINED if EfficientNetFeatures.is_available() else "patches")
+    if name.partition(":")[0] in ("patches", "pixels") or not hasattr(given.data, "__len__"):
+        return THUMBNAIL
+    first, count = given.data[0][column], max(len(given.data), 1)
+    sides = getattr(first, "size", None)
+    native = max(THUMBNAIL, min(sides)) if isinstance(sides, tuple) else LARGEST
+    return max(THUMBNAIL, min(native, LARGEST, int((MOST_BYTES / 3 / count) ** 0.5)))
 
 
 def _from_hugging_face(given: InMemory, has_annotators: bool) -> InMemory:
@@ -94,7 +107,8 @@ def _from_hugging_face(given: InMemory, has_annotators: bool) -> InMemory:
     roles = hf_roles(given.data, given.label, None, given.text, None)
     classes = given.classes or roles.classes
     if roles.image is not None:
-        pictures = DatasetInputs(given.data, roles.image, torch.arange(len(given.data)), THUMBNAIL, "squash")
+        side = _picture_side(given, roles.image)
+        pictures = DatasetInputs(given.data, roles.image, torch.arange(len(given.data)), side, "squash")
         x = stack_inputs(pictures[i] for i in range(len(pictures)))
         labels = as_frame(given.data.select_columns([roles.label]))[roles.label].to_numpy(dtype=object)
         return InMemory(x, labels, classes=classes, labels_key=roles.label)

@@ -195,12 +195,7 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
 
     With a ``request``, they are the inputs that it asks for, which are scaled; else features made elsewhere.
     """
-    if is_sparse(array):
-        width = array.shape[1]
-        array = SparseAxes(array, seed=0 if request is None else request.seed).encode(array)
-        if array.shape[1] < width:
-            note = f"The {width} columns of the sparse `{name}` were projected onto their {array.shape[1]} main axes."
-            data = replace(data, notes=(*data.notes, note))
+    array, notes_on_axes = _dense(array, name, 0 if request is None else request.seed)
     array = align(data, array, name)
     if array.dtype.kind not in "biufO":
         raise TypeError(
@@ -230,8 +225,18 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
         x = _standardised(x, finite) if request is not None else x
         if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
             x = x / np.float32(largest)
-    data = replace(data, x=x, notes=(*data.notes, *notes))
+    data = replace(data, x=x, notes=(*data.notes, *notes_on_axes, *notes))
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
+
+
+def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], list[str]]:
+    """Return an array as it is, a sparse matrix on its main axes, and a note on these."""
+    if not is_sparse(array):
+        return array, []
+    dense, width = SparseAxes(array, seed=seed).encode(array), array.shape[1]
+    if dense.shape[1] == width:
+        return dense, []
+    return dense, [f"The {width} columns of the sparse `{name}` were projected onto their {dense.shape[1]} main axes."]
 
 
 def _picture_features(
