@@ -14,11 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.accelerate.stacks import STACK_SIZE, StackPool
@@ -28,7 +27,11 @@ from noiseproof.data import Inputs
 from noiseproof.train.executor import make_executor
 from noiseproof.train.job import Job
 from noiseproof.train.loop import Result, training
+from noiseproof.train.settings import make_fabric
 from noiseproof.train.stopping import Interrupted, StopRequest, stop_on_signals
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 MEMORY_SHARE = 0.8  # of the free memory, for training: passes over test sets take some, and fragmentation
 MAX_RUNS = 32  # four stacks of eight: more gain little, and all would end late
@@ -74,7 +77,7 @@ def fit_many(
     """
     if at_once is not None:
         check_count("at_once", at_once, 1)
-    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    fabric = fabric or make_fabric(accelerator="auto", devices=1)
     fabric.launch()
     on_gpu = fabric.device.type == "cuda"
     if stack is None:

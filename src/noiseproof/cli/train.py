@@ -98,7 +98,7 @@ def train(
     from noiseproof.data import get_dataset
     from noiseproof.train.settings import make_fabric
 
-    _prepare_process(threads)  # after Lightning's import, whose messages would get our prefix otherwise
+    _prepare_process(threads)
     check_foreign(foreign, noise)
     data = get_dataset(dataset, data_dir)
     settings = _settings(
@@ -121,6 +121,7 @@ def train(
 
 
 def _prepare_process(threads: int | None) -> None:
+    import lightning_fabric  # noqa: F401  # its messages would get our prefix if it were imported later
     import torch
 
     logging.basicConfig(format="noiseproof: %(message)s")

@@ -39,7 +39,7 @@ class _Averages(Strategy):
         for out in outs:
             scores = run.loss.scores(out).detach()
             missed = scores.argmax(1) != labels
-            columns = [torch.ones_like(missed), missed, _doubt(out)]
+            columns = [torch.ones_like(missed), missed, doubt(out)]
             each.append(torch.cat([scores.softmax(1), torch.stack([c.to(scores.dtype) for c in columns], 1)], 1))
         return torch.stack(each).mean(0).to(torch.float32)
 
@@ -100,7 +100,7 @@ class TrainingAverages(_Averages):
         return float(self.sums[:, 0].double().sum())
 
 
-def _doubt(out: Output) -> Tensor:
+def doubt(out: Output) -> Tensor:
     """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the mean scale; 1 − τ."""
     if out.attention is not None:
         return 1 - out.attention.detach().sigmoid()

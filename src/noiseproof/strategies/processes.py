@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.strategies.batch import Batch
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 
 class Processes:

@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
@@ -20,7 +19,9 @@ from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.processes import Processes
 from noiseproof.strategies.randomness import Randomness
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
+
     from noiseproof.strategies.base import Strategy
 
 

@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -20,8 +19,11 @@ from noiseproof.strategies import Run, Strategy
 from noiseproof.train.job import Job
 from noiseproof.train.loop import train, training
 from noiseproof.train.methods import Method, get_method
-from noiseproof.train.settings import Settings
+from noiseproof.train.settings import Settings, make_fabric
 from noiseproof.train.task import Task
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 STEPS = 6  # the first two warm up
 
@@ -114,7 +116,7 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
     """
     method = get_method(method, task, settings) if isinstance(method, str) else method
     if settings.epochs < STEPS:  # some methods refuse few epochs: raise their error
-        next(training(Job(task, method, settings), fabric or Fabric(accelerator="auto", devices=1)), None)
+        next(training(Job(task, method, settings), fabric or make_fabric(accelerator="auto", devices=1)), None)
     probe = _Probe(method.strategies)
     probed = replace(method, strategies=(*method.strategies, probe))
     longer = replace(settings, epochs=max(settings.epochs, STEPS))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.data import Dataset
@@ -17,6 +16,9 @@ from noiseproof.train.loop import train
 from noiseproof.train.methods import Method
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import prepare
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 # Chen et al. 2020 on CIFAR-10. Their code creates a new optimiser in every epoch, which resets its momentum; this one
 # does not.

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.checks import check_seed
@@ -19,6 +19,9 @@ from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import Metrics, Record
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 # Receives epoch, step, steps of the epoch; after the last step also the metrics of the epoch.
 EpochProgress = Callable[[int, int, int, Metrics | None], None]

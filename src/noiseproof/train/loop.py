@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
@@ -30,10 +30,13 @@ from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
-from noiseproof.train.settings import Settings
+from noiseproof.train.settings import Settings, make_fabric
 from noiseproof.train.step import Stepper
 from noiseproof.train.stopping import Stopper, StopRequest, stop_on_signals
 from noiseproof.train.task import Task
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +101,7 @@ def train(
     """
     if max_steps is not None:
         check_count("max_steps", max_steps, 1)
-    fabric = fabric or Fabric(accelerator="auto", devices=1)
+    fabric = fabric or make_fabric(accelerator="auto", devices=1)
     job = Job(task, method, settings or Settings(), seed, out, samples, progress)
     with stop_on_signals() as stop, torch.cuda.stream(new_stream(fabric.device)):
         steps = training(job, fabric, resume=resume, max_steps=max_steps, stop=stop)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
 from noiseproof.train.task import Task
+
+if TYPE_CHECKING:  # its import takes a second, and audits do without it
+    from lightning_fabric import Fabric
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}  # names in Lightning Fabric
 _IRRELEVANT = ("workers", "checkpoint_steps", "checkpoint_seconds")  # do not change the result
@@ -100,6 +101,9 @@ class Settings:
 
 def make_fabric(precision: str = "32", **machine: Any) -> Fabric:
     """Lightning Fabric with one of ``PRECISIONS``; devices that this machine does not have are refused."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
     if precision not in PRECISIONS:
         raise ValueError(f"Expected one of {', '.join(PRECISIONS)} as precision, got {precision!r}.")
     try:

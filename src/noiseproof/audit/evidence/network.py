@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.accelerate import Job, fit_many
+from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
@@ -25,7 +25,7 @@ from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages
 from noiseproof.strategies.row_tables import FixedTargets
 from noiseproof.train.loop import Result
 from noiseproof.train.methods import get_method
-from noiseproof.train.settings import Settings
+from noiseproof.train.settings import Settings, make_fabric
 from noiseproof.train.task import Task
 
 METHOD = "ln:lam=1,tau=0.5"
@@ -83,21 +83,21 @@ def cross_validate(
     if fold.shape != (len(given),) or len(fold_ids) < 2:
         raise ValueError(f"Expected `folds` of shape ({len(given)},) with two values or more, got {fold.shape}.")
     has_second_round = len(given) * num_classes <= LARGE
-    parts = [torch.from_numpy(np.flatnonzero(fold != i)) for i in fold_ids]
-    runs = len(parts) * (3 if has_second_round else 2)
+    number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
+    runs = len(fold_ids) * (3 if has_second_round else 2)
     trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
     near = neighbours or _neighbours(inputs, seed)
     model = MODEL if model == "auto" else model
 
-    robust = trainer.held_out(parts, method, model)
-    linear = trainer.held_out(parts, "ce", LINEAR)
+    robust = trainer.held_out(number, method, model)
+    linear = trainer.held_out(number, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=fold)
     probs = _mean([robust.pred_probs, linear.pred_probs, votes])
     guess = probs.argmax(1)  # in the second round a row's own label has some influence, by its neighbours' soft labels
     if has_second_round:
         truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=fold)[0]
-        second = trainer.held_out(parts, "ce", model, truth)
+        second = trainer.held_out(number, "ce", model, truth)
         probs = _mean([probs, probs, probs, votes, second.pred_probs])
     assert robust.dynamics is not None and linear.dynamics is not None
     return replace(
@@ -135,14 +135,15 @@ def watch_training(
     no other group has the class.
     """
     inputs, given = _prepared(x, labels, num_classes)
-    parts = _thirds(inputs, given, groups, seed)
-    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs=1 + max(1, len(parts)))
+    fold = _thirds(inputs, given, groups, seed)
+    runs = 2 if fold is None else 2 + int(fold.max())
+    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
     near = neighbours or _neighbours(inputs, seed, given, groups)
     robust = trainer.watched(method, MODEL if model == "auto" else model)
-    linear = trainer.held_out(parts, "ce", LINEAR) if parts else trainer.watched("ce", LINEAR)
+    linear = trainer.watched("ce", LINEAR) if fold is None else trainer.held_out(fold, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
     guess, confidence = votes.argmax(1), votes.max(1)  # of neighbours alone, as models memorise some rows
-    tables = [linear.pred_probs, votes] if parts else [robust.pred_probs, linear.pred_probs, votes]
+    tables = [linear.pred_probs, votes] if fold is not None else [robust.pred_probs, linear.pred_probs, votes]
     probs = _mean(tables)
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
@@ -158,13 +159,13 @@ def watch_training(
     )
 
 
-def _thirds(inputs: Tensor, given: Tensor, groups: Any, seed: int) -> list[Tensor]:
-    """Rows to train on for each of three folds, where features are wide; else none."""
+def _thirds(inputs: Tensor, given: Tensor, groups: Any, seed: int) -> Tensor | None:
+    """Three folds (N,) where features are wide; else None."""
     several = groups is None or len(np.unique(groups)) > 1
     if len(inputs) >= WIDE * inputs[0].numel() or not several:
-        return []
+        return None
     fold = make_folds(given.numpy(), folds=3, groups=groups, seed=seed)
-    return [torch.from_numpy(np.flatnonzero(fold != i)) for i in np.unique(fold)]
+    return torch.from_numpy(np.unique(fold, return_inverse=True)[1])
 
 
 def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ def _neighbours(inputs: Tensor, seed: int, given: Tensor | None = None, groups: 
 
 
 class _Trainer:
-    """Trains models and collects their predictions."""
+    """Trains models and collects their predictions: those of all folds at once where the method allows it."""
 
     def __init__(
         self,
@@ -231,19 +232,54 @@ class _Trainer:
         self.data = NoisyData(x, given, tuple(map(str, range(num_classes))), torch.arange(N))
         self.epochs = min(40, max(5, round(150 / N**0.25))) if epochs is None else check_count("epochs", epochs, 1)
         self.batch_size = min(128, max(16, N // 16)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
-        kind = "auto" if device is None else torch.device(device).type
-        self.fabric = Fabric(accelerator=kind, devices=1)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.seed, self.num_jobs = seed, 0
         self.done, self.progress, self.total = 0, progress, runs * self.epochs
 
-    def held_out(self, parts: Sequence[Tensor], method: str, model: str, truth: Tensor | None = None) -> Evidence:
-        """Evidence of the rows left out, from one run on each of ``parts``; with ``truth`` (N, K), on soft labels."""
+    def held_out(self, fold: Tensor, method: str, model: str, truth: Tensor | None = None) -> Evidence:
+        """Evidence of each row from models trained without its ``fold``; with ``truth`` (N, K), on soft labels."""
+        evidence = self._together(fold, method, model, truth)
+        return self._one_by_one(fold, method, model, truth) if evidence is None else evidence
+
+    def watched(self, method: str, model: str) -> Evidence:
+        """One run on all rows: evidence of its predictions for each row during training."""
+        evidence = self._together(torch.full((len(self.data),), -1), method, model)
+        if evidence is not None:
+            return replace(evidence, dynamics=None)
+        (result,) = self._run([self._job(self.data, method, model, [TrainingAverages()])])
+        return _evidence([result.strategies[-1]], torch.arange(len(self.data)))
+
+    def _together(self, fold: Tensor, method: str, model: str, truth: Tensor | None = None) -> Evidence | None:
+        """Evidence from one stacked training; None where method or model need runs of their own."""
+        data, settings = self.data.to(self.device), self._settings(model)
+        num_folds = int(fold.max()) + 1
+        parts = get_method(method, Task(self.data), settings)
+        if not is_foldable(parts):
+            return None
+        stacked = FoldSettings(
+            model, self.epochs, self.batch_size, _rate(model), seed=derive_seed(self.seed, self.num_jobs + 1)
+        )
+        stack = make_members(parts, stacked, data.x, data.num_classes, num_folds)
+        if stack is None:
+            return None
+        self.num_jobs += 1
+        target = data.given if truth is None else truth.to(self.device)
+        averages = train_folds(
+            stack, parts.loss.to(self.device), data, target, fold.to(self.device), stacked,
+            lambda: self._count_epochs(max(1, num_folds)),
+        )  # fmt: skip
+        tables = (each.cpu().numpy() for each in (averages.probs, averages.missed, averages.doubt, averages.dynamics))
+        probs, missed, doubt, dynamics = tables
+        return Evidence(probs, None, missed, doubt, dynamics=dynamics)
+
+    def _one_by_one(self, fold: Tensor, method: str, model: str, truth: Tensor | None) -> Evidence:
+        """Evidence of the rows left out, from one run for each fold."""
         data = self.data
-        held_out, jobs = [], []
-        for rows in parts:
-            is_held_out = torch.ones(len(data), dtype=torch.bool)
-            is_held_out[rows] = False
-            held_out.append(is_held_out.nonzero()[:, 0])
+        held_out, parts, jobs = [], [], []
+        for number in range(int(fold.max()) + 1):
+            rows = (fold != number).nonzero()[:, 0]
+            parts.append(rows)
+            held_out.append((fold == number).nonzero()[:, 0])
             extra: list[Strategy] = [TrainingAverages()] if truth is None else [FixedTargets(truth[rows])]
             extra.append(HeldOutAverages(take(data.x, held_out[-1]), data.given[held_out[-1]]))
             jobs.append(self._job(data.subset(rows), method, model, extra))
@@ -259,15 +295,11 @@ class _Trainer:
             times[rows] += averages.sums[:, :1].cpu()
         return replace(evidence, dynamics=sums.div_(times).numpy())
 
-    def watched(self, method: str, model: str) -> Evidence:
-        """One run on all rows: evidence of its predictions for each row during training."""
-        (result,) = self._run([self._job(self.data, method, model, [TrainingAverages()])])
-        return _evidence([result.strategies[-1]], torch.arange(len(self.data)))
+    def _settings(self, model: str) -> Settings:
+        return Settings(model, self.epochs, self.batch_size, f"adam:lr={_rate(model)},weight_decay=1e-4")
 
     def _job(self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy]) -> Job:
-        rate = 1e-2 if model == LINEAR else 2e-3
-        settings = Settings(model, self.epochs, self.batch_size, f"adam:lr={rate},weight_decay=1e-4")
-        task = Task(data)
+        settings, task = self._settings(model), Task(data)
         base = get_method(method, task, settings)
         observed = replace(base, strategies=(*base.strategies, *extra))
         self.num_jobs += 1
@@ -275,17 +307,24 @@ class _Trainer:
 
     def _count(self, epoch: int, step: int, steps: int, row: Any) -> None:
         if row is not None:
-            self.done += 1
-            if self.progress is not None:
-                self.progress("training", self.done, self.total)
+            self._count_epochs(1)
+
+    def _count_epochs(self, number: int) -> None:
+        self.done += number
+        if self.progress is not None:
+            self.progress("training", self.done, self.total)
 
     def _run(self, jobs: Sequence[Job]) -> list[Result]:
         results = []
-        for result in fit_many(jobs, fabric=self.fabric):
+        for result in fit_many(jobs, fabric=make_fabric(accelerator=self.device.type, devices=1)):
             if isinstance(result, Exception):
                 raise result
             results.append(result)
         return results
+
+
+def _rate(model: str) -> float:
+    return 1e-2 if model == LINEAR else 2e-3
 
 
 def _evidence(averages: Sequence[Any], order: Tensor) -> Evidence:

@@ -1,0 +1,167 @@
+"""One network for each fold, all trained at once: stacked into one network whose members each skip their own fold.
+
+Every step passes its rows through all members, which saves the separate pass over held-out rows: the member that skips
+a row predicts it out of fold, the others give its training dynamics. A step costs about as much as one of a single
+small network, whose time on a CPU is mostly that of starting operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.adam import adam
+
+from noiseproof.accelerate.networks import Stack, Unstackable, draws
+from noiseproof.core.output import Output
+from noiseproof.data import Inputs, NoisyData
+from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.losses import Loss
+from noiseproof.models.classifier import build_classifier
+from noiseproof.strategies.averages import doubt
+from noiseproof.train.guard import Diverged
+from noiseproof.train.methods import Method
+
+BETAS, EPS = (0.9, 0.999), 1e-8  # as torch.optim.Adam, whose class would import a compiler that nothing here needs
+
+
+@dataclass(frozen=True)
+class FoldSettings:
+    """How the networks are trained: by Adam, with a learning rate that falls as a cosine."""
+
+    model: str
+    epochs: int
+    batch_size: int  # rows of a step that each member learns from, about
+    lr: float
+    weight_decay: float = 1e-4
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class FoldAverages:
+    """Predictions for N rows and K classes, averaged over the epochs of a training."""
+
+    probs: Tensor  # (N, K): by the member that skips the row, or by the only one
+    missed: Tensor  # (N,): share of epochs in which it did not predict the given label
+    doubt: Tensor  # (N,): noise that its head predicts
+    dynamics: Tensor  # (N, K): by the members that train on the row
+
+
+def is_foldable(method: Method) -> bool:
+    """Whether ``method`` is a loss alone, the same for every row and step."""
+    parts = [part for part in method.loss.modules() if isinstance(part, Loss)]
+    draws = any(type(part).set_step is not Loss.set_step for part in parts)
+    return not method.strategies and not draws and not method.loss.extra_scores
+
+
+def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int) -> Stack | None:
+    """Networks for inputs like ``x`` (N, …), as one; None where the model has no stacked form."""
+    assert isinstance(x, Tensor)
+    members = [
+        build_classifier(
+            settings.model,
+            method.head,
+            input_shape=tuple(x.shape[1:]),
+            num_outputs=method.loss.num_outputs(num_classes),
+            generator=derive_generator(settings.seed, fold),
+        )
+        for fold in range(max(1, num_folds))
+    ]
+    if any(isinstance(layer, _BatchNorm) for layer in members[0].modules()) or draws(members[0], lambda m: m(x[:2])):
+        return None  # members of a stack that normalises would learn from rows that they skip
+    try:
+        return Stack([member.to(x.device) for member in members])
+    except Unstackable:
+        return None
+
+
+def train_folds(
+    stack: Stack,
+    loss: Loss,
+    data: NoisyData,
+    target: Tensor,
+    fold: Tensor,
+    settings: FoldSettings,
+    progress: Callable[[], None],
+) -> FoldAverages:
+    """Train member f of ``stack`` on the rows whose ``fold`` (N,) is not f; a fold of −1 is in no row's way.
+
+    Args:
+        target: classes (N,) or distributions (N, K) to train towards.
+        progress: called after each epoch.
+    """
+    loss.reduction = "none"
+    x, seats = data.x, max(1, int(fold.max()) + 1)
+    assert isinstance(x, Tensor)
+    optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
+    sums = _Sums(loss, data.given, fold, data.num_classes)
+    rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
+    for epoch in range(settings.epochs):
+        loss.set_epoch(epoch)
+        lr = settings.lr * (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
+        order = shuffled(len(x), derive_generator(settings.seed, seats, epoch), device=x.device)
+        total = torch.zeros((), device=x.device)
+        for rows in torch.split(order, rows_per_step):
+            trains = fold[rows] != torch.arange(seats, device=x.device)[:, None]  # (F, b)
+            out = stack(x[rows].expand(seats, *[-1] * x.dim()).flatten(0, 1))
+            losses = loss(out, target[rows].expand(seats, *[-1] * target.dim()).flatten(0, 1)).view(seats, -1)
+            value = (losses * (trains / trains.sum(1, keepdim=True).clamp(min=1))).sum()
+            value.backward()
+            sums.add(rows, out, trains)
+            optimizer.step(lr)
+            total += value.detach()
+        if not math.isfinite(float(total)):
+            raise Diverged(f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the inputs.")
+        progress()
+    return sums.mean(settings.epochs)
+
+
+class _Adam:
+    """Adam with fused updates."""
+
+    def __init__(self, params: list[Tensor], weight_decay: float) -> None:
+        self.params, self.weight_decay = params, weight_decay
+        self.means = [torch.zeros_like(p) for p in params]
+        self.squares = [torch.zeros_like(p) for p in params]
+        self.steps = [torch.zeros((), device=p.device) for p in params]
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update the parameters by their gradients, and clear these."""
+        gradients = [p.grad for p in self.params if p.grad is not None]
+        adam(
+            self.params, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,
+            beta1=BETAS[0], beta2=BETAS[1], lr=lr, weight_decay=self.weight_decay, eps=EPS, maximize=False,
+        )  # fmt: skip
+        for p in self.params:
+            p.grad = None
+
+
+class _Sums:
+    """Sums of the predictions for each row, of all steps."""
+
+    def __init__(self, loss: Loss, given: Tensor, fold: Tensor, num_classes: int) -> None:
+        self.loss, self.given = loss, given
+        self.judge = fold.clamp(min=0)  # the member whose predictions count for each row
+        N = len(given)
+        self.probs, self.dynamics = (torch.zeros(N, num_classes, device=given.device) for _ in range(2))
+        self.missed, self.doubt = (torch.zeros(N, device=given.device) for _ in range(2))
+
+    @torch.no_grad()
+    def add(self, rows: Tensor, out: Output, trains: Tensor) -> None:
+        """Add the outputs of a step for ``rows`` (b,), of which each member ``trains`` (F, b) on some."""
+        judge, place = self.judge[rows], torch.arange(len(rows), device=rows.device)
+        probs = self.loss.scores(out).detach().softmax(1).view(*trains.shape, -1)  # (F, b, K)
+        judged = probs[judge, place]
+        self.probs[rows] += judged
+        self.missed[rows] += judged.argmax(1) != self.given[rows]
+        self.doubt[rows] += doubt(out).view_as(trains)[judge, place]
+        share = trains / trains.sum(0).clamp(min=1)
+        self.dynamics[rows] += torch.einsum("fb,fbk->bk", share, probs)
+
+    def mean(self, epochs: int) -> FoldAverages:
+        return FoldAverages(*(each / epochs for each in (self.probs, self.missed, self.doubt, self.dynamics)))

@@ -1,0 +1,112 @@
+"""The stacked networks of all folds against one plain training loop for each fold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from noiseproof.audit.evidence import cross_validate
+from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
+from noiseproof.data import NoisyData
+from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.models.classifier import build_classifier
+from noiseproof.train import Diverged, Settings, get_method
+from noiseproof.train.task import Task
+
+N, K, FOLDS = 70, 3, 3
+SETTINGS = FoldSettings("mlp:hidden=[8]", epochs=3, batch_size=16, lr=1e-2, seed=5)
+
+
+def rows() -> tuple[NoisyData, Tensor]:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, K, N)
+    x = (np.eye(K)[y] @ rng.normal(size=(K, 4)) + rng.normal(size=(N, 4))).astype(np.float32)
+    data = NoisyData(torch.from_numpy(x), torch.from_numpy(y), ("a", "b", "c"), torch.arange(N))
+    return data, torch.from_numpy(rng.integers(0, FOLDS, N))
+
+
+def trained(method: str, settings: FoldSettings, fold: Tensor, target: Tensor | None = None) -> Any:
+    data, _ = rows()
+    parts = get_method(method, Task(data), Settings())
+    stack = make_members(parts, settings, data.x, K, int(fold.max()) + 1)
+    assert stack is not None
+    return train_folds(stack, parts.loss, data, data.given if target is None else target, fold, settings, lambda: None)
+
+
+def reference(data: NoisyData, target: Tensor, fold: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Probabilities (N, K) of the network without fold ``number``, before each step, averaged over epochs; and how
+    often each row was missed."""
+    assert isinstance(data.x, Tensor)
+    net = build_classifier(
+        SETTINGS.model, "linear", input_shape=(4,), num_outputs=K, generator=derive_generator(SETTINGS.seed, number)
+    )
+    optimizer = torch.optim.Adam(net.parameters(), lr=SETTINGS.lr, weight_decay=SETTINGS.weight_decay)
+    probs, missed = torch.zeros(N, K), torch.zeros(N)
+    for epoch in range(SETTINGS.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = SETTINGS.lr * (1 + math.cos(math.pi * epoch / SETTINGS.epochs)) / 2
+        order = shuffled(N, derive_generator(SETTINGS.seed, FOLDS, epoch))
+        for step in torch.split(order, round(SETTINGS.batch_size * FOLDS / (FOLDS - 1))):
+            with torch.no_grad():
+                p = net(data.x[step]).logits.softmax(1)
+                probs[step] += p / SETTINGS.epochs
+                missed[step] += (p.argmax(1) != data.given[step]) / SETTINGS.epochs
+            learned = step[fold[step] != number]
+            optimizer.zero_grad()
+            F.cross_entropy(net(data.x[learned]).logits, target[learned]).backward()
+            optimizer.step()
+    return probs, missed
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_members_train_as_networks_of_their_own(soft: bool) -> None:
+    data, fold = rows()
+    target = torch.rand(N, K, generator=torch.Generator().manual_seed(1)).softmax(1) if soft else data.given
+    averages = trained("ce", SETTINGS, fold, target)
+    each, missed = zip(*(reference(data, target, fold, number) for number in range(FOLDS)), strict=True)
+    probs, place = torch.stack(each), torch.arange(N)  # (F, N, K)
+    torch.testing.assert_close(averages.probs, probs[fold, place], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(averages.missed, torch.stack(missed)[fold, place])
+    others = (probs.sum(0) - probs[fold, place]) / (FOLDS - 1)
+    torch.testing.assert_close(averages.dynamics, others, rtol=1e-3, atol=1e-5)
+    assert not averages.doubt.any()
+
+
+def test_one_network_on_all_rows() -> None:
+    averages = trained("ln", SETTINGS, torch.full((N,), -1))
+    torch.testing.assert_close(averages.probs, averages.dynamics)
+    torch.testing.assert_close(averages.probs.sum(1), torch.ones(N))
+    assert 0 < float(averages.doubt.min()) and float(averages.doubt.max()) < 1
+
+
+def test_the_weights_of_a_step_do_not_depend_on_the_rows_left_out() -> None:
+    data, fold = rows()
+    other = torch.where(fold == 1, (data.given + 1) % K, data.given)
+    one, two = (trained("ln", SETTINGS, fold, target) for target in (data.given, other))
+    assert torch.equal(one.probs[fold == 1], two.probs[fold == 1])
+    assert not torch.equal(one.probs[fold == 0], two.probs[fold == 0])
+
+
+def test_methods_and_models_that_need_runs_of_their_own() -> None:
+    data, fold = rows()
+    for method, foldable in (("ce", True), ("ln", True), ("gce", True), ("ce & sln", False), ("co-teaching", False)):
+        assert is_foldable(get_method(method, Task(data), Settings())) == foldable, method
+    images = torch.zeros(4, 1, 8, 8)
+    settings = FoldSettings("resnet32", epochs=1, batch_size=2, lr=0.1)
+    assert make_members(get_method("ce", Task(data), Settings()), settings, images, K, 2) is None  # batch statistics
+    assert isinstance(data.x, Tensor)
+    evidence = cross_validate(data.x, data.given, K, fold, method="ce & sln", model="mlp:hidden=[8]", epochs=2)
+    np.testing.assert_allclose(evidence.pred_probs.sum(1), 1, atol=1e-4)
+    assert evidence.dynamics is not None and evidence.dynamics.shape == (N, K)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training() -> None:
+    _, fold = rows()
+    with pytest.raises(Diverged, match="not finite in epoch 1"):
+        trained("ce", FoldSettings("mlp:hidden=[8]", epochs=2, batch_size=16, lr=math.inf), fold)
