@@ -74,6 +74,8 @@ Method = Annotated[str | None, on_training("A robust method of `noiseproof metho
 Model = Annotated[str | None, on_training("A backbone of `noiseproof models`.")]
 Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
 Folds = Annotated[int, on_training("Parts of the data, each judged by models of the others.", min=2)]
+Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
+Address = Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")]
 Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
 Threads = Annotated[int | None, on_machine("Threads, by default torch's choice.", min=1)]
 
@@ -90,6 +92,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default torch's choice."
         "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
         "audit iris.data.csv --label 4 --no-header",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
+        "audit data.parquet --label y --engine ray --address auto",
     )
 )
 @refusals()
@@ -119,6 +122,8 @@ def audit(
     model: Model = None,
     epochs: Epochs = None,
     folds: Folds = 5,
+    engine: Engine = "local",
+    address: Address = None,
     device: Device = None,
     threads: Threads = None,
 ) -> None:
@@ -144,7 +149,7 @@ def audit(
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "epochs": epochs, "folds": folds,
         "device": device,
     }  # fmt: skip
-    report = _run(data, source, options, seed, exports, out)
+    report = _run(data, source, options, seed, exports, out, (engine, address))
     out, files = _save(report, out, force, exports)
     if as_json:
         return show_json({"folder": out, "files": files, **report.summary()})
@@ -170,16 +175,23 @@ def _check_out(out: str, data: str | None, force: bool) -> None:
 
 
 def _run(
-    data: str | None, source: dict[str, Any], options: dict[str, Any], seed: int, exports: Sequence[str], out: str
+    data: str | None,
+    source: dict[str, Any],
+    options: dict[str, Any],
+    seed: int,
+    exports: Sequence[str],
+    out: str,
+    engine: tuple[Any, str | None],
 ) -> LabelReport:
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
+    from noiseproof.audit.evidence.engines import work_on
     from noiseproof.audit.export import check_pictures
     from noiseproof.audit.files import cache_beside
 
     interrupted = "interrupted, nothing was written."
     try:
-        with training_exits(interrupted), _progress() as progress:
+        with training_exits(interrupted), work_on(*engine), _progress() as progress:
             rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
             if "fiftyone" in exports:
                 check_pictures(rows.source)

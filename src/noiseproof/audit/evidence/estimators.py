@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.audit.evidence.engines import map_jobs
 from noiseproof.core.progress import Progress
 
 Probs = NDArray[np.float32]
@@ -47,16 +48,31 @@ def cross_fit(
     weights = None if sample_weight is None else np.asarray(sample_weight)
     is_fitted = np.ones(len(given), dtype=bool) if fitted is None else np.asarray(fitted, dtype=bool)
     probs = np.zeros((len(given), num_classes), np.float32)
+    parts = map_jobs(_predict_fold, fold_ids, estimator, x, given, num_classes, fold, is_fitted, weights)
     for done, i in enumerate(fold_ids):
         if progress is not None:
             progress("fitting", done, len(fold_ids))
-        fitted_rows, rows = np.flatnonzero((fold != i) & is_fitted), np.flatnonzero(fold == i)
-        weight = None if weights is None else weights[fitted_rows]
-        model = FittedClasses.fit(estimator, select_rows(x, fitted_rows), given[fitted_rows], weight)
-        probs[rows] = model.predict_proba(select_rows(x, rows), num_classes)
+        probs[fold == i] = next(parts)
     if progress is not None:
         progress("fitting", len(fold_ids), len(fold_ids))
     return probs
+
+
+def _predict_fold(
+    i: Any,
+    estimator: Any,
+    x: Any,
+    given: NDArray[Any],
+    num_classes: int,
+    fold: NDArray[Any],
+    is_fitted: NDArray[np.bool_],
+    weights: NDArray[Any] | None,
+) -> Probs:
+    """Class probabilities of the rows of fold ``i``, (n, K), by a fit on the others."""
+    fitted_rows, rows = np.flatnonzero((fold != i) & is_fitted), np.flatnonzero(fold == i)
+    weight = None if weights is None else weights[fitted_rows]
+    model = FittedClasses.fit(estimator, select_rows(x, fitted_rows), given[fitted_rows], weight)
+    return model.predict_proba(select_rows(x, rows), num_classes)
 
 
 class FittedClasses:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.evidence.engines import map_jobs
 from noiseproof.core.checks import check_count
 
 log = logging.getLogger("noiseproof")
@@ -20,7 +21,7 @@ VOTERS = 25  # neighbours that vote on a label
 EXACT = 20_000  # rows up to which all pairs are compared
 SLOW = 50_000  # rows from which on comparing all pairs takes more than some ten seconds
 TARGET, SAMPLE = 0.95, 256  # recall that an approximate search aims at, on this many rows
-MAX_COMPARED = 16_384  # rows that an approximate search compares with each row at most, whatever its recall
+MAX_COMPARED = 12_288  # rows that an approximate search compares with each row at most, whatever its recall
 MIN_OUTLIER = 1.5  # score of an outlier
 BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
 
@@ -47,7 +48,7 @@ def nearest(
 
     ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is not installed. Else
     FAISS compares each row with the rows of the lists around the nearest of about N^0.7/8 centroids (Jégou, Douze and
-    Schmid 2011), of as many lists as a recall of 0.95 takes on a sample, but with 16 384 rows at most. Rows of the same
+    Schmid 2011), of as many lists as a recall of 0.95 takes on a sample, but with 12 288 rows at most. Rows of the same
     value in ``apart`` (N,) are not neighbours; a row with fewer than ``k`` others is its own neighbour at an infinite
     distance.
 
@@ -168,8 +169,9 @@ class _Lists:
         rows = np.concatenate(
             [pointed_to(inverted.get_ids(i), n) for i in range(self.num_lists) if (n := inverted.list_size(i))]
         )
-        for part in np.split(rows, range(2**16, N, 2**16)):
-            index[part], distance[part] = self._search(part, lists)
+        parts = np.split(rows, range(2**16, N, 2**16))
+        for part, near in zip(parts, map_jobs(_search_part, parts, self, lists), strict=True):
+            index[part], distance[part] = near
         self._search_wider(np.flatnonzero(np.isfinite(distance).sum(1) < self.enough), lists, index, distance)
         sample, farthest = self.samples[1]
         recall = _share(distance[sample], farthest)
@@ -221,6 +223,10 @@ class _Lists:
                 if wide >= self.num_lists:
                     break
                 wide = min(4 * wide, self.num_lists)
+
+
+def _search_part(rows: NDArray[np.int64], index: _Lists, lists: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    return index._search(rows, lists)
 
 
 def _share(distance: NDArray[np.float32], farthest: NDArray[np.float32]) -> float:
