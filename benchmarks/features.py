@@ -35,13 +35,14 @@ from noiseproof.data.text import encode_texts
 Array = NDArray[Any]
 OUT = Path(__file__).parent / "results" / "features.json"
 SEED, RATE = 1, 0.15
+TEXT = ("wordllama + 0.5*tfidf", "wordllama", "tfidf")
 HUMAN = ("aggregate", "random1", "worst")
 CELLS = [
     *(("cifar10n", human, "efficientnet-lite0") for human in HUMAN),
     *(("cifar10n", human, "patches") for human in HUMAN),
-    *((data, "", name) for data in ("sms", "packages", "nouns") for name in ("wordllama", "tfidf")),
+    *((data, "", name) for data in ("sms", "packages", "nouns") for name in TEXT),
 ]  # fmt: skip
-DEV = [(data, "", name) for data in ("fortunes", "verbs") for name in ("tfidf", "wordllama", "wordllama + 0.5*tfidf")]
+DEV = [(data, "", name) for data in ("fortunes", "verbs") for name in TEXT]
 
 
 @cache

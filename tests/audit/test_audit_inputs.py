@@ -17,7 +17,9 @@ from PIL import Image
 from torch import nn
 
 from noiseproof.audit import AuditData, read_rows
+from noiseproof.audit.inputs import read_again
 from noiseproof.data.pictures import PatchFeatures
+from noiseproof.data.text import TfidfFeatures
 
 
 def write(path: Path, text: str) -> Path:
@@ -116,6 +118,26 @@ def test_texts_without_a_word_are_listed(tmp_path: Path) -> None:
     data = read_rows(write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), label="y", text="text", features="tfidf")
     assert data.row.tolist() == [0, 3, 4, 7] and ["tfidf. Pretrained" in note for note in data.notes] == [True]
     assert reasons(data) == {"no label": [5], "no text in 'text'": [6], "no words in 'text'": [1, 2]}
+
+
+def test_named_features_are_kept_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"{word} {i % 5} film,{y}" for i in range(20) for word, y in (("good", "a"), ("bad", "b"))]
+    path, cache = write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), tmp_path / "cache"
+    data = read_rows(path, label="y", text="text", features="tfidf:dim=4", cache=cache)
+    config = data.source.config
+    assert (config["features"], config["weights"]) == ("tfidf:dim=4", None) and len([*cache.iterdir()]) == 1
+    monkeypatch.setattr(TfidfFeatures, "encode", None)  # nothing is computed again
+    again = read_again(config | {"classes": list(data.classes), "seed": 0}, cache)
+    assert data.x is not None and again.x is not None and data.x.tobytes() == again.x.tobytes()
+    for bad, why in (
+        ({"features": "patches"}, "Expected features for texts"),
+        ({"features": "tfidf", "embeddings": np.ones((40, 2))}, "Expected either `features` or other models'"),
+        ({"features": "tfidf", "text": None}, "Expected texts or pictures for the features 'tfidf', got a table"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            read_rows(path, **{"label": "y", "text": "text", **bad})
+    with pytest.raises(ValueError, match=r"Expected pictures \(N, C, H, W\) for `features`, got `inputs`"):
+        read_rows(np.random.default_rng(0).normal(size=(9, 3)), labels=[0, 1, 0] * 3, features="patches")
 
 
 def test_numbers_are_shown_as_they_are() -> None:

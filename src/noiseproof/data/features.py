@@ -36,10 +36,6 @@ class Extractor(ABC):
     loads_by_name: ClassVar[bool] = False  # whether it is a library of models, the first option the model's name
     summary: ClassVar[str]  # one line for the list
 
-    def settle(self, rows: Any) -> Self:
-        """Set options that are left open and depend on the rows."""
-        return self
-
     def fit(self, rows: Any, *, seed: int = 0) -> Self:
         """Learn from the rows what ``encode`` needs, without labels; most pretrained ones learn nothing."""
         return self
@@ -59,10 +55,9 @@ class Extractor(ABC):
     @property
     def spec(self) -> str:
         """Return the name with its options."""
-        return FEATURES.canonical(format_call(self.name, {key: getattr(self, key) for key in self._options()}))
-
-    def _options(self) -> Sequence[str]:
-        return list(FEATURES.parameters(self.name))
+        options = {key: getattr(self, key) for key in FEATURES.parameters(self.name)}
+        spec = FEATURES.canonical(format_call(self.name, options))
+        return spec.replace(":model=", ":", 1) if self.loads_by_name else spec
 
     @classmethod
     def is_available(cls) -> bool:
@@ -103,7 +98,8 @@ def _spelled_out(spec: str) -> str:
         return spec
     if not first.strip():
         raise ValueError(f"Expected the name of a model after '{prefix}:', as in timm:resnet50, got {spec!r}.")
-    return f"{prefix}:model=({first.strip()}){comma}{others}"
+    model = first.strip() if first.strip().startswith("(") else f"({first.strip()})"
+    return f"{prefix}:model={model}{comma}{others}"
 
 
 class Joined(Extractor):
@@ -112,11 +108,6 @@ class Joined(Extractor):
     def __init__(self, terms: Sequence[tuple[float, Extractor]]) -> None:
         self.terms, self.kind = terms, terms[0][1].kind  # type: ignore[misc]
         self.scales: list[float] = []
-
-    def settle(self, rows: Any) -> Self:
-        for _, extractor in self.terms:
-            extractor.settle(rows)
-        return self
 
     def fit(self, rows: Any, *, seed: int = 0) -> Self:
         self.fit_encode(rows, seed=seed)
@@ -160,7 +151,6 @@ def compute(
     cache: PathLike | None,
 ) -> NDArray[np.float32]:
     """Return the features of ``rows``, from the folder ``cache`` if they are in it; ``content()`` is their digest."""
-    extractor.settle(rows)
     if cache is None:
         return extractor.fit_encode(rows, seed=seed, progress=progress)
     weights = extractor.weights()

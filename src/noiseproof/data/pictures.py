@@ -26,6 +26,7 @@ from noiseproof.models.pretrained import EfficientNetLite0, Weights, loaded_weig
 PATCH, STRIDE, SMALLEST = 6, 2, 16  # pixels; a smaller picture is its own feature vector
 THUMBNAIL = 32  # pixels of a picture file for patches
 FIT_IMAGES, PATCHES, BLOCK = 5_000, 50_000, 256
+MANY = 100_000  # pictures whose 1280 features would take half a gigabyte: those of a sample are computed twice
 PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit.md
 
 
@@ -135,6 +136,14 @@ class Pictures:
     def _path(self, i: int) -> Path:
         return self.source.path(i) if isinstance(self.source, ImageFiles) else Path(self.source[i])  # type: ignore[arg-type]
 
+    def subset(self, index: Tensor) -> Pictures:
+        """Return the pictures ``index``, in that order."""
+        if isinstance(self.source, Tensor):
+            return Pictures(self.source[index])
+        if isinstance(self.source, ImageFiles):
+            return Pictures(self.source.subset(index))
+        return Pictures([self.source[i] for i in index.tolist()])
+
     def side(self) -> int:
         """Return the median of the shorter sides of up to a hundred pictures."""
         if isinstance(self.source, Tensor):
@@ -223,37 +232,34 @@ class EfficientNetFeatures(Extractor):
     kind, summary = "pictures", "EfficientNet-Lite0, trained on ImageNet"
     packages, extra = EfficientNetLite0.packages, "vision"
 
-    def __init__(self, size: int | None = None, dim: int = 128) -> None:
-        self.size, self.dim = None if size is None else check_count("size", size, 32), check_count("dim", dim, 1)
+    def __init__(self, size: int = 224, dim: int = 128) -> None:
+        self.size, self.dim = check_count("size", size, 32), check_count("dim", dim, 1)
         self.axes: MainAxes | None = None
 
     def weights(self) -> Weights:
         return EfficientNetLite0.weights()
 
-    def settle(self, rows: Pictures) -> Self:
-        """Without a size, choose 160 pixels for small pictures, which is half the work, and else 224 as in training."""
-        self.size = self.size or (160 if rows.side() <= 40 else 224)
-        return self
-
     def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
-        self.fit_encode(rows, seed=seed)
+        sample = rows.subset(shuffled(len(rows), derive_generator(seed))[:FIT_IMAGES])
+        self.axes = MainAxes(self._features(sample), self.dim)
         return self
 
     def fit_encode(self, rows: Pictures, *, seed: int = 0, progress: Progress | None = None) -> NDArray[np.float32]:
+        if len(rows) > MANY:
+            return super().fit_encode(rows, seed=seed, progress=progress)
         x = self._features(rows, progress)
         self.axes = MainAxes(x[shuffled(len(x), derive_generator(seed))[:FIT_IMAGES]], self.dim)
         return np.asarray(self.axes(x).numpy())
 
     def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
         assert self.axes is not None, "fit comes first"
-        return np.asarray(self.axes(self._features(rows, progress)).numpy())
+        return np.asarray(self._features(rows, progress, self.axes).numpy())
 
-    def _features(self, rows: Pictures, progress: Progress | None) -> Tensor:
-        """Return (N, 1280)."""
-        self.settle(rows)
-        assert self.size is not None
+    def _features(self, rows: Pictures, progress: Progress | None = None, axes: MainAxes | None = None) -> Tensor:
+        """Return (N, 1280), or (N, dim) on ``axes``."""
         # Batches that leave the processor's cache are slow: at 224 pixels, 32 pictures take 1.6 times as long as 8.
-        return _in_batches(_efficientnet(self.size), rows, self.size, 8 if self.size > 160 else 16, progress)
+        network, batch = _efficientnet(self.size), 8 if self.size > 160 else 16
+        return _in_batches(lambda x: network(x) if axes is None else axes(network(x)), rows, self.size, batch, progress)
 
 
 @cache
