@@ -57,7 +57,7 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: 
 CONTRIBUTED = {  # by package, in the order of the page
     "losses": "LOSSES['poly1']", "strategies": "STRATEGIES['bootstrap']", "heads": "HEADS['cosine']",
     "train": "METHODS['bootstrap']", "noise": "NOISES['mirror']", "data": "DATASETS['blobs']",
-    "models": "MODELS['tiny']", "audit.sources": "SOURCES['jsonl']", "audit.issues": "ISSUES['extreme']",
+    "models": "MODELS['tiny']", "audit.sources": "SOURCES['stata']", "audit.issues": "ISSUES['extreme']",
 }  # fmt: skip
 
 

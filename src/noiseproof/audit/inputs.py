@@ -1,4 +1,4 @@
-"""``read_rows``: a table, texts, a folder of pictures, arrays or the predictions of another model, as rows to audit."""
+"""``read_rows``: tables, texts, pictures, arrays or the predictions of another model, as rows to audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from noiseproof.audit.early import check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
@@ -30,11 +29,11 @@ from noiseproof.data.labels import describe_labels, find_words, preview
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 def read_rows(
-    data: PathLike | pd.DataFrame | NDArray[Any] | Tensor | None = None,
+    data: PathLike | Any = None,
     *,
     label: str | None = None,
     text: str | None = None,
@@ -57,9 +56,11 @@ def read_rows(
     """Read data to audit; rows that can't be audited are left out and listed.
 
     Args:
-        data: a DataFrame, a .csv, .tsv or .parquet file, a folder with a folder of pictures for each class, a .npz
-            file with ``x`` and ``labels``, or an array or a .npy file of inputs beside ``labels``; None for ``labels``
-            with ``pred_probs`` or ``embeddings`` alone.
+        data: a table, as a DataFrame of pandas or polars, an Arrow table, a Hugging Face ``Dataset``, a dict of columns
+            or a .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file; a folder with a folder of pictures for each class;
+            a .npz file or a dict with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
+            list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with ``pred_probs`` or
+            ``embeddings`` alone.
         label: column of the given labels; without it, the majority of ``annotators``.
         text: column of texts, which are audited by their words; the other columns are not used.
         id: column that names a row.
@@ -69,12 +70,14 @@ def read_rows(
         trusted: labels known to be right: a column of yes and no, or an array or a .npy file of booleans or row
             numbers, or a table with the same columns, whose rows help but are not audited.
         annotators: columns with the labels of several annotators.
-        labels: labels beside arrays, predictions or embeddings: an array, or a .npy file.
+        labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file.
         pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is trained: an array, a
-            .npy file, or a DataFrame, whose named columns are matched with the classes.
-        embeddings: features (N, F) of another model: an array, a DataFrame, or a .npy file.
+            .npy file, or a table or its file, whose named columns are matched with the classes, and the column ``id``
+            with the rows.
+        embeddings: features (N, F) of another model: an array, a .npy file, or a table or its file.
         classes: names of the classes, in the order of the columns of ``pred_probs``; whole numbers are then positions
             in it, unless they are strings and numbers are among the names.
+        header: whether the first row of a table file names its columns; else they are called 0, 1, …
         features: of texts or pictures, by the names of ``noiseproof features``: ``tfidf``, ``patches``,
             ``sentence-transformers:NAME``, ``timm:NAME``; by default pretrained where ``noiseproof[text]`` or
             ``noiseproof[vision]`` is installed.

@@ -54,9 +54,12 @@ Trusted = Annotated[
 ]
 Labels = Annotated[str | None, option("A .npy file of labels, beside arrays or predictions.", MODELS)]
 PredProbs = Annotated[
-    str | None, option("A .npy file (N, K) of another model's out-of-sample probabilities: nothing is trained.", MODELS)
+    str | None,
+    option("A .npy file or a table (N, K) of another model's out-of-sample probabilities: nothing is trained.", MODELS),
 ]
-Embeddings = Annotated[str | None, option("A .npy file (N, F) of features, used instead of the built-in ones.", MODELS)]
+Embeddings = Annotated[
+    str | None, option("A .npy file or a table (N, F) of features, instead of the built-in ones.", MODELS)
+]
 FeaturesOption = Annotated[
     str | None, option("Features of texts or pictures, of `noiseproof features`: tfidf, timm:NAME, …", MODELS)
 ]
@@ -87,10 +90,11 @@ Threads = Annotated[int | None, on_machine("Threads, by default torch's choice."
         "audit photos/ --export label-studio,fiftyone",
         "audit x.npy --labels y.npy --out audit-x",
         "audit --labels y.npy --pred-probs p.npy",
+        "audit data.xlsx --label y --id name --pred-probs p.csv",
         "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore weight_kg",
         "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
         "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
-        "audit iris.data.csv --label 4 --no-header",
+        "audit iris.csv --label 4 --no-header",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
     )
@@ -188,7 +192,10 @@ def _run(
     from noiseproof.audit.evidence.engines import work_on
     from noiseproof.audit.export import check_pictures
     from noiseproof.audit.files import cache_beside
+    from noiseproof.train.methods import check_method
 
+    if options["method"] is not None:
+        check_method(options["method"])
     interrupted = "interrupted, nothing was written."
     try:
         with training_exits(interrupted), work_on(*engine), _progress() as progress:

@@ -169,18 +169,22 @@ def _is_named(spec: str) -> bool:
     return name in METHODS and len(split_outside_brackets(spec.strip()[len(name) :], "+")) == 1
 
 
+def check_method(spec: str) -> None:
+    """Refuse a spec whose first word names no method and no loss, without a task."""
+    name = _first_word(spec)
+    if name not in METHODS and name not in LOSSES:
+        load_plugins()
+    bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
+    if bare.replace("-", "").isalnum() and name not in LOSSES and not _is_named(spec):
+        raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
+
+
 def _build(spec: str, context: MethodContext) -> Method:
     name = _first_word(spec)
     if "@" in name:
         return _build(_from_paper(spec, context), context)
-    if name not in METHODS and name not in LOSSES:
-        load_plugins()
-    if _is_named(spec):
-        return METHODS.create(name, context, **parse_call(spec)[1])
-    bare = name.rstrip("*+")  # a name that ends with these is no sum of losses
-    if bare.replace("-", "").isalnum() and name not in LOSSES:
-        raise ValueError(f"Unknown method {name!r}. {near_names(name, sorted({*METHODS, *LOSSES}))}")
-    return Method(get_loss(spec))
+    check_method(spec)
+    return METHODS.create(name, context, **parse_call(spec)[1]) if _is_named(spec) else Method(get_loss(spec))
 
 
 def _from_paper(spec: str, context: MethodContext) -> str:
