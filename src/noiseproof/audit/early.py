@@ -45,7 +45,7 @@ def _check_header(path: Path, options: Mapping[str, Any]) -> None:
         columns = read_header(path, verbatim, header=options["header"])
     except Exception:  # a damaged file, which reading it as a whole describes better
         return
-    if columns is not None:
+    if columns:  # an empty file is described when it is read
         for column in (first, options["text"]):
             check_column(column, columns, str(path))
         trusted = options["trusted"]
