@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from noiseproof.bench.engines import torch_threads
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json, gpu, once
+from noiseproof.core.threads import fixed_threads
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.sources import PathLike
 from noiseproof.train import Diverged
@@ -50,7 +50,7 @@ def expected_seconds(
         if kind not in by_kind:
             if data is None or data[0] != experiment.dataset:
                 data = experiment.dataset, get_dataset(experiment.dataset, data_dir)
-            with torch_threads(threads):
+            with fixed_threads(threads):
                 by_kind[kind] = _estimated(experiment, data[1], data_dir, accelerator)
         expected[experiment] = by_kind[kind]
     return expected

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -34,6 +34,7 @@ from noiseproof.bench.results import Json, Lock, holder, make_result, provenance
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
+from noiseproof.core.threads import fixed_threads
 from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
 from noiseproof.train import Interrupted, Task
@@ -247,7 +248,7 @@ def _run_here(
     if fleet:  # runs of one method have one head: next to each other, those of one shape can be stacked
         methods = list(dict.fromkeys(experiment.method for experiment in todo))
         waiting = dict(sorted(waiting.items(), key=lambda item: methods.index(item[1].method)))
-    with torch_threads(plan.threads):
+    with fixed_threads(plan.threads):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
                 open_runs = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
@@ -355,17 +356,6 @@ def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: A
     for key in list(waiting):
         if (result := read_result(folder, key)) is not None:
             announce(waiting.pop(key), result)
-
-
-@contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Run the block with ``number`` threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # In several processes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time as clock
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,11 +77,14 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights
 Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.")]
 Model = Annotated[str | None, on_training("A backbone of `noiseproof models`.")]
 Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
-Folds = Annotated[int, on_training("Parts of the data, each judged by models of the others.", min=2)]
+Folds = Annotated[
+    int | None,
+    on_training("Parts of the data, each judged by models of the others; 5, or 3 from 100000 rows on.", min=2),
+]
 Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
 Address = Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")]
 Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
-Threads = Annotated[int | None, on_machine("Threads, by default torch's choice.", min=1)]
+Threads = Annotated[int | None, on_machine("Threads, by default as many as the data occupies.", min=1)]
 
 
 @app.command(
@@ -125,7 +129,7 @@ def audit(
     method: Method = None,
     model: Model = None,
     epochs: Epochs = None,
-    folds: Folds = 5,
+    folds: Folds = None,
     engine: Engine = "local",
     address: Address = None,
     device: Device = None,
@@ -145,15 +149,13 @@ def audit(
     }  # fmt: skip
     check_request(data, source)  # before torch is imported
     _check_out(out, data, force)  # before an hour of work
-    if threads:
-        import torch
-
-        torch.set_num_threads(threads)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "epochs": epochs, "folds": folds,
         "device": device,
     }  # fmt: skip
-    report = _run(data, source, options, seed, exports, out, (engine, address))
+    with _machine(engine, address, threads):
+        report = _run(data, source, options, seed, exports, out)
     out, files = _save(report, out, force, exports)
     if as_json:
         return show_json({"folder": out, "files": files, **report.summary()})
@@ -178,6 +180,16 @@ def _check_out(out: str, data: str | None, force: bool) -> None:
         raise ValueError(f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with --out.")
 
 
+@contextmanager
+def _machine(engine: Any, address: str | None, threads: int | None) -> Iterator[None]:
+    """Where the audit runs."""
+    from noiseproof.audit.evidence.engines import work_on
+    from noiseproof.core.threads import fixed_threads
+
+    with fixed_threads(threads), work_on(engine, address):
+        yield
+
+
 def _run(
     data: str | None,
     source: dict[str, Any],
@@ -185,11 +197,9 @@ def _run(
     seed: int,
     exports: Sequence[str],
     out: str,
-    engine: tuple[Any, str | None],
 ) -> LabelReport:
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
-    from noiseproof.audit.evidence.engines import work_on
     from noiseproof.audit.export import check_pictures
     from noiseproof.audit.files import cache_beside
     from noiseproof.train.methods import check_method
@@ -198,7 +208,7 @@ def _run(
         check_method(options["method"])
     interrupted = "interrupted, nothing was written."
     try:
-        with training_exits(interrupted), work_on(*engine), _progress() as progress:
+        with training_exits(interrupted), _progress() as progress:
             rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
             if "fiftyone" in exports:
                 check_pictures(rows.source)

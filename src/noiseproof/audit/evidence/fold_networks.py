@@ -18,6 +18,7 @@ from torch.optim.adam import adam
 
 from noiseproof.accelerate.networks import Stack, Unstackable, draws
 from noiseproof.core.output import Output
+from noiseproof.core.threads import threads_for
 from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses import Loss
@@ -94,30 +95,36 @@ def train_folds(
         target: classes (N,) or distributions (N, K) to train towards.
         progress: called after each epoch.
     """
+    assert isinstance(data.x, Tensor)
     loss.reduction = "none"
-    x, seats = data.x, max(1, int(fold.max()) + 1)
-    assert isinstance(x, Tensor)
+    seats = max(1, int(fold.max()) + 1)
+    rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
     sums = _Sums(loss, data.given, fold, data.num_classes)
-    rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
-    for epoch in range(settings.epochs):
-        loss.set_epoch(epoch)
-        lr = settings.lr * (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
-        order = shuffled(len(x), derive_generator(settings.seed, seats, epoch), device=x.device)
-        total = torch.zeros((), device=x.device)
-        for rows in torch.split(order, rows_per_step):
-            trains = fold[rows] != torch.arange(seats, device=x.device)[:, None]  # (F, b)
-            out = stack(x[rows].expand(seats, *[-1] * x.dim()).flatten(0, 1))
-            losses = loss(out, target[rows].expand(seats, *[-1] * target.dim()).flatten(0, 1)).view(seats, -1)
-            value = (losses * (trains / trains.sum(1, keepdim=True).clamp(min=1))).sum()
-            value.backward()
-            sums.add(rows, out, trains)
-            optimizer.step(lr)
-            total += value.detach()
-        if not math.isfinite(float(total)):
-            raise Diverged(f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the inputs.")
-        progress()
+    with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
+        for epoch in range(settings.epochs):
+            loss.set_epoch(epoch)
+            lr = settings.lr * (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
+            order = shuffled(len(data), derive_generator(settings.seed, seats, epoch), device=fold.device)
+            total = torch.zeros((), device=fold.device)
+            for rows in torch.split(order, rows_per_step):
+                trains = fold[rows] != torch.arange(seats, device=fold.device)[:, None]  # (F, b)
+                out = stack(_repeated(data.x[rows], seats))
+                losses = loss(out, _repeated(target[rows], seats)).view(seats, -1)
+                value = (losses * (trains / trains.sum(1, keepdim=True).clamp(min=1))).sum()
+                value.backward()
+                sums.add(rows, out, trains)
+                optimizer.step(lr)
+                total += value.detach()
+            if not math.isfinite(float(total)):
+                raise Diverged(f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the inputs.")
+            progress()
     return sums.mean(settings.epochs)
+
+
+def _repeated(values: Tensor, times: int) -> Tensor:
+    """The rows of ``values`` (b, …) one time after the other, (times·b, …)."""
+    return values.expand(times, *values.shape).flatten(0, 1)
 
 
 class _Adam:

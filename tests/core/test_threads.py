@@ -1,0 +1,88 @@
+"""The number of threads follows the size of the work, and is as before afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+from noiseproof.audit import audit
+from noiseproof.core.threads import WORK, choose_threads, fixed_threads, threads_for
+
+
+@pytest.fixture(autouse=True)
+def three_threads() -> object:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("work", "limit", "expected"),
+    [(0, 8, 1), (WORK - 1, 8, 1), (2 * WORK - 1, 8, 1), (2 * WORK, 8, 2), (100 * WORK, 8, 8), (100 * WORK, 1, 1)],
+)
+def test_choice_is_a_function_of_work_and_limit(work: float, limit: int, expected: int) -> None:
+    assert choose_threads(work, limit) == expected
+
+
+def test_threads_of_a_block_are_restored_also_after_an_error() -> None:
+    with threads_for(2 * WORK) as number:
+        assert number == torch.get_num_threads() == 2
+        with threads_for(100 * WORK) as inner:  # no more than around it
+            assert inner == 2
+    assert torch.get_num_threads() == 3
+    with pytest.raises(KeyError), threads_for(0):
+        assert torch.get_num_threads() == 1
+        raise KeyError
+    assert torch.get_num_threads() == 3
+
+
+def test_a_fixed_number_overrides_the_choice() -> None:
+    with fixed_threads(2):
+        for work in (0, 100 * WORK):
+            with threads_for(work) as number:
+                assert number == torch.get_num_threads() == 2
+    with fixed_threads(None), threads_for(0) as number:
+        assert number == 1
+    assert torch.get_num_threads() == 3
+    with pytest.raises(ValueError, match="threads"), fixed_threads(0):
+        pass
+
+
+def test_threads_of_other_libraries_are_limited_too() -> None:
+    import sklearn.ensemble._hist_gradient_boosting._binning  # noqa: F401  # has OpenMP
+
+    before = [pool["num_threads"] for pool in threadpool_info()]
+    with threads_for(0):
+        assert {pool["num_threads"] for pool in threadpool_info()} == {1}
+    assert [pool["num_threads"] for pool in threadpool_info()] == before
+
+
+def test_a_small_audit_runs_on_one_thread_and_restores_the_number() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    x = (y[:, None] + rng.normal(size=(120, 3))).astype(np.float32)
+    seen = set()
+
+    def watch(stage: str, done: int, total: int | None) -> None:
+        seen.add(torch.get_num_threads())
+
+    by_size = audit(x, labels=y, epochs=2, progress=watch)
+    assert seen == {1} and torch.get_num_threads() == 3
+    with fixed_threads(2):
+        seen.clear()
+        audit(x, labels=y, epochs=2, progress=watch)
+    assert seen == {2}
+    with fixed_threads(1):
+        one = audit(x, labels=y, epochs=2)
+    np.testing.assert_array_equal(by_size.label_issues.quality, one.label_issues.quality)
+
+    def fail(stage: str, done: int, total: int | None) -> None:
+        if stage == "training":
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        audit(x, labels=y, epochs=2, progress=fail)
+    assert torch.get_num_threads() == 3
