@@ -24,7 +24,7 @@ from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import preview
 from noiseproof.core.progress import Progress
-from noiseproof.core.threads import threads_for
+from noiseproof.core.threads import NUMBER_WORK, threads_for
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("noiseproof")
 
 MANY = 100_000  # rows from which on two thirds teach a model as much as four fifths
-NUMBER_WORK = 30  # multiplications that a step of neighbours and trees does, about, for each number of the features
 
 
 def audit(

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from noiseproof.core.checks import check_count
 
 WORK = 30_000_000  # multiplications of a step that occupy one thread, about a millisecond
+NUMBER_WORK = 30  # of neighbours and trees in a step, about, for each number of a table
 
 _fixed: ContextVar[int | None] = ContextVar("threads", default=None)
 

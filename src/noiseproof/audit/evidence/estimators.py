@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.engines import map_jobs
 from noiseproof.core.progress import Progress
+from noiseproof.core.threads import NUMBER_WORK, threads_for
 
 Probs = NDArray[np.float32]
 
@@ -71,8 +72,9 @@ def _predict_fold(
     """Class probabilities of the rows of fold ``i``, (n, K), by a fit on the others."""
     fitted_rows, rows = np.flatnonzero((fold != i) & is_fitted), np.flatnonzero(fold == i)
     weight = None if weights is None else weights[fitted_rows]
-    model = FittedClasses.fit(estimator, select_rows(x, fitted_rows), given[fitted_rows], weight)
-    return model.predict_proba(select_rows(x, rows), num_classes)
+    with threads_for(NUMBER_WORK * getattr(x, "size", len(given))):
+        model = FittedClasses.fit(estimator, select_rows(x, fitted_rows), given[fitted_rows], weight)
+        return model.predict_proba(select_rows(x, rows), num_classes)
 
 
 class FittedClasses:
