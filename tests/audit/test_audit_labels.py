@@ -66,7 +66,7 @@ def test_posterior_by_hand() -> None:
     T = torch.tensor([[0.9, 0.1], [0.3, 0.7]], dtype=torch.float64)
     p = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
     q = sharpen(p, 2.0)
-    expected = [(0.82**2) / (0.82**2 + 0.22**2), (0.42**2) / (0.42**2 + 0.62**2)]  # ε = 0.02
+    expected = [(0.802**2) / (0.802**2 + 0.202**2), (0.402**2) / (0.402**2 + 0.602**2)]  # ε = 0.002
     torch.testing.assert_close(q[:, 0], torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
     ((_, truth),) = ClassNoise(2.0, T).posterior(torch.tensor([1, 0]), p)
     a, b = expected

@@ -11,7 +11,10 @@ Both are estimated from predictions p of models that did not see the row's label
 * The joint J[i, j] = P(true i, given j) starts as the confident joint (Northcutt et al. 2021) and is then the mean of
   the posterior (EM). Overlapping classes fill it, too, but symmetrically: calibrated probabilities have
   E[p_i·1(y = j)] = E[p_i·p_j]. So only the asymmetric part counts as noise between two classes, by McNemar's
-  (J_ij − J_ji)₊²/(J_ij + J_ji); the rest of the off-diagonal mass is spread over all pairs.
+  (J_ij − J_ji)₊²/(J_ij + J_ji); the rest of the off-diagonal mass is spread over all pairs. Of what is left between
+  two classes, a share ``EVEN`` is spread over all pairs, too: classes that overlap lopsidedly look like noise.
+
+``FLOOR`` and ``EVEN`` were chosen on the tables of ``benchmarks/tablesets.py`` called ``DEV``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ BETAS = (0.7, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
 EM_ROUNDS = 3  # T ranks best after three
 SAMPLE = 10_000  # rows that β and the rates are estimated on
 BLOCK = 2**22  # numbers of an intermediate result
-FLOOR = 0.02  # ε up to ten classes
+FLOOR = 0.002  # ε up to ten classes
+EVEN = 0.25  # of the noise that a class receives from each other one
 SMALL = 1e-12
 
 Blocks = Iterator[tuple[slice, Tensor]]  # rows, and the probability of each class being their true one, (n, K) float64
@@ -41,13 +45,12 @@ class ClassNoise:
 
     beta: float
     transition: Tensor  # (K, K) float64
-    floor: float = FLOOR
 
     def posterior(self, labels: Tensor, probs: Tensor) -> Blocks:
         """P(true k | x, given y) of each row, in blocks."""
         by_given = self.transition.T.contiguous()  # (K given, K true)
         for rows in blocks(probs):
-            joint = sharpen(probs[rows], self.beta, self.floor).mul_(by_given[labels[rows]])
+            joint = sharpen(probs[rows], self.beta).mul_(by_given[labels[rows]])
             yield rows, joint.div_(joint.sum(1, keepdim=True).clamp_(min=SMALL))
 
     def adjusted_transition(self, labels: Tensor, wrong: Tensor, probs: Tensor) -> Tensor:
@@ -117,9 +120,9 @@ def blocks(probs: Tensor) -> Iterator[slice]:
     return (slice(i, i + step) for i in range(0, len(probs), step))
 
 
-def sharpen(p: Tensor, beta: float, floor: float = FLOOR) -> Tensor:
-    """q ∝ (p + ε)^β, (n, K) float64, where ε is ``floor`` up to ten classes and falls as 1/K beyond."""
-    q = (p.double() + floor * min(1, 10 / p.shape[1])).pow_(beta)
+def sharpen(p: Tensor, beta: float) -> Tensor:
+    """q ∝ (p + ε)^β, (n, K) float64, where ε is ``FLOOR`` up to ten classes and falls as 1/K beyond."""
+    q = (p.double() + FLOOR * min(1, 10 / p.shape[1])).pow_(beta)
     return q.div_(q.sum(1, keepdim=True))
 
 
@@ -137,7 +140,7 @@ def fit_class_noise(rows: NoisyRows, sample: NoisyRows, trusted: tuple[Tensor, T
             fit = _log_likelihood(sample.labels, sample.probs, candidate, run_em(sample, candidate))
         if fit > best:
             best, beta = fit, candidate
-    return ClassNoise(beta, run_em(rows, beta))
+    return ClassNoise(beta, _spread(run_em(rows, beta)))
 
 
 def confident_joint(labels: Tensor, probs: Tensor, *, confident: bool = True) -> Tensor:
@@ -172,17 +175,24 @@ def without_overlap(joint: Tensor, num_rows: int) -> Tensor:
     return noise
 
 
-def run_em(rows: NoisyRows, beta: float, rounds: int = EM_ROUNDS, floor: float = FLOOR) -> Tensor:
+def run_em(rows: NoisyRows, beta: float, rounds: int = EM_ROUNDS) -> Tensor:
     """T after ``rounds`` of EM: posterior from T, joint from the posterior, T from the joint without overlap."""
     labels, probs = rows.labels, rows.probs
     K = probs.shape[1]
     T = _rows_to_one(without_overlap(rows.joint, len(labels)))
     for _ in range(rounds):
         by_given = torch.full((K, K), 0.1 / K, dtype=torch.float64)  # (K given, K true)
-        for block, truth in ClassNoise(beta, T, floor).posterior(labels, probs):
+        for block, truth in ClassNoise(beta, T).posterior(labels, probs):
             by_given.index_add_(0, labels[block], truth)
         T = _rows_to_one(without_overlap(by_given.T / len(labels), len(labels)))
     return T
+
+
+def _spread(T: Tensor) -> Tensor:
+    """T with a share ``EVEN`` of its off-diagonal mass spread over all pairs; the diagonal stays."""
+    stay = T.diagonal()
+    even = ((1 - stay) / max(len(T) - 1, 1))[:, None].expand_as(T).clone().fill_diagonal_(0)
+    return (1 - EVEN) * T + EVEN * (even + stay.diag())
 
 
 def _rows_to_one(joint: Tensor) -> Tensor:

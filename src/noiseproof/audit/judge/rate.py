@@ -19,7 +19,6 @@ from noiseproof.audit.judge.posterior import (
 )
 
 CONVERGED = 30  # rounds of EM after which the rate hardly moves
-FLOOR = 0.005  # ε for the rate: the posterior's would hide about a fiftieth of the noise
 ONE_WAY = 10.0  # one-way mass of a tenth of all contradictions suffices to count all of them
 
 
@@ -64,8 +63,7 @@ class NoiseRate:
 def estimate_rates(rows: NoisyRows, sample: NoisyRows, beta: float) -> RateEstimates:
     """Rates of ``rows``; those of the posterior, which take most of the work, on a ``sample`` of them."""
     posterior, converged = (
-        _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, rounds, FLOOR), FLOOR))
-        for rounds in (EM_ROUNDS, CONVERGED)
+        _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, rounds))) for rounds in (EM_ROUNDS, CONVERGED)
     )
     confident = 1 - float(rows.joint.trace())
     # Where one class alone loses labels to another, half of its rows are less confident than their mean and not
