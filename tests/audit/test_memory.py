@@ -73,6 +73,10 @@ def a_dict_of_columns() -> Kind:
     return {"size": np.array(SIZES), "y": np.array(GIVEN)}, {"label": "y"}, "table", None
 
 
+def a_list_of_dicts() -> Kind:
+    return [{"size": size, "y": label} for size, label in zip(SIZES, GIVEN, strict=True)], {"label": "y"}, "table", None
+
+
 def a_dict_of_arrays() -> Kind:
     return {"x": np.arange(2.0 * N).reshape(N, 2), "y": np.array(CODES)}, {}, "arrays", None
 
@@ -137,8 +141,8 @@ def a_tensor() -> Kind:
 KINDS: dict[str, Callable[[], Kind]] = {
     make.__name__: make
     for make in (a_pandas_frame, a_frame_beside_labels, a_polars_frame, a_lazy_polars_frame, an_arrow_table,
-                 an_arrow_batch, a_dict_of_columns, a_dict_of_arrays, a_hugging_face_table, hugging_face_texts,
-                 hugging_face_pictures, a_torch_dataset, a_torch_dataset_of_pictures, a_torch_dataset_of_texts,
+                 an_arrow_batch, a_dict_of_columns, a_list_of_dicts, a_dict_of_arrays, a_hugging_face_table,
+                 hugging_face_texts, hugging_face_pictures, a_torch_dataset, a_torch_dataset_of_pictures, a_torch_dataset_of_texts,
                  a_list_of_texts, an_array_of_texts, a_column_of_texts, a_sparse_matrix, a_list_of_rows, a_tensor)
 }  # fmt: skip
 
@@ -153,6 +157,8 @@ def labels_in(data: Any) -> list[Any]:
         return data.column("y").to_pylist()
     if type(data).__module__.startswith("datasets"):
         return list(data["y" if "y" in data.column_names else "label"])
+    if isinstance(data, list) and isinstance(data[0], dict):
+        return [row["y"] for row in data]
     if isinstance(data, dict) or hasattr(data, "columns"):
         data = data["y"]
     return list(data)
@@ -246,6 +252,11 @@ def test_what_is_no_data_is_refused() -> None:
             yield from zip(torch.eye(4), [0, 1, 0, 1], strict=True)
 
     assert len(read_rows(Endless())) == 4
+    datasets = pytest.importorskip("datasets")
+    split = datasets.Dataset.from_dict({"a": [1, 2] * 5, "label": [0, 1] * 5})
+    for other in (split.to_iterable_dataset(), datasets.DatasetDict(train=split)):
+        with pytest.raises(TypeError, match=r"Name a split, as in data\['train'\], read without streaming"):
+            read_rows(other)
     with pytest.raises(ValueError, match="Expected no `labels` beside a torch Dataset"):
         read_rows(Items(TEXTS, GIVEN), labels=GIVEN)
     with pytest.raises(ValueError, match=r"Expected inputs called x or .* in the dict, or columns .* got 'a', 'b'"):
@@ -260,6 +271,12 @@ def test_what_is_no_data_is_refused() -> None:
         audit(read_rows(pd.DataFrame(COLUMNS), label="y"), label="y")
     with pytest.raises(TypeError, match="read_rows.* unexpected keyword argument 'lable'"):
         audit(pd.DataFrame(COLUMNS), lable="y")
+
+
+def test_labels_in_a_table_file_are_refused(tmp_path: Path) -> None:
+    pd.DataFrame(COLUMNS).to_csv(tmp_path / "y.csv")
+    with pytest.raises(ValueError, match="Expected a .npy file of labels, got .*y.csv. Audit the table"):
+        read_rows(labels=tmp_path / "y.csv", pred_probs=PREDICTED)
 
 
 def test_a_path_is_audited_directly(tmp_path: Path) -> None:

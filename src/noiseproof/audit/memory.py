@@ -39,10 +39,10 @@ class InMemory:
 def adapt(given: InMemory, *, has_annotators: bool) -> InMemory:
     """Return data of any kind as a DataFrame, an array, a sparse matrix or a Tensor, with its labels and classes."""
     data = given.data
+    if library_of(data) == "datasets":
+        return _from_hugging_face(given, has_annotators)
     if isinstance(data, TorchDataset):
         return _from_torch(given)
-    if library_of(data) == "datasets" and is_foreign_table(data):
-        return _from_hugging_face(given, has_annotators)
     if isinstance(data, dict) and given.label is None and not has_annotators:
         return _from_dict(given)
     if _are_texts(data) and given.labels is not None:
@@ -54,7 +54,7 @@ def adapt(given: InMemory, *, has_annotators: bool) -> InMemory:
 
 def _are_texts(data: Any) -> bool:
     """Whether ``data`` is a sequence of words: a list, or an array or a column of one dimension."""
-    if isinstance(data, (str, dict)) or not hasattr(data, "__len__") or getattr(data, "ndim", 1) != 1 or not len(data):
+    if not hasattr(data, "__len__") or getattr(data, "ndim", 1) != 1 or not len(data):
         return False
     is_column = library_of(data) in ("pandas", "polars", "pyarrow") and not hasattr(data, "columns")
     if not isinstance(data, (list, tuple, np.ndarray)) and not is_column:
@@ -102,7 +102,7 @@ def _picture_side(given: InMemory, column: int | str = 0) -> int:
 
 def _from_hugging_face(given: InMemory, has_annotators: bool) -> InMemory:
     """Return a Hugging Face ``Dataset`` with the names of its classes: images as thumbnails, else a table."""
-    if has_annotators and given.label is None:
+    if not is_foreign_table(given.data) or (has_annotators and given.label is None):
         return InMemory(as_frame(given.data), given.labels, None, given.text, given.classes)
     roles = hf_roles(given.data, given.label, None, given.text, None)
     classes = given.classes or roles.classes
@@ -141,7 +141,7 @@ def columns_of(data: Any) -> list[Any] | None:
         return list(data.schema.names if library_of(data) == "pyarrow" else data.column_names)
     if type(data).__name__ == "LazyFrame":
         return list(data.collect_schema().names())
-    return list(data) if isinstance(data, dict) else list(data.columns)
+    return list(data) if isinstance(data, dict) else list(as_frame(data).columns)
 
 
 def label_cells(data: Any, label: Any) -> tuple[list[Any], list[str]]:
@@ -170,6 +170,8 @@ def with_label_cells(data: Any, label: Any, changes: Mapping[int, Any]) -> Any:
         return _with_values(data, changes)
     if isinstance(data, dict):
         return {**data, label: _with_values(data[label], changes)}
+    if isinstance(data, list):
+        return [{**row, label: changes[i]} if i in changes else row for i, row in enumerate(data)]
     if library == "datasets":
         values = list(data[label])
         for row, value in changes.items():

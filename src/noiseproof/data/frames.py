@@ -79,13 +79,19 @@ def library_of(value: Any) -> str:
 
 
 def is_foreign_table(value: Any) -> bool:
-    """Whether a value is a table of polars, Arrow or Hugging Face, or a dict of columns."""
+    """Whether a value is a table of polars, Arrow or Hugging Face, a dict of columns, or a list of dicts."""
     names = {"polars": ("DataFrame", "LazyFrame"), "pyarrow": ("Table", "RecordBatch"), "datasets": ("Dataset",)}
-    return isinstance(value, dict) or type(value).__name__ in names.get(library_of(value), ())
+    if library_of(value) in names:
+        return type(value).__name__ in names[library_of(value)]
+    return isinstance(value, dict) or is_list_of_dicts(value)
+
+
+def is_list_of_dicts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def as_frame(table: Any) -> pd.DataFrame:
-    """A table of pandas, polars, Arrow or Hugging Face, or a dict of columns, as a DataFrame.
+    """A table of pandas, polars, Arrow or Hugging Face, a dict of columns or a list of dicts, as a DataFrame.
 
     Columns of Hugging Face's ClassLabel hold the names of the classes, None where there is none.
     """
@@ -93,7 +99,7 @@ def as_frame(table: Any) -> pd.DataFrame:
 
     if isinstance(table, pd.DataFrame):
         return table
-    if not is_foreign_table(table) or type(table).__name__ in ("DatasetDict", "IterableDatasetDict"):
+    if not is_foreign_table(table):
         hint = " Name a split, as in data['train'], read without streaming." if library_of(table) == "datasets" else ""
         raise TypeError(
             f"Expected a DataFrame, a table of polars, Arrow or Hugging Face, a dict of columns or the path of a file, "
@@ -101,6 +107,8 @@ def as_frame(table: Any) -> pd.DataFrame:
         )
     if library_of(table) == "datasets":
         return _from_hugging_face(table)
+    if isinstance(table, list):
+        return pd.DataFrame(table)
     if isinstance(table, dict):
         return pd.DataFrame({name: _column(values, name) for name, values in table.items()})
     if type(table).__name__ == "LazyFrame":

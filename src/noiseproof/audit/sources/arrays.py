@@ -22,6 +22,7 @@ from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
+from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import check_features
 from noiseproof.data.labels import preview
 from noiseproof.data.pictures import SMALLEST, encode_pictures
@@ -143,6 +144,8 @@ def open_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a .npz file by name, or a sparse matrix or the one of a .npy file as ""; no pickles."""
     if not path.exists():
         raise FileNotFoundError(missing_file(name, path))
+    if table_kind(path) is not None:
+        raise ValueError(f"Expected a .npy file of {name}, got {path}. Audit the table, with the name of its `label`.")
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
