@@ -142,8 +142,9 @@ KINDS: dict[str, Callable[[], Kind]] = {
     make.__name__: make
     for make in (a_pandas_frame, a_frame_beside_labels, a_polars_frame, a_lazy_polars_frame, an_arrow_table,
                  an_arrow_batch, a_dict_of_columns, a_list_of_dicts, a_dict_of_arrays, a_hugging_face_table,
-                 hugging_face_texts, hugging_face_pictures, a_torch_dataset, a_torch_dataset_of_pictures, a_torch_dataset_of_texts,
-                 a_list_of_texts, an_array_of_texts, a_column_of_texts, a_sparse_matrix, a_list_of_rows, a_tensor)
+                 hugging_face_texts, hugging_face_pictures, a_torch_dataset, a_torch_dataset_of_pictures,
+                 a_torch_dataset_of_texts, a_list_of_texts, an_array_of_texts, a_column_of_texts, a_sparse_matrix,
+                 a_list_of_rows, a_tensor)
 }  # fmt: skip
 
 
