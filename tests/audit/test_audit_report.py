@@ -151,6 +151,7 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
             "conflicts": [{"group": 0, "rows": [4, 2], "labels": ["ant", "ant"]}],
         },
         "outliers": {"rows": 1, "cut": 1.5},
+        "models": [],
         "skipped": [{"reason": "no label", "count": 2, "rows": [3, 5]}],
         "notes": ["A note.", "Neighbours were found approximately, 98.0% of the true ones."],
         "neighbour_recall": 0.98,
@@ -463,5 +464,6 @@ def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_few_rows_are_said_to_be_few(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
     np.savez(tmp_path / "few.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
-    notes = " ".join(audit(read_rows(tmp_path / "few.npz"), mode="fast", epochs=2).summary()["notes"])
+    report = audit(read_rows(tmp_path / "few.npz"), mode="fast", model="network", epochs=2)
+    notes = " ".join(report.summary()["notes"])
     assert "With 30 rows, rates and counts mean little" in notes and "--thorough finds more" in notes

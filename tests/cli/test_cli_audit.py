@@ -98,7 +98,7 @@ def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path
     assert len([line for line in lines[worst + 2 : worst + 12] if line.startswith("digit-")]) == 10
     assert lines[-2].startswith("files: found/issues.csv, found/issues.parquet, found/summary.json, found/config.json")
     assert lines[-1] == "next: noiseproof review found"
-    assert "noiseproof: training" in result.stderr and "\x1b" not in result.output
+    assert "noiseproof: fitting" in result.stderr and "\x1b" not in result.output
 
 
 def test_the_same_command_gives_the_same_files(digits: tuple[Path, np.ndarray], here: Path) -> None:

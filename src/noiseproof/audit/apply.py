@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_decisions
+from noiseproof.audit.evidence.gather import backbone_of
 from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import SOURCES, Source
@@ -225,7 +226,7 @@ def plan_retraining(
     assert data.x is not None
     planned = Retraining(
         method=method or audit.config["method"] or "ce",
-        settings=Settings(audit.config["model"] or "auto", epochs or audit.config["epochs"] or EPOCHS),
+        settings=Settings(backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS),
         seed=seed,
         classes=audit.classes,
         x=data.x,

@@ -33,8 +33,8 @@ doubt                 float    in [0, 1], the noise estimated by the head; empty
 rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
 suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
 conflicting (groups with different labels), conflicts (the first thousand of these): [{group, rows, labels}]},
-``outliers`` {rows, cut}, ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
-``neighbour_recall``, ``seconds`` {stage: s}.
+``outliers`` {rows, cut}, ``models`` [{name, weight}] (whose predictions were joined), ``skipped`` [{reason, count,
+rows}] (rows: the first thousand), ``notes`` [str], ``neighbour_recall``, ``seconds`` {stage: s}.
 
 ``config.json``: ``format`` 1, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
@@ -43,9 +43,9 @@ of the labels in an .npz file of arrays; null where they are in a separate file)
 [..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
 that whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names
 its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
-licence, sha256} or null, ``mode``, ``method``, ``model``, ``epochs``, ``folds``, ``seed``, ``source_rows``,
-``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without one: an empty line),
-``versions``, ``command``.
+licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
+in summary.json, ``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line,
+in the order of the source; rows without one: an empty line), ``versions``, ``command``.
 
 ``out_of_sample.npy``, of a thorough audit: probabilities (source_rows, K) float32 of models that did not see the row,
 NaN for rows that were not audited; beyond 100 million numbers it is not written.

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.gather import Mode, StageClock, gather
-from noiseproof.audit.evidence.network import METHOD
+from noiseproof.audit.evidence.network import CORRECTED, METHOD
 from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
@@ -23,6 +23,7 @@ from noiseproof.audit.issues.base import MAX_LISTED
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import preview
+from noiseproof.core.objects import load_object
 from noiseproof.core.progress import Progress
 from noiseproof.core.threads import NUMBER_WORK, threads_for
 from noiseproof.data.sources import PathLike
@@ -41,6 +42,7 @@ def audit(
     mode: Mode = "thorough",
     method: str | None = None,
     model: str | None = None,
+    estimator: Any = None,
     epochs: int | None = None,
     folds: int | None = None,
     seed: int = 0,
@@ -54,8 +56,17 @@ def audit(
     ``audit("data.csv", label="y")``, ``audit(frame, label="y")``, ``audit(X, labels=y)``, ``audit(texts, labels=y)``.
 
     ``thorough`` judges each row by models trained on other folds; ``fast`` by the predictions of one training on all
-    rows. Where the data comes with another model's predictions, nothing is trained. By default there are 5 ``folds``,
-    3 from 100 000 rows on, where each is large enough to learn from.
+    rows. Where the data comes with another model's predictions, nothing is trained.
+
+    Args:
+        method: that trains the network.
+        model: ``trees``, ``network``, ``both``, ``lightgbm``, ``xgboost``, ``catboost``, or the spec of a backbone; by
+            default both for tables and arrays of few columns, else the network. Each is joined with the others, and
+            with the votes of neighbours, by how well it predicts labels that it did not see.
+        estimator: a scikit-learn classifier with ``predict_proba``, or its name as ``module:name``, used in place of
+            the default models. A pipeline gets the columns of a table, any other estimator the features as numbers.
+        epochs: of the network.
+        folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
     """
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
@@ -64,28 +75,42 @@ def audit(
     elif reading:
         raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
     method, model = METHOD if method is None else method, "auto" if model is None else model
-    training = {"method": method, "model": model, "epochs": epochs}
+    training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)
     folds = (5 if len(data) < MANY else 3) if folds is None else folds
     work = NUMBER_WORK * (0 if data.x is None else data.x.size)
     with threads_for(work):
-        evidence = gather(data, mode=mode, folds=folds, seed=seed, clock=clock, device=device, **training)
+        evidence = gather(
+            data, mode=mode, folds=folds, seed=seed, clock=clock, device=device, **training,
+            estimator=load_object(estimator) if isinstance(estimator, str) else estimator,
+        )  # fmt: skip
     data = evidence.data
     with threads_for(work), clock("judging labels"):
         labels = find_label_issues(
             data.given, data.pred_probs, evidence=evidence.training, features=data.x, trusted=data.trusted,
             annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, seed=seed,
         )  # fmt: skip
-    is_trained = evidence.training is not None
+    trained = evidence.training
     config = {
         "format": FORMAT, **data.source.config, "classes": list(data.classes),
-        "mode": mode if is_trained else "predictions", **training,
-        "folds": folds if is_trained and mode == "thorough" else None, "seed": seed,
-        "source_rows": data.source_rows, "versions": _versions(), "command": command,
+        "mode": mode if trained else "predictions", **training,
+        "estimator": estimator if estimator is None or isinstance(estimator, str) else repr(estimator),
+        "models": _shares(trained.weights) if trained else [],
+        "folds": folds if trained and mode == "thorough" else None, "seed": seed, "source_rows": data.source_rows,
+        "versions": _versions(), "command": command,
     }  # fmt: skip
     recall = evidence.surroundings.neighbour_recall
-    out_of_sample = evidence.training.pred_probs if evidence.training is not None and mode == "thorough" else None
+    out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
     return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds, out_of_sample)
+
+
+def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The models whose predictions were joined, the most important first: a refit to corrected labels is no other."""
+    shares: dict[str, float] = {}
+    for witness, weight in weights.items():
+        name = witness.removesuffix(CORRECTED)
+        shares[name] = shares.get(name, 0.0) + weight
+    return [{"name": name, "weight": round(shares[name], 4)} for name in sorted(shares, key=lambda n: -shares[n])]
 
 
 def _versions() -> dict[str, str]:
@@ -160,7 +185,8 @@ class LabelReport:
             {"reason": s.reason, "count": len(s.rows), "rows": s.rows[:MAX_LISTED].tolist()} for s in data.skipped
         ]
         return summary | {
-            "skipped": skipped, "notes": notes, "neighbour_recall": recall, "seconds": dict(self.seconds),
+            "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
+            "seconds": dict(self.seconds),
         }  # fmt: skip
 
     # --- files --------------------------------------------------------------------------------------------------------

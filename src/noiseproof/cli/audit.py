@@ -75,7 +75,13 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an earlier audit i
 Export = Annotated[str | None, option(f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
 Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.")]
-Model = Annotated[str | None, on_training("A backbone of `noiseproof models`.")]
+Model = Annotated[
+    str | None,
+    on_training("trees, network, both, lightgbm, xgboost, catboost, or a backbone of `noiseproof models`."),
+]
+Estimator = Annotated[
+    str | None, on_training("A scikit-learn classifier to judge by: sklearn.ensemble:RandomForestClassifier.")
+]
 Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
 Folds = Annotated[
     int | None,
@@ -99,6 +105,8 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
         "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
         "audit iris.csv --label 4 --no-header",
+        "audit data.csv --label y --model trees",
+        "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
     )
@@ -128,6 +136,7 @@ def audit(
     as_json: AsJson = False,
     method: Method = None,
     model: Model = None,
+    estimator: Estimator = None,
     epochs: Epochs = None,
     folds: Folds = None,
     engine: Engine = "local",
@@ -151,8 +160,8 @@ def audit(
     _check_out(out, data, force)  # before an hour of work
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
     options = {
-        "mode": "fast" if fast else "thorough", "method": method, "model": model, "epochs": epochs, "folds": folds,
-        "device": device,
+        "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
+        "epochs": epochs, "folds": folds, "device": device,
     }  # fmt: skip
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)
@@ -285,6 +294,8 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         typer.echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
     for note in summary["notes"]:
         typer.echo(f"note: {note}")
+    if models := ", ".join(f"{m['name']} {m['weight']:.0%}" for m in summary["models"]):
+        typer.echo(f"models: {models}")
     typer.echo(f"time: {sum(summary['seconds'].values()):.1f} s")
     typer.echo(f"files: {', '.join(map(str, files))}")
     typer.echo(f"next: noiseproof review {shlex.quote(out)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # takes half a second to import
     import pandas as pd
 
 MissingPolicy = Literal["refuse", "impute"]
-MAX_CATEGORIES = 100  # a column of more distinct words is text or an identifier
+MAX_CATEGORIES = 100  # a column of more distinct words is too wide for one-hot columns
+MIN_REPEATS = 4  # rows for each of its words, on average, below which such a column is text or an identifier
 MAX_CODES = 20  # numerals of at most this many kinds may be codes: they stay categories
 MAX_NON_NUMBERS = 0.2  # share of the cells of a numeric column that may be words such as "?"
 FEW_ROWS, MANY_ROWS = 20, 100  # in few rows, what looks like an identifier or a copy of the label may be chance
@@ -41,6 +42,24 @@ _DATE = re.compile(r"\d{4}[-/]\d{1,2}[-/]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/
 
 
 @dataclass(frozen=True, eq=False)
+class FeatureTable:
+    """N rows of D features for decision trees: numbers in any unit, NaN for gaps, categories as codes from 0."""
+
+    values: NDArray[np.float32]  # (N, D)
+    num_categories: tuple[int, ...]  # (D,): 0 for a column of numbers
+    frame: pd.DataFrame | None = None  # the N rows with their columns as in the source
+
+    @classmethod
+    def of_numbers(cls, x: NDArray[np.float32]) -> FeatureTable:
+        return cls(x, (0,) * x.shape[1])
+
+    def subset(self, rows: NDArray[Any]) -> FeatureTable:
+        """Some of the rows, by numbers or a mask (N,)."""
+        frame = None if self.frame is None else self.frame[rows] if rows.dtype == bool else self.frame.iloc[rows]
+        return FeatureTable(self.values[rows], self.num_categories, frame)
+
+
+@dataclass(frozen=True, eq=False)
 class Columns:
     """Encodes tables as numbers, fitted on the training rows: numeric columns as they are, columns of words one-hot.
 
@@ -54,6 +73,7 @@ class Columns:
     missing: MissingPolicy  # with impute, words in numeric columns count as missing
     mean: Tensor  # (D,) float64, of the numbers in the table; 0 for one-hot columns
     std: Tensor  # (D,) float64; 1 for one-hot and constant columns
+    wide: dict[str, tuple[str, ...]] = field(default_factory=dict)  # categories too many for one-hot columns
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +98,7 @@ class Columns:
             values = _numbers(frame, c, self.missing == "impute")
             num_missing[c] = int(np.isnan(values).sum())
             x[:, i] = np.where(np.isnan(values), fill, values) - shift
-        codes = self._codes(frame)
+        codes = self._codes(frame, self.categories)
         num_missing |= {c: int((column == EMPTY).sum()) for c, column in codes.items()}
         if self.missing == "refuse" and any(num_missing.values()):
             counts = [f"{count} in {c!r}" for c, count in num_missing.items() if count]
@@ -98,16 +118,27 @@ class Columns:
         for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
             if count := int(np.isnan(_numbers(frame, c, impute=True)).sum()):
                 notes.append(f"{count} missing numbers in column {c!r} of the {part} set {_FILLED} {fill:g}.")
-        for c, codes in self._codes(frame).items():
+        for c, codes in self._codes(frame, self.categories).items():
             if unknown := sorted(set(_words(frame, c)[codes < 0])):
                 cells = f"{int((codes < 0).sum())} cells in column {c!r} of the {part} set"
                 notes.append(f"{cells} are none of its categories: {preview(unknown)}.")
         return notes
 
-    def _codes(self, frame: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
-        """The category number of each cell, (N,), for each column of words."""
+    def table(self, frame: pd.DataFrame) -> FeatureTable:
+        """A table for decision trees, ``wide`` columns included."""
+        numbers = [
+            _numbers(frame, c, self.missing == "impute") - shift
+            for c, shift in zip(self.numeric, self.shift.tolist(), strict=False)
+        ]
+        words = self.categories | self.wide
+        codes = [np.where(column < 0, np.nan, column) for column in self._codes(frame, words).values()]
+        values = np.stack([*numbers, *codes], 1).astype(np.float32)
+        return FeatureTable(values, (*[0] * len(numbers), *map(len, words.values())))
+
+    def _codes(self, frame: pd.DataFrame, columns: dict[str, tuple[str, ...]]) -> dict[str, NDArray[np.int64]]:
+        """The category number of each cell, (N,), for each of these columns of words."""
         codes = {}
-        for c, known in self.categories.items():
+        for c, known in columns.items():
             words = _words(frame, c)
             number = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
             number[""] = EMPTY
@@ -192,7 +223,7 @@ def _is_numeric(column: pd.Series[Any]) -> bool:
     return types.is_bool_dtype(kind) or (types.is_numeric_dtype(kind) and not types.is_complex_dtype(kind))
 
 
-def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
+def _useless(column: pd.Series[Any], words: list[str] | None, wide: bool) -> str | None:
     """Why a column of ``words``, or of numbers (None), can't be used; None if it can."""
     from pandas.api import types
 
@@ -209,7 +240,9 @@ def _useless(column: pd.Series[Any], words: list[str] | None) -> str | None:
     if words and all(map(_DATE.fullmatch, words)):
         return "holds dates"
     if words and len(words) > MAX_CATEGORIES:
-        return f"holds {len(words)} different words{_decimal_comma_hint(words)}"
+        hint = _decimal_comma_hint(words)
+        if not wide or hint or len(words) * MIN_REPEATS > column.notna().sum():
+            return f"holds {len(words)} different words{hint}"
     return None
 
 
@@ -242,8 +275,15 @@ class _Column:
     words: list[str]  # the distinct words; none if pandas read numbers
     non_numbers: list[str] | None  # words in a numeric column, which count as missing; None for categories
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether these are too many categories for one-hot columns."""
+        return self.non_numbers is None and len(self.words) > MAX_CATEGORIES
+
     def describe(self) -> list[str]:
         """How words were read as numbers, or numbers as categories."""
+        if self.is_wide:
+            return [f"Column {self.name!r} holds {len(self.words)} different words: only decision trees use it."]
         if self.non_numbers is None:
             others = [word for word in self.words if not _NUMERAL.fullmatch(word)]
             if len(others) >= len(self.words) / 2:
@@ -260,7 +300,7 @@ class _Column:
         return [f"Column {self.name!r} was read as numbers{without}{but}."]
 
 
-def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy) -> _Column | str:
+def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy, wide: bool) -> _Column | str:
     """A column as numbers or categories; or the reason why it can't be used."""
     import pandas as pd
 
@@ -271,7 +311,7 @@ def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy) -> _Col
         cells = _words(frame, name)
         words = sorted(set(cells) - {""})
         non_numbers = None if isinstance(frame[name].dtype, pd.CategoricalDtype) else _non_numbers(cells, words)
-    if reason := _useless(frame[name], words if non_numbers is None else None):
+    if reason := _useless(frame[name], words if non_numbers is None else None, wide):
         return reason
     if non_numbers and missing == "refuse":
         raise ValueError(
@@ -335,10 +375,11 @@ def _usable_columns(
     missing: MissingPolicy,
     requested: bool,
     labels: NDArray[np.int64] | None,
+    wide: bool,
 ) -> tuple[list[_Column], list[str]]:
     columns, notes = [], []
     for name in features:
-        column = _read_column(frame, name, missing)
+        column = _read_column(frame, name, missing, wide)
         if isinstance(column, str):
             if requested:
                 raise ValueError(f"Expected numbers or categories in column {name!r}, which {column}. Convert it.")
@@ -357,21 +398,30 @@ def _usable_columns(
     return columns, notes
 
 
+def _split_wide(columns: list[_Column]) -> tuple[list[_Column], dict[str, tuple[str, ...]]]:
+    """The columns for one-hot encoding, and the categories of the others."""
+    wide = {column.name: tuple(column.words) for column in columns if column.is_wide}
+    return [column for column in columns if not column.is_wide], wide
+
+
 def fit_columns(
     frame: pd.DataFrame,
     features: Sequence[str],
     missing: MissingPolicy,
     requested: bool,
     labels: NDArray[np.int64] | None = None,
+    wide: bool = False,
 ) -> tuple[Columns, list[str]]:
     """Fit an encoder to the columns ``features``; columns that can't be used are left out with a note.
 
     If the user ``requested`` these features, such columns are refused; otherwise identifiers and copies of the
-    ``labels``, (N,), −1 where unknown, are left out, too.
+    ``labels``, (N,), −1 where unknown, are left out, too. With ``wide``, columns of words too many for one-hot columns,
+    which repeat nevertheless, are kept for ``Columns.table``.
     """
     if missing not in get_args(MissingPolicy):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
-    columns, notes = _usable_columns(frame, features, missing, requested, labels)
+    columns, notes = _usable_columns(frame, features, missing, requested, labels, wide)
+    columns, many = _split_wide(columns)
     if not columns:
         raise ValueError(f"Expected at least one usable column, got {preview(list(features))}. {' '.join(notes)}")
     numbers = {column.name: column.cells for column in columns if column.non_numbers is not None}
@@ -388,7 +438,7 @@ def fit_columns(
     scales += [(0.0, 1.0)] * sum(map(len, categories.values()))
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in zip(*scales, strict=True))
     fill = torch.tensor(list(medians.values()), dtype=torch.float64)
-    return Columns(tuple(numbers), fill, categories, missing, mean, std), notes
+    return Columns(tuple(numbers), fill, categories, missing, mean, std, many), notes
 
 
 @DATASETS.register("table")

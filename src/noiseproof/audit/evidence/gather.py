@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,16 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.duplicates import Duplicates, find_duplicates
+from noiseproof.audit.evidence.estimators import check_classifier, cross_fit
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_groups
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
 from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
+from noiseproof.audit.evidence.trees import TREES, fit_trees, join_with_neighbours
 from noiseproof.core.progress import Progress
+from noiseproof.data.tables import FeatureTable
 
 if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
 
 Mode = Literal["thorough", "fast"]
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
+FAST_FOLDS = 3  # of trees and estimators in a fast audit
 FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
 
 
@@ -91,8 +95,56 @@ class StageClock:
         self.seconds[stage] = round(time.perf_counter() - began, 3)
 
 
-def gather(data: AuditData, *, mode: Mode, folds: int, seed: int, clock: StageClock, **training: Any) -> AuditEvidence:
-    """Search the surroundings of all rows, and train networks unless the data has predictions.
+CHOICES = ("auto", "trees", "network", "both", "lightgbm", "xgboost", "catboost")  # any other model is a backbone
+
+
+def backbone_of(model: str | None) -> str:
+    """The backbone of networks that an audit's ``model`` stands for."""
+    return "auto" if model is None or model in CHOICES else model
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The models that judge the labels beside neighbours."""
+
+    network: str | None = "auto"  # a backbone
+    trees: tuple[str, ...] = ()
+    estimator: Any = None
+
+    @classmethod
+    def of(cls, model: str, estimator: Any, data: AuditData, mode: Mode) -> ModelChoice:
+        """By the name of a choice or of a backbone; by default trees for tables, with networks if thorough, else those.
+
+        Trees in three folds are faster than one training of a network, and predict labels that they did not see.
+        """
+        from noiseproof.models.trees import check_installed
+
+        if estimator is not None:
+            check_classifier(estimator)
+            if model == "auto":
+                return cls(None, (), estimator)
+        if model in CHOICES[4:]:
+            check_installed(model)
+            return cls(None, (model,), estimator)
+        if model == "auto":
+            model = "network" if data.table is None else "both" if mode == "thorough" else "trees"
+        if model in ("trees", "both"):
+            return cls("auto" if model == "both" else None, TREES, estimator)
+        return cls(backbone_of(model), (), estimator)
+
+
+def gather(
+    data: AuditData,
+    *,
+    mode: Mode,
+    folds: int,
+    seed: int,
+    clock: StageClock,
+    model: str = "auto",
+    estimator: Any = None,
+    **training: Any,
+) -> AuditEvidence:
+    """Search the surroundings of all rows, and fit models unless the data has predictions.
 
     ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class lies in a single
     fold are dropped.
@@ -102,24 +154,82 @@ def gather(data: AuditData, *, mode: Mode, folds: int, seed: int, clock: StageCl
         return evidence
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
-    if mode == "thorough":
-        evidence, training["folds"] = _split(evidence, folds, seed)
-        train: Any = cross_validate
-        neighbours = evidence.surroundings.neighbours
-    else:
-        if len(data) < FEW:
-            evidence = evidence.with_note(
-                f"With {len(data)} rows, one training tells little: --thorough finds more, in a minute."
+    choice = ModelChoice.of(model, estimator, data, mode)
+    if mode == "fast" and len(data) < FEW and choice.network is not None:
+        evidence = evidence.with_note(
+            f"With {len(data)} rows, one training tells little: --thorough finds more, in a minute."
+        )
+    fold = None
+    if mode == "thorough" or choice != ModelChoice(choice.network):
+        evidence, fold = _split(evidence, folds if mode == "thorough" else FAST_FOLDS, seed)
+    others = _fit_others(evidence.data, choice, fold, seed, clock)
+    if choice.network is None:
+        assert fold is not None
+        with clock("joining predictions"):
+            near = evidence.surroundings.neighbours or _neighbours(evidence.data, seed)
+            predictions = join_with_neighbours(
+                evidence.data.x, evidence.data.given, len(evidence.data.classes), fold, near, others
             )
+        return replace(evidence, training=predictions)
+    return _train(evidence, mode, fold, others, seed, clock, model=choice.network, **training)
+
+
+def _fit_others(
+    data: AuditData, choice: ModelChoice, fold: NDArray[np.int64] | None, seed: int, clock: StageClock
+) -> dict[str, NDArray[np.float32]]:
+    """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
+    others: dict[str, NDArray[np.float32]] = {}
+    if fold is None:
+        return others
+    if choice.trees:
+        assert data.x is not None
+        table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
+        with clock("trees", is_single_step=False):
+            others |= fit_trees(
+                table, data.given, len(data.classes), fold, choice.trees, seed=seed, progress=clock.progress
+            )
+    if choice.estimator is not None:
+        with clock("estimator", is_single_step=False):
+            others["estimator"] = cross_fit(
+                choice.estimator, estimator_inputs(choice.estimator, data), data.given, len(data.classes), fold,
+                progress=clock.progress,
+            )  # fmt: skip
+    return others
+
+
+def estimator_inputs(estimator: Any, data: AuditData) -> Any:
+    """What a user's estimator is fitted to: the columns of the table if it chooses among them, else the features."""
+    parts = [estimator, *estimator.get_params().values()]
+    is_pipeline = any(hasattr(part, "steps") or hasattr(part, "transformers") for part in parts)
+    if is_pipeline and data.table is not None and data.table.frame is not None:
+        return data.table.frame
+    return data.x
+
+
+def _train(
+    evidence: AuditEvidence, mode: Mode, fold: NDArray[np.int64] | None, others: Mapping[str, Any], seed: int,
+    clock: StageClock, **training: Any,
+) -> AuditEvidence:  # fmt: skip
+    """Train networks, and join their predictions with those of ``others``."""
+    data = evidence.data
+    neighbours = evidence.surroundings.neighbours
+    if mode == "thorough":
+        train: Any = cross_validate
+        training["folds"] = fold
+    else:
         train, training["groups"] = watch_training, evidence.groups
         # With groups, neighbours are searched for in other groups: those of its own do not vote on a row.
-        neighbours = evidence.surroundings.neighbours if data.groups is None else None
-    data = evidence.data
+        neighbours = neighbours if data.groups is None else None
     with clock("training", is_single_step=False):
         predictions = train(
-            data.x, data.given, len(data.classes), seed=seed, neighbours=neighbours, progress=clock.progress, **training
-        )
+            data.x, data.given, len(data.classes), seed=seed, neighbours=neighbours, progress=clock.progress,
+            others=others, **training,
+        )  # fmt: skip
     return replace(evidence, training=predictions)
+
+
+def _neighbours(data: AuditData, seed: int) -> Neighbours:
+    return nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
 
 
 def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from noiseproof.accelerate import Job, fit_many
 from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
+from noiseproof.audit.evidence.join import join
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
@@ -34,6 +35,7 @@ LINEAR = "mlp:hidden=[]"
 ONE_UNIT = 100.0  # columns whose deviations differ by a smaller factor share one unit, so their proportions are kept
 CLIP = 10.0  # deviations
 WIDE = 100  # rows per column below which one training memorises too many wrong labels to count them by
+CORRECTED = ", corrected"  # of a model fitted to soft labels, after its name
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 
@@ -49,6 +51,7 @@ class Evidence:
     dynamics: NDArray[np.float32] | None = None  # (N, K): predictions for training rows, averaged over the epochs
     guess: NDArray[np.int64] | None = None  # (N,): the most likely class, without influence of the row's own label
     guess_confidence: NDArray[np.float32] | None = None  # (N,): neighbours' share for it, where models saw the label
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the models and neighbours in pred_probs
 
 
 def cross_validate(
@@ -64,6 +67,7 @@ def cross_validate(
     progress: Progress | None = None,
     device: torch.device | str | None = None,
     neighbours: Neighbours | None = None,
+    others: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Evidence:
     """Out-of-sample evidence in two rounds: models and neighbours of other folds predict each row.
 
@@ -71,12 +75,14 @@ def cross_validate(
     entropy, and neighbours vote. From their mean the class-noise posterior makes soft labels P(true k | x, given y), on
     which ``model`` is trained by cross entropy in the second round, and with which neighbours vote again. The
     predictions are the mean of all five, those of models averaged over epochs. ``dynamics``, which are not out of
-    sample, are the first round's predictions for training rows: wrong labels are learned late.
+    sample, are the first round's predictions for training rows: wrong labels are learned late. With predictions of
+    ``others``, both rounds take the mixture of all under which the given labels are most likely, without ``dynamics``.
 
     Args:
         folds: (N,) integers; a row is predicted without the rows of its own fold.
         epochs: by default 150/N^¼, between 5 and 40.
         neighbours: of the rows of ``x``; by default they are searched for.
+        others: out-of-sample predictions (N, K) of other models, by name.
     """
     inputs, given = _prepared(x, labels, num_classes)
     fold, fold_ids = np.asarray(folds), np.unique(folds)
@@ -92,21 +98,25 @@ def cross_validate(
     robust = trainer.held_out(number, method, model)
     linear = trainer.held_out(number, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=fold)
-    probs = _mean([robust.pred_probs, linear.pred_probs, votes])
+    first = {"network": robust.pred_probs, "linear": linear.pred_probs, "neighbours": votes, **(others or {})}
+    probs, weights = _combined(given, first, others)
     guess = probs.argmax(1)  # in the second round a row's own label has some influence, by its neighbours' soft labels
+    witnesses = first
     if has_second_round:
         truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=fold)[0]
         second = trainer.held_out(number, "ce", model, truth)
-        probs = _mean([probs, probs, probs, votes, second.pred_probs])
+        witnesses = {**first, f"neighbours{CORRECTED}": votes, f"network{CORRECTED}": second.pred_probs}
+        probs, weights = _combined(given, witnesses, others)
     assert robust.dynamics is not None and linear.dynamics is not None
     return replace(
         robust,
         pred_probs=probs,
         features=inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
-        dynamics=_mean([robust.dynamics, linear.dynamics]),
+        dynamics=None if others else _mean([robust.dynamics, linear.dynamics]),
         guess=guess,
+        weights=weights,
     )
 
 
@@ -123,6 +133,7 @@ def watch_training(
     device: torch.device | str | None = None,
     neighbours: Neighbours | None = None,
     groups: Any = None,
+    others: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Evidence:
     """Evidence from one training on all rows: the predictions of each step before it learns from its rows.
 
@@ -132,7 +143,8 @@ def watch_training(
     memorise wrong labels at once: then the linear classifier predicts each third of the rows out of sample, errors are
     counted by it and the neighbours, and the training only helps to rank (``dynamics``). Rows of one of the ``groups``
     (N,) don't vote for each other: unless ``neighbours`` are given, they are searched for in other groups, except where
-    no other group has the class.
+    no other group has the class. Predictions of ``others`` (N, K) count as those of the models do: the likelihood of
+    labels would favour models that saw them.
     """
     inputs, given = _prepared(x, labels, num_classes)
     fold = _thirds(inputs, given, groups, seed)
@@ -143,11 +155,14 @@ def watch_training(
     linear = trainer.watched("ce", LINEAR) if fold is None else trainer.held_out(fold, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
     guess, confidence = votes.argmax(1), votes.max(1)  # of neighbours alone, as models memorise some rows
-    tables = [linear.pred_probs, votes] if fold is not None else [robust.pred_probs, linear.pred_probs, votes]
-    probs = _mean(tables)
+    witnesses = {"linear": linear.pred_probs, "neighbours": votes, **(others or {})}
+    if fold is None:
+        witnesses["network"] = robust.pred_probs
+    probs = _mean([*witnesses.values()])
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
-        probs = _mean([*[probs] * len(tables), votes])
+        witnesses[f"neighbours{CORRECTED}"] = votes
+        probs = _mean([*witnesses.values()])
     return replace(
         robust,
         pred_probs=probs,
@@ -156,6 +171,7 @@ def watch_training(
         dynamics=None if linear.dynamics is None else _mean([robust.pred_probs, linear.dynamics]),
         guess=guess,
         guess_confidence=confidence,
+        weights=dict.fromkeys(witnesses, 1 / len(witnesses)),
     )
 
 
@@ -176,6 +192,15 @@ def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
     for block, part in noise.posterior(given, probs):
         truth[block] = part.to(truth.dtype)
     return truth
+
+
+def _combined(
+    given: Tensor, witnesses: Mapping[str, NDArray[np.float32]], others: Mapping[str, NDArray[np.float32]] | None
+) -> tuple[NDArray[np.float32], dict[str, float]]:
+    """The mixture of all predictions and its weights: by the likelihood of the labels with ``others``, else equal."""
+    if others:
+        return join(given.numpy(), witnesses)
+    return _mean([*witnesses.values()]), dict.fromkeys(witnesses, 1 / len(witnesses))
 
 
 def _mean(tables: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

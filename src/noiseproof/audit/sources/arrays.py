@@ -27,10 +27,11 @@ from noiseproof.data.arrays import check_features
 from noiseproof.data.labels import preview
 from noiseproof.data.pictures import SMALLEST, encode_pictures
 from noiseproof.data.sparse import SparseAxes, is_sparse
-from noiseproof.data.tables import moments, shift_of
+from noiseproof.data.tables import FeatureTable, moments, shift_of
 
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
+MOST_COLUMNS = 100  # of an array for decision trees
 
 
 @SOURCES.register_class("arrays")
@@ -228,7 +229,9 @@ def with_features(data: AuditData, array: NDArray[Any], name: str, request: Requ
         x = _standardised(x, finite) if request is not None else x
         if (largest := float(np.abs(x).max())) > 1e12 or 0 < largest < 1e-12:  # the squares would leave float32
             x = x / np.float32(largest)
-    data = replace(data, x=x, notes=(*data.notes, *notes_on_axes, *notes))
+    data = replace(
+        data, x=x, table=_tree_table(array, x, request, notes_on_axes), notes=(*data.notes, *notes_on_axes, *notes)
+    )
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
 
 
@@ -253,6 +256,14 @@ def _picture_features(
     x = np.zeros((len(pictures), features.shape[1]), np.float32)
     x[finite] = features
     return x, description
+
+
+def _tree_table(
+    inputs: NDArray[Any], x: NDArray[np.float32], request: Request | None, notes_on_axes: Sequence[str]
+) -> FeatureTable | None:
+    """Return the columns of inputs for decision trees, which split one at a time; not of pixels, embeddings or axes."""
+    is_table = inputs.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
+    return FeatureTable.of_numbers(x) if is_table else None
 
 
 def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:

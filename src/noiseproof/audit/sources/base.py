@@ -19,6 +19,7 @@ from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
 from noiseproof.data.frames import as_frame
 from noiseproof.data.sources import PathLike
+from noiseproof.data.tables import FeatureTable
 
 Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
 ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
@@ -41,7 +42,8 @@ class AuditData:
     given: NDArray[np.int64]  # (N,)
     row: NDArray[np.int64]  # (N,) number in the source
     source_rows: int
-    x: NDArray[np.float32] | None = None  # (N, D) features for models and neighbours
+    x: NDArray[np.float32] | None = None  # (N, D) features for networks and neighbours
+    table: FeatureTable | None = None  # the same for decision trees
     pred_probs: NDArray[np.float32] | None = None  # (N, K) of another model
     ids: NDArray[Any] | None = None  # (N,) str
     groups: NDArray[np.int64] | None = None  # (N,)
@@ -61,6 +63,8 @@ class AuditData:
             return self
         columns = ("given", "row", "x", "pred_probs", "ids", "groups", "time", "trusted", "annotators")
         arrays = {name: value[keep] for name in columns if (value := getattr(self, name)) is not None}
+        if self.table is not None:
+            arrays["table"] = self.table.subset(keep)
         dropped = self.row[~keep]
         skipped = (Skipped(reason, dropped[dropped >= 0]),) if reason else ()
         return replace(self, **arrays, skipped=(*self.skipped, *skipped))

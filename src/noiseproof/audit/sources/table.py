@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from noiseproof.core.files import replacing
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.frames import read_table, reading_notes
 from noiseproof.data.labels import preview
-from noiseproof.data.tables import fit_columns
+from noiseproof.data.tables import FeatureTable, fit_columns
 from noiseproof.noise.human import majority_vote
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class TableSource(Source):
 
     files = f"a table ({', '.join(KINDS)})"
     has_columns = True
+    feature_table: FeatureTable | None = None  # of the rows that were read, by their columns
 
     def accepts(self, request: Request) -> bool:
         return self.is_table(request) and self.config["text"] is None
@@ -87,7 +89,7 @@ class TableSource(Source):
         groups = None if (group := self.config["group"]) is None else _codes(table[group])
         data = AuditData(
             self, classes, given, row, len(self.frame), x, ids=ids, groups=groups, time=time, trusted=is_trusted,
-            annotators=votes, notes=tuple(notes),
+            annotators=votes, notes=tuple(notes), table=self.feature_table,
         )  # fmt: skip
         return data.without(unusable)
 
@@ -146,12 +148,13 @@ class TableSource(Source):
         usable: NDArray[np.bool_],
         request: Request,
     ) -> Features:
-        """Return standardised numbers and one-hot words, gaps filled."""
+        """Return standardised numbers and one-hot words, gaps filled; keep the columns for decision trees."""
         if not columns:
             raise ValueError(
                 "Expected columns besides the label to audit by, got none. Name a `text`, or pass `embeddings`."
             )
-        fitted, notes = fit_columns(table, columns, "impute", requested=False, labels=given)
+        fitted, notes = fit_columns(table, columns, "impute", requested=False, labels=given, wide=True)
+        self.feature_table = replace(fitted.table(table), frame=table[columns])
         return fitted.standardise(fitted.encode(table)).numpy(), notes, []
 
     # --- showing ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""Predictions of several models joined by how well they fit the given labels out of sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Probs = NDArray[np.float32]
+FLOOR = 1e-3  # of a probability: a few labels that a model excludes do not rule it out
+PRIOR = 1.0  # rows that each model has beforehand
+ROUNDS, TOLERANCE = 200, 1e-4
+
+
+def mixture_weights(likelihoods: Any) -> NDArray[np.float64]:
+    """Weights w ≥ 0 of M models, Σ w = 1, under which the labels of N rows are most likely.
+
+    EM for Σ_n log Σ_m w_m·p_m(y_n | x_n) + Σ_m log w_m, which is concave; the second term, as one more row for each
+    model, keeps weights of few rows from the corners.
+
+    Args:
+        likelihoods: (N, M), the probability that each model gives to the label of each row.
+
+    >>> mixture_weights([[0.9, 0.1], [0.8, 0.3], [0.7, 0.6]]).round(2).tolist()
+    [0.78, 0.22]
+    """
+    p = np.clip(np.asarray(likelihoods, np.float64), FLOOR, 1)
+    weights = np.full(p.shape[1], 1 / p.shape[1])
+    for _ in range(ROUNDS):
+        shares = p * weights
+        shares /= shares.sum(1, keepdims=True)
+        new = (shares.sum(0) + PRIOR) / (len(p) + PRIOR * len(weights))
+        change, weights = np.abs(new - weights).max(), new
+        if change < TOLERANCE:
+            break
+    return weights
+
+
+def join(given: NDArray[np.int64], witnesses: Mapping[str, Probs]) -> tuple[Probs, dict[str, float]]:
+    """The mixture of predictions (N, K) under which the given labels are most likely, and the weight of each."""
+    rows = np.arange(len(given))
+    shares = mixture_weights(np.stack([probs[rows, given] for probs in witnesses.values()], 1))
+    weights = dict(zip(witnesses, shares.tolist(), strict=True))
+    return mix(witnesses, weights), weights
+
+
+def mix(witnesses: Mapping[str, Probs], weights: Mapping[str, float]) -> Probs:
+    """Σ_m w_m·p_m, (N, K), with weights that sum to one over the ``witnesses``."""
+    total = sum(weights[name] for name in witnesses)
+    mixed = np.zeros_like(next(iter(witnesses.values())))
+    for name, probs in witnesses.items():
+        mixed += np.float32(weights[name] / total) * probs
+    return mixed

@@ -1,0 +1,67 @@
+"""Out-of-fold predictions of decision trees, and of other classifiers without networks, joined with neighbours'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.audit.evidence.estimators import cross_fit
+from noiseproof.audit.evidence.join import join
+from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
+from noiseproof.audit.evidence.network import CORRECTED, LARGE, Evidence, soft_labels
+from noiseproof.core.progress import Progress
+from noiseproof.data.tables import FeatureTable
+
+Ints = NDArray[np.int64]
+Probs = NDArray[np.float32]
+TREES = ("boosting", "forest", "extra")  # scikit-learn's, which ``trees`` stands for
+MANY_ROWS = 20_000  # beyond which forests take too long, and half of the rows are enough to fit on
+FEW_FOLDS = 2
+
+
+def fit_trees(
+    table: FeatureTable,
+    given: Ints,
+    num_classes: int,
+    folds: Ints,
+    kinds: Sequence[str],
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Probs]:
+    """Predictions (N, K) of each kind of trees for the rows of each fold, from those of the others.
+
+    Forests are left out beyond 20 000 rows, and folds merged into two.
+    """
+    from noiseproof.models.trees import Kind, TreeClassifier
+
+    if len(given) > MANY_ROWS:
+        folds = folds % FEW_FOLDS
+        kinds = [kind for kind in kinds if kind not in TREES[1:]] or kinds
+    probs = {}
+    for kind in kinds:
+        model = TreeClassifier(cast(Kind, kind), table.num_categories, seed)
+        probs[kind] = cross_fit(model, table.values, given, num_classes, folds, progress=progress)
+    return probs
+
+
+def join_with_neighbours(
+    x: Any, given: Ints, num_classes: int, folds: Ints, near: Neighbours, others: Mapping[str, Probs]
+) -> Evidence:
+    """Predictions of ``others`` and of neighbours, in the mixture under which the given labels are most likely.
+
+    Neighbours vote by the given labels, and once more by the soft labels of the first mixture.
+    """
+    votes, agreement = neighbour_votes(given, near, num_classes, apart=folds)
+    witnesses = {**others, "neighbours": votes}
+    probs, weights = join(given, witnesses)
+    guess = probs.argmax(1)
+    if probs.size <= LARGE:
+        truth = soft_labels(torch.from_numpy(given), torch.from_numpy(probs))
+        witnesses[f"neighbours{CORRECTED}"] = neighbour_votes(truth, near, num_classes, apart=folds)[0]
+        probs, weights = join(given, witnesses)
+    return Evidence(probs, np.asarray(x), neighbour_agreement=agreement, guess=guess, weights=weights)

@@ -1,0 +1,169 @@
+"""Decision trees for tables: scikit-learn's, and by name those of LightGBM, XGBoost and CatBoost where installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+Kind = Literal["boosting", "forest", "extra", "lightgbm", "xgboost", "catboost"]
+PACKAGES = ("lightgbm", "xgboost", "catboost")  # not dependencies of noiseproof
+MAX_CATEGORIES = 255  # of a column, in scikit-learn's histograms
+FIT_SECONDS = 1.0  # that a fit may take while the number of rounds is above MIN_ROUNDS
+MIN_ROUNDS, MAX_ROUNDS = 80, 400
+TREE_SECONDS, CELL_SECONDS = 4e-4, 6e-9  # of a tree, and of each cell it is built from, as measured on one core
+RATE = 8.0  # learning rate times rounds
+FOREST_TREES = 50
+SMALL = 20_000  # rows
+
+
+class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn classifier on numbers with gaps and on categories, with parameters by the size of the data.
+
+    ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the rows; ``forest`` and
+    ``extra`` are its random forest and its extremely randomised trees; the others are libraries of these names. Labels
+    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns.
+
+    Args:
+        num_categories: of each column, 0 for numbers; a column of categories holds their codes from 0, NaN for gaps.
+
+    >>> x = np.array([[0.0, 1], [0.1, np.nan], [0.9, 0], [1.0, 0]] * 20)
+    >>> TreeClassifier("boosting", (0, 2)).fit(x, [0, 0, 1, 1] * 20).predict(x[:4]).tolist()
+    [0, 0, 1, 1]
+    """
+
+    def __init__(self, kind: Kind = "boosting", num_categories: tuple[int, ...] = (), seed: int = 0) -> None:
+        self.kind, self.num_categories, self.seed = kind, num_categories, seed
+
+    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Self:
+        check_installed(self.kind)
+        labels = np.asarray(y)
+        values = np.asarray(x, np.float32)
+        self.merges_ = _merges(values, self.num_categories) if self.kind == "boosting" else {}
+        self.model_ = _MAKERS[self.kind](self, len(x), values.shape[1], np.unique(labels, return_counts=True)[1])
+        options = {"categorical_feature": self.categorical.tolist()} if self.kind == "lightgbm" else {}
+        self.model_.fit(self._prepared(values), labels, sample_weight=sample_weight, **options)
+        self.classes_ = np.asarray(self.model_.classes_).ravel()
+        return self
+
+    def predict_proba(self, x: Any) -> NDArray[np.float64]:
+        """(N, K)"""
+        return np.asarray(self.model_.predict_proba(self._prepared(np.asarray(x, np.float32))))
+
+    def predict(self, x: Any) -> NDArray[Any]:
+        """(N,)"""
+        return np.asarray(self.classes_[self.predict_proba(x).argmax(1)])
+
+    @property
+    def categorical(self) -> NDArray[np.int64]:
+        """The columns of categories."""
+        return np.flatnonzero(np.asarray(self.num_categories, np.int64))
+
+    def _prepared(self, x: NDArray[np.float32]) -> Any:
+        """Rows as the library takes them."""
+        if self.kind == "catboost" and len(self.categorical):
+            import pandas as pd
+
+            frame = pd.DataFrame(x)
+            words = frame[self.categorical].fillna(-1).astype(np.int64)  # it refuses codes that are not integers
+            return frame.drop(columns=self.categorical).join(words)[list(range(x.shape[1]))]
+        if not self.merges_:
+            return x
+        x = x.copy()
+        for column, codes in self.merges_.items():
+            known = ~np.isnan(x[:, column])
+            at = x[known, column].astype(np.int64)
+            x[known, column] = codes[np.minimum(at, len(codes) - 1)]
+        return x
+
+
+def check_installed(kind: str) -> None:
+    """Refuse an unknown kind of trees, or one whose package is not installed."""
+    if kind not in _MAKERS:
+        raise ValueError(f"Expected trees of one of {', '.join(_MAKERS)}, got {kind!r}.")
+    if kind in PACKAGES and find_spec(kind) is None:
+        raise ModuleNotFoundError(f"Expected the package {kind}, which is not installed. Use: pip install {kind}")
+
+
+def _merges(x: NDArray[np.float32], num_categories: tuple[int, ...]) -> dict[int, NDArray[np.int64]]:
+    """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share the last one."""
+    merges = {}
+    for column, n in enumerate(num_categories):
+        if n > MAX_CATEGORIES:
+            counts = np.bincount(x[~np.isnan(x[:, column]), column].astype(np.int64), minlength=n)
+            codes = np.full(n, MAX_CATEGORIES - 1)
+            codes[np.argsort(-counts, kind="stable")[: MAX_CATEGORIES - 1]] = np.arange(MAX_CATEGORIES - 1)
+            merges[column] = codes
+    return merges
+
+
+def boosting_rounds(num_rows: int, num_columns: int, num_classes: int) -> int:
+    """How many rounds fit into the time for a fit, each of one tree, or one for each of more than two classes."""
+    trees = num_classes if num_classes > 2 else 1
+    seconds = trees * (TREE_SECONDS + CELL_SECONDS * num_rows * num_columns)
+    return int(np.clip(FIT_SECONDS / seconds, MIN_ROUNDS, MAX_ROUNDS))
+
+
+def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    rounds = boosting_rounds(n, d, len(counts))
+    stops_early = counts.min() >= 2 and n >= max(50, 10 * len(counts))  # else no tenth has all classes
+    return HistGradientBoostingClassifier(
+        learning_rate=max(0.05, RATE / rounds), max_iter=rounds if stops_early else min(rounds, MIN_ROUNDS // 2),
+        max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 16, 63)), l2_regularization=1.0, max_features=0.5,
+        early_stopping=stops_early,
+        categorical_features=self.categorical if len(self.categorical) else None, random_state=self.seed,
+    )  # fmt: skip
+
+
+def _forest(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(FOREST_TREES, min_samples_leaf=2, random_state=self.seed)
+
+
+def _extra(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    return ExtraTreesClassifier(FOREST_TREES, min_samples_leaf=2, max_features=None, random_state=self.seed)
+
+
+def _threads(num_rows: int) -> int | None:
+    """One thread for small data, which more would slow down; else the library's choice."""
+    return 1 if num_rows <= SMALL else None
+
+
+def _lightgbm(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+    rounds = min(100, boosting_rounds(n, d, len(counts)))
+    return import_module("lightgbm").LGBMClassifier(
+        n_estimators=rounds, learning_rate=max(0.05, RATE / 2 / rounds), num_leaves=16, reg_lambda=1.0,
+        feature_fraction_bynode=0.5, min_data_per_group=10, random_state=self.seed, verbose=-1, n_jobs=_threads(n),
+    )  # fmt: skip
+
+
+def _xgboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+    rounds = min(100, boosting_rounds(n, d, len(counts)))
+    return import_module("xgboost").XGBClassifier(
+        n_estimators=rounds, learning_rate=max(0.05, RATE / 2 / rounds), max_depth=4, reg_lambda=1.0,
+        colsample_bynode=0.5, enable_categorical=True, tree_method="hist", random_state=self.seed, n_jobs=_threads(n),
+        feature_types=["c" if j in self.categorical else "q" for j in range(d)],
+    )  # fmt: skip
+
+
+def _catboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+    rounds = min(200, 2 * boosting_rounds(n, d, len(counts)))
+    return import_module("catboost").CatBoostClassifier(
+        iterations=rounds, learning_rate=max(0.05, RATE / rounds), depth=5, random_seed=self.seed, verbose=False,
+        allow_writing_files=False, cat_features=self.categorical.tolist(), thread_count=_threads(n) or -1,
+    )  # fmt: skip
+
+
+_MAKERS = {
+    "boosting": _boosting, "forest": _forest, "extra": _extra, "lightgbm": _lightgbm, "xgboost": _xgboost,
+    "catboost": _catboost,
+}  # fmt: skip
