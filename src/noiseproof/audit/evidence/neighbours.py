@@ -101,17 +101,21 @@ def _import_faiss(num_rows: int) -> Any:
 def _search_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
     """The nearest of all rows of other groups to ``rows``, (n, k); the row itself where there are too few."""
     square = x.square().sum(1)
-    parts = []
     # Few rows of a large matrix at once would read all of it again and again.
-    for part in torch.split(rows, max(1, BLOCK // len(x), min(16, 32 * BLOCK // len(x)))):
-        apart = torch.addmm(square, x[part], x.T, alpha=-2)  # (n, N): squared distance less the row's own square
+    step = max(1, BLOCK // len(x), min(16, 32 * BLOCK // len(x)))
+    # Results among the blocks would split up the memory that these leave: 1.4 GiB for 20 000 rows.
+    index, block = torch.empty(len(rows), k, dtype=torch.int64), torch.empty(min(step, len(rows)), len(x))
+    for i in range(0, len(rows), step):
+        part = rows[i : i + step]
+        apart = block[: len(part)]  # (n, N): squared distance less the row's own square
+        torch.addmm(square, x[part], x.T, alpha=-2, out=apart)
         if group is None:  # masking all pairs would take a quarter of the time
             apart[torch.arange(len(part)), part] = math.inf
         else:
             apart.masked_fill_(group[part, None] == group, math.inf)
         far, nearest_rows = apart.topk(k, 1, largest=False)
-        parts.append(torch.where(far == math.inf, part[:, None], nearest_rows))
-    return torch.cat(parts)
+        index[i : i + step] = torch.where(far == math.inf, part[:, None], nearest_rows)
+    return index
 
 
 def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
