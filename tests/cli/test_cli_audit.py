@@ -511,3 +511,10 @@ def test_early_refusals_have_the_words_of_the_library(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="Expected") as early:
             check_request(str(tmp_path / "t.csv"), {**OPTIONS, **options})
         assert str(early.value) == str(late.value)
+
+
+def test_an_unknown_method_is_refused_before_the_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.csv").write_text("x,kind\n1,a\n2,b\n")
+    monkeypatch.setattr("noiseproof.audit.read_rows", None)
+    result = run(tmp_path / "t.csv", "--label", "kind", "--method", "gcee", "--out", tmp_path / "audit")
+    assert result.exit_code == 2 and "Unknown method 'gcee'. Did you mean 'gce'" in result.output
