@@ -18,8 +18,8 @@ The contenders, each on one thread:
 * ``thorough``, ``fast``: ``audit(read_rows(frame, label=…))`` with default settings, as a user calls it.
 
 A row has the average precision of the ranking (``ap``; cleanlab's other scorers as ``ap_adjusted``, ``ap_margin``), F1
-of the labels called wrong, their number, CPU and wall seconds with the training. The file is written after each set,
-noise and seed, and rows in it are not made again, unless ``--fresh``. cleanlab is needed for its own rows alone; it is
+of the labels called wrong, their number, CPU and wall seconds with the training. The file is written after each
+contender, and rows in it are not made again, unless ``--fresh``. cleanlab is needed for its own rows alone; it is
 pure Python, so that a folder with copies of cleanlab, tqdm and termcolor on PYTHONPATH is enough.
 """
 
@@ -33,7 +33,7 @@ import subprocess
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from importlib.util import find_spec
@@ -70,6 +70,7 @@ from noiseproof.train.task import Task
 
 Array = NDArray[Any]
 Row = dict[str, Any]
+Key = tuple[str, str, int, str]  # set, noise, seed, contender
 OUT = Path(__file__).parent / "results" / "audit.json"
 DEV_SEEDS, SEEDS = (0,), (1, 2, 3)
 NOISES = ("symmetric:rate=0.08", "asymmetric-next:rate=0.15", "xia:rate=0.15", "chen:rate=0.1", "none")
@@ -233,32 +234,35 @@ def one_thread() -> None:
     warnings.simplefilter("ignore")  # a class with fewer rows than folds, logistic regression that did not converge
 
 
-def measure(name: str, noise: str, seed: int, contenders: Sequence[str], commit: str) -> list[Row]:
-    """The rows of one set, noise and seed."""
+def measure(name: str, noise: str, seed: int, contender: str, commit: str) -> list[Row]:
+    """The rows of one set, noise, seed and contender: with cleanlab's models two, its own and our judge's."""
     data = load(name)
     with threadpool_limits(1):
         names = given_labels(data, noise, seed)
-        wrong = float((names != data.frame[data.label].to_numpy(str)).mean())
-        key = {"data": name, "noise": noise, "seed": seed}
-        rows = []
-        for contender in contenders:
-            results = (by_model if contender in MODELS else by_us)(contender, data, names, seed)  # type: ignore[operator]
-            about = {"rows": len(names), "wrong": round(wrong, 4), "commit": commit}
-            rows += [{**key, "who": who, **about, **figures} for who, figures in results.items()]
-    return rows
+        by_who = by_model(contender, data, names, seed) if contender in MODELS else by_us(contender, data, names, seed)
+    wrong = float((names != data.frame[data.label].to_numpy(str)).mean())
+    about = {"rows": len(names), "wrong": round(wrong, 4), "commit": commit}
+    key = {"data": name, "noise": noise, "seed": seed}
+    return [{**key, "who": who, **about, **figures} for who, figures in by_who.items()]
 
 
 # --- which rows -------------------------------------------------------------------------------------------------------
 
 
-def key_of(row: Row) -> tuple[str, str, int, str]:
+def key_of(row: Row) -> Key:
     return row["data"], row["noise"], row["seed"], row["who"]
 
 
-def plan(
-    options: argparse.Namespace, made: set[tuple[str, str, int, str]]
-) -> Iterator[tuple[str, str, int, list[str]]]:
-    """Set, noise, seed and the contenders whose rows are not there; the sets that are not here are named."""
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """By set, kind of mistakes, seed and contender, whichever process was done first."""
+    orders = [{name: number for number, name in enumerate(names)} for names in (tablesets.SETS, NOISES)]
+    return sorted(
+        rows, key=lambda row: (orders[0][row["data"]], orders[1].get(row["noise"], 0), row["noise"], *key_of(row)[2:])
+    )
+
+
+def plan(options: argparse.Namespace, made: set[Key]) -> Iterator[Key]:
+    """Set, noise, seed and contender of the rows that are not there; sets that are not here are named."""
     default = [*tablesets.DEV] if options.dev else [*tablesets.LARGE, *tablesets.REPORT]
     for name in options.sets or default:
         try:
@@ -273,9 +277,8 @@ def plan(
         for noise in noises:
             if options.noises and noise.partition(":")[0] not in options.noises:
                 continue
-            for seed in seeds:
-                if missing_rows := [who for who in known if (name, noise, seed, CONTENDERS[who][0]) not in made]:
-                    yield name, noise, seed, missing_rows
+            items = ((name, noise, seed, who) for seed in seeds for who in known)
+            yield from (item for item in items if (*item[:3], CONTENDERS[item[3]][0]) not in made)
 
 
 def commit() -> str:
@@ -299,10 +302,10 @@ def make_rows(options: argparse.Namespace, rows: list[Row]) -> list[Row]:
                 print(f"[{number}/{len(work)}] {item}: {type(error).__name__}: {error}", flush=True)
                 continue
             by_key |= {key_of(row): row for row in done.result()}
-            write_rows(options.out, [*by_key.values()])
-            cpu = sum(row["cpu"] for row in done.result())
-            print(f"[{number}/{len(work)}] {' '.join(map(str, item[:3]))}: {cpu:.0f} s of CPU time", flush=True)
-    return [*by_key.values()]
+            write_rows(options.out, in_order(by_key.values()))
+            cpu = done.result()[0]["cpu"]
+            print(f"[{number}/{len(work)}] {' '.join(map(str, item))}: {cpu:.0f} s of CPU time", flush=True)
+    return in_order(by_key.values())
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -431,9 +434,8 @@ def main() -> None:
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     if not options.table:
         rows = make_rows(options, rows)
-    order = {name: number for number, name in enumerate(tablesets.SETS)}
-    chosen = [row for row in rows if row["data"] in (options.sets or (tablesets.DEV if options.dev else order))]
-    cells = cells_of(sorted(chosen, key=lambda row: (order[row["data"]], row["seed"])))
+    known = options.sets or (tablesets.DEV if options.dev else tablesets.SETS)
+    cells = cells_of(in_order(row for row in rows if row["data"] in known))
     print("\n\n".join(filter(None, (table(cells), clean_table(cells), summary(cells)))))
 
 

@@ -59,7 +59,7 @@ def test_only_rows_that_are_not_there_are_made(benchmark: ModuleType) -> None:
     noise = "symmetric:rate=0.08"
     made = {("wine", noise, 1, who) for who in ("cleanlab-lr", "judge-lr", "cleanlab-hgb", "judge-hgb", "fast")}
     made |= {("wine", noise, 2, who) for who in ("cleanlab-lr", "cleanlab-hgb", "fast", "thorough")}
-    assert [*benchmark.plan(options, made)] == [("wine", noise, 1, ["thorough"])]
+    assert [*benchmark.plan(options, made)] == [("wine", noise, 1, "thorough")]
 
 
 def test_mistakes_are_planted_at_their_rates_and_ours_finds_them(benchmark: ModuleType) -> None:

@@ -16,7 +16,7 @@ from noiseproof.audit.evidence.estimators import check_classifier, cross_fit
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_groups
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
 from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
-from noiseproof.audit.evidence.trees import TREES, fit_trees, join_with_neighbours
+from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
 from noiseproof.core.progress import Progress
 from noiseproof.data.tables import FeatureTable
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["thorough", "fast"]
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
+ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
 FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
 
@@ -162,31 +163,47 @@ def gather(
     fold = None
     if mode == "thorough" or choice != ModelChoice(choice.network):
         evidence, fold = _split(evidence, folds if mode == "thorough" else FAST_FOLDS, seed)
-    others = _fit_others(evidence.data, choice, fold, seed, clock)
-    if choice.network is None:
-        assert fold is not None
+    others = _fit_others(evidence, choice, fold, seed, clock)
+    may_do = model == "auto" and len(data) > MANY_ROWS  # trees, without networks
+    if fold is not None and others and (choice.network is None or may_do):
         with clock("joining predictions"):
-            near = evidence.surroundings.neighbours or _neighbours(evidence.data, seed)
-            predictions = join_with_neighbours(
-                evidence.data.x, evidence.data.given, len(evidence.data.classes), fold, near, others
-            )
-        return replace(evidence, training=predictions)
-    return _train(evidence, mode, fold, others, seed, clock, model=choice.network, **training)
+            predictions = _join(evidence, fold, others, seed)
+        share = sum(predictions.weights[name] for name in others)
+        if choice.network is None:
+            return replace(evidence, training=predictions)
+        if share >= ENOUGH:
+            note = f"No network was trained: among many rows, trees predict labels well enough ({share:.0%} beside "
+            return replace(evidence.with_note(f"{note}neighbours); --model both trains one."), training=predictions)
+    return _train(evidence, mode, fold, others, seed, clock, model=choice.network or "auto", **training)
+
+
+def _join(
+    evidence: AuditEvidence, fold: NDArray[np.int64], others: Mapping[str, NDArray[np.float32]], seed: int
+) -> Evidence:
+    data = evidence.data
+    near = evidence.surroundings.neighbours or nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
+    return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others)
 
 
 def _fit_others(
-    data: AuditData, choice: ModelChoice, fold: NDArray[np.int64] | None, seed: int, clock: StageClock
+    evidence: AuditEvidence, choice: ModelChoice, fold: NDArray[np.int64] | None, seed: int, clock: StageClock
 ) -> dict[str, NDArray[np.float32]]:
     """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
+    data = evidence.data
     others: dict[str, NDArray[np.float32]] = {}
     if fold is None:
         return others
     if choice.trees:
         assert data.x is not None
         table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
+        halves = fold
+        if len(data) > MANY_ROWS:  # half of the rows are enough to fit trees on
+            groups = evidence.groups
+            groups = data.groups if groups is not None and not np.ptp(groups) else groups
+            halves = make_folds(data.given, folds=2, groups=groups, time=data.time, seed=seed)
         with clock("trees", is_single_step=False):
             others |= fit_trees(
-                table, data.given, len(data.classes), fold, choice.trees, seed=seed, progress=clock.progress
+                table, data.given, len(data.classes), halves, choice.trees, seed=seed, progress=clock.progress
             )
     if choice.estimator is not None:
         with clock("estimator", is_single_step=False):
@@ -226,10 +243,6 @@ def _train(
             others=others, **training,
         )  # fmt: skip
     return replace(evidence, training=predictions)
-
-
-def _neighbours(data: AuditData, seed: int) -> Neighbours:
-    return nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
 
 
 def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:

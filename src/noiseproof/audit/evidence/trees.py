@@ -19,8 +19,7 @@ from noiseproof.data.tables import FeatureTable
 Ints = NDArray[np.int64]
 Probs = NDArray[np.float32]
 TREES = ("boosting", "forest", "extra")  # scikit-learn's, which ``trees`` stands for
-MANY_ROWS = 20_000  # beyond which forests take too long, and half of the rows are enough to fit on
-FEW_FOLDS = 2
+MANY_ROWS = 20_000  # beyond which forests take too long
 
 
 def fit_trees(
@@ -35,12 +34,11 @@ def fit_trees(
 ) -> dict[str, Probs]:
     """Predictions (N, K) of each kind of trees for the rows of each fold, from those of the others.
 
-    Forests are left out beyond 20 000 rows, and folds merged into two.
+    Forests are left out beyond 20 000 rows.
     """
     from noiseproof.models.trees import Kind, TreeClassifier
 
     if len(given) > MANY_ROWS:
-        folds = folds % FEW_FOLDS
         kinds = [kind for kind in kinds if kind not in TREES[1:]] or kinds
     probs = {}
     for kind in kinds:
