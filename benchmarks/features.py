@@ -35,7 +35,7 @@ from noiseproof.data.text import encode_texts
 Array = NDArray[Any]
 OUT = Path(__file__).parent / "results" / "features.json"
 SEED, RATE = 1, 0.15
-TEXT = ("wordllama + 0.5*tfidf", "wordllama", "tfidf")
+TEXT = ("wordllama", "tfidf", "wordllama + 0.5*tfidf")
 HUMAN = ("aggregate", "random1", "worst")
 CELLS = [
     *(("cifar10n", human, "efficientnet-lite0") for human in HUMAN),

@@ -34,7 +34,7 @@ _SPACELESS = (
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # texts that the axes are fitted to
 BLOCK, BATCH = 10_000, 64
-PRETRAINED = "wordllama + 0.5*tfidf"  # where installed: measured in docs/audit.md
+PRETRAINED = "wordllama"  # where installed: measured in docs/audit.md
 
 
 class TextFeatures:
