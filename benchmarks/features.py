@@ -35,11 +35,11 @@ from noiseproof.data.text import encode_texts
 Array = NDArray[Any]
 OUT = Path(__file__).parent / "results" / "features.json"
 SEED, RATE = 1, 0.15
+PICTURES = ("efficientnet-lite0", "efficientnet-lite0:size=160", "patches")
 TEXT = ("wordllama", "tfidf", "wordllama + 0.5*tfidf")
 HUMAN = ("aggregate", "random1", "worst")
 CELLS = [
-    *(("cifar10n", human, "efficientnet-lite0") for human in HUMAN),
-    *(("cifar10n", human, "patches") for human in HUMAN),
+    *(("cifar10n", human, name) for name in PICTURES for human in HUMAN),
     *((data, "", name) for data in ("sms", "packages", "nouns") for name in TEXT),
 ]  # fmt: skip
 DEV = [(data, "", name) for data in ("fortunes", "verbs") for name in TEXT]
