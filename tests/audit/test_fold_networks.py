@@ -40,14 +40,13 @@ def trained(method: str, settings: FoldSettings, fold: Tensor, target: Tensor | 
 
 
 def reference(data: NoisyData, target: Tensor, fold: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Probabilities (N, K) of the network without fold ``number``, before each step, averaged over epochs; and how
-    often each row was missed."""
+    """Probabilities (E, N, K) of the network without fold ``number`` before the steps of each epoch, and misses."""
     assert isinstance(data.x, Tensor)
     net = build_classifier(
         SETTINGS.model, "linear", input_shape=(4,), num_outputs=K, generator=derive_generator(SETTINGS.seed, number)
     )
     optimizer = torch.optim.Adam(net.parameters(), lr=SETTINGS.lr, weight_decay=SETTINGS.weight_decay)
-    probs, missed = torch.zeros(N, K), torch.zeros(N)
+    probs, missed = torch.zeros(SETTINGS.epochs, N, K), torch.zeros(SETTINGS.epochs, N)
     for epoch in range(SETTINGS.epochs):
         for group in optimizer.param_groups:
             group["lr"] = SETTINGS.lr * (1 + math.cos(math.pi * epoch / SETTINGS.epochs)) / 2
@@ -55,8 +54,8 @@ def reference(data: NoisyData, target: Tensor, fold: Tensor, number: int) -> tup
         for step in torch.split(order, round(SETTINGS.batch_size * FOLDS / (FOLDS - 1))):
             with torch.no_grad():
                 p = net(data.x[step]).logits.softmax(1)
-                probs[step] += p / SETTINGS.epochs
-                missed[step] += (p.argmax(1) != data.given[step]) / SETTINGS.epochs
+                probs[epoch, step] = p
+                missed[epoch, step] = (p.argmax(1) != data.given[step]).float()
             learned = step[fold[step] != number]
             optimizer.zero_grad()
             F.cross_entropy(net(data.x[learned]).logits, target[learned]).backward()
@@ -70,10 +69,11 @@ def test_members_train_as_networks_of_their_own(soft: bool) -> None:
     target = torch.rand(N, K, generator=torch.Generator().manual_seed(1)).softmax(1) if soft else data.given
     averages = trained("ce", SETTINGS, fold, target)
     each, missed = zip(*(reference(data, target, fold, number) for number in range(FOLDS)), strict=True)
-    probs, place = torch.stack(each), torch.arange(N)  # (F, N, K)
-    torch.testing.assert_close(averages.probs, probs[fold, place], rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(averages.missed, torch.stack(missed)[fold, place])
-    others = (probs.sum(0) - probs[fold, place]) / (FOLDS - 1)
+    probs, place = torch.stack(each), torch.arange(N)  # (F, E, N, K)
+    out_of_fold = probs[fold, :, place]  # (N, E, K); an untrained network's predictions do not count
+    torch.testing.assert_close(averages.probs, out_of_fold[:, 1:].mean(1), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(averages.missed, torch.stack(missed)[fold, :, place][:, 1:].mean(1))
+    others = (probs.mean(1).sum(0) - out_of_fold.mean(1)) / (FOLDS - 1)
     torch.testing.assert_close(averages.dynamics, others, rtol=1e-3, atol=1e-5)
     assert not averages.doubt.any()
 

@@ -46,7 +46,7 @@ class FoldSettings:
 class FoldAverages:
     """Predictions for N rows and K classes, averaged over the epochs of a training."""
 
-    probs: Tensor  # (N, K): by the member that skips the row, or by the only one
+    probs: Tensor  # (N, K): by the member that skips the row, from the second epoch on; or by the only one
     missed: Tensor  # (N,): share of epochs in which it did not predict the given label
     doubt: Tensor  # (N,): noise that its head predicts
     dynamics: Tensor  # (N, K): by the members that train on the row
@@ -74,6 +74,9 @@ def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes:
     ]
     if any(isinstance(layer, _BatchNorm) for layer in members[0].modules()) or draws(members[0], lambda m: m(x[:2])):
         return None  # members of a stack that normalises would learn from rows that they skip
+    if not list(members[0].backbone.parameters()):  # a linear classifier needs no random start, which it only unlearns
+        for parameter in (p for member in members for p in member.parameters()):
+            parameter.data.zero_()
     try:
         return Stack([member.to(x.device) for member in members])
     except Unstackable:
@@ -101,6 +104,8 @@ def train_folds(
     rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
     sums = _Sums(loss, data.given, fold, data.num_classes)
+    # Predictions out of fold count once the members have seen all rows; those of the untrained are no evidence.
+    first_counted = int(seats > 1 and settings.epochs > 1)
     with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
         for epoch in range(settings.epochs):
             loss.set_epoch(epoch)
@@ -113,13 +118,13 @@ def train_folds(
                 losses = loss(out, _repeated(target[rows], seats)).view(seats, -1)
                 value = (losses * (trains / trains.sum(1, keepdim=True).clamp(min=1))).sum()
                 value.backward()
-                sums.add(rows, out, trains)
+                sums.add(rows, out, trains, is_judged=epoch >= first_counted)
                 optimizer.step(lr)
                 total += value.detach()
             if not math.isfinite(float(total)):
                 raise Diverged(f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the inputs.")
             progress()
-    return sums.mean(settings.epochs)
+    return sums.mean(settings.epochs, settings.epochs - first_counted)
 
 
 def _repeated(values: Tensor, times: int) -> Tensor:
@@ -159,16 +164,19 @@ class _Sums:
         self.missed, self.doubt = (torch.zeros(N, device=given.device) for _ in range(2))
 
     @torch.no_grad()
-    def add(self, rows: Tensor, out: Output, trains: Tensor) -> None:
+    def add(self, rows: Tensor, out: Output, trains: Tensor, *, is_judged: bool) -> None:
         """Add the outputs of a step for ``rows`` (b,), of which each member ``trains`` (F, b) on some."""
+        probs = self.loss.scores(out).softmax(1).view(*trains.shape, -1)  # (F, b, K)
+        share = trains / trains.sum(0).clamp(min=1)
+        self.dynamics[rows] += torch.einsum("fb,fbk->bk", share, probs)
+        if not is_judged:
+            return
         judge, place = self.judge[rows], torch.arange(len(rows), device=rows.device)
-        probs = self.loss.scores(out).detach().softmax(1).view(*trains.shape, -1)  # (F, b, K)
         judged = probs[judge, place]
         self.probs[rows] += judged
         self.missed[rows] += judged.argmax(1) != self.given[rows]
         self.doubt[rows] += doubt(out).view_as(trains)[judge, place]
-        share = trains / trains.sum(0).clamp(min=1)
-        self.dynamics[rows] += torch.einsum("fb,fbk->bk", share, probs)
 
-    def mean(self, epochs: int) -> FoldAverages:
-        return FoldAverages(*(each / epochs for each in (self.probs, self.missed, self.doubt, self.dynamics)))
+    def mean(self, epochs: int, judged_epochs: int) -> FoldAverages:
+        times = judged_epochs
+        return FoldAverages(self.probs / times, self.missed / times, self.doubt / times, self.dynamics / epochs)
