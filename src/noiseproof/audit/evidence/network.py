@@ -256,7 +256,7 @@ class _Trainer:
         N = len(x)
         self.data = NoisyData(x, given, tuple(map(str, range(num_classes))), torch.arange(N))
         self.epochs = min(40, max(5, round(150 / N**0.25))) if epochs is None else check_count("epochs", epochs, 1)
-        self.batch_size = min(128, max(16, N // 16)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
+        self.batch_size = min(128, max(24, N // 12)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.seed, self.num_jobs = seed, 0
         self.done, self.progress, self.total = 0, progress, runs * self.epochs
