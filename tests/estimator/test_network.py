@@ -18,11 +18,14 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -31,6 +34,8 @@ from sklearn.utils.estimator_checks import check_estimator
 import noiseproof
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.estimator.choice import best_method, held_out
+from noiseproof.estimator.inputs import SparseInputs
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Interrupted, prepare
 from noiseproof.train.auto import _LENGTHS, _RIDGES, choose_method, estimate_noise, leave_one_out, squared_distances
@@ -61,7 +66,9 @@ def test_it_passes_scikit_learns_checks(options: dict[str, Any]) -> None:
         found = check_estimator(
             NoisyLabelClassifier(**options),
             on_fail=None,
-            expected_failed_checks={"check_sample_weight_equivalence_on_dense_data": reason},
+            expected_failed_checks={
+                f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")
+            },
         )
     failed = [(one["check_name"], one["exception"]) for one in found if one["status"] == "failed"]
     assert failed == [] and sum(one["status"] == "passed" for one in found) > 50
@@ -97,8 +104,59 @@ def test_it_sees_through_wrong_labels() -> None:
     robust = NoisyLabelClassifier(epochs=30).fit(x[300:], given)
     assert robust.method_ == "elr" and robust.noise_rate_ == pytest.approx(task.train.rate, abs=0.03)
     assert trusting.score(x[:300], y[:300]) < 0.85 < 0.88 < robust.score(x[:300], y[:300])
-    clean = NoisyLabelClassifier(epochs=1).fit(x, y)
-    assert clean.method_ == "ce" and clean.noise_rate_ < 0.01
+    assert robust.held_out_accuracy_["elr"] > robust.held_out_accuracy_["ce"]
+    clean = NoisyLabelClassifier(epochs=10, model="mlp:hidden=[64]").fit(x[:600], y[:600])
+    assert clean.method_ == "ce" and clean.noise_rate_ < 0.01 and set(clean.held_out_accuracy_) == {"ce", "trees"}
+
+
+def test_auto_takes_another_method_only_if_it_is_ahead_by_more_than_chance() -> None:
+    row = np.arange(1000)
+    right = {"elr": row % 5 > 0, "ce": row % 5 > 0}
+    assert best_method("elr", right) == "elr"  # a tie
+    right["ce"] = right["elr"] | (row < 20)  # 4 rows more and none less: 4/1000, twice its error √4/1000
+    assert right["ce"].sum() == right["elr"].sum() + 4 and best_method("elr", right) == "ce"
+    assert (
+        best_method("elr", {"elr": right["elr"], "ce": right["elr"] | (row < 10)}) == "elr"
+    )  # 2 rows: 2/1000 ± √2/1000
+    mixed = right["elr"] ^ (row < 10)  # 2 rows more, 8 less
+    assert best_method("elr", {"elr": right["elr"], "ce": mixed}) == "elr"
+    better = right["elr"] | (row < 100)
+    assert best_method("elr", {**right, "trees": better}) == best_method("ce", {**right, "trees": better}) == "trees"
+    only_first = (row < 20).astype(float)  # the rows by which ce is ahead count as nothing
+    assert best_method("elr", right, 1 - only_first) == "elr" and best_method("elr", right, only_first) == "ce"
+
+
+def test_one_fifth_is_held_out_of_each_class() -> None:
+    labels = np.repeat([0, 1, 2], [500, 250, 50])
+    held = held_out(labels, seed=3)
+    assert np.bincount(labels[held]).tolist() == [100, 50, 10] and (held == held_out(labels, seed=3)).all()
+    assert not held_out(labels[:99], seed=3).any() and held_out(np.arange(50_000) % 3, seed=0).sum() == 5000
+
+
+def chessboard(rows: int) -> tuple[Any, Any]:
+    """Labels that follow the squares of a board: easy for trees, hard for a small network."""
+    x = np.random.default_rng(0).uniform(0, 6, (rows, 2))
+    return x, np.array(["black", "white"])[x.astype(int).sum(1) % 2]
+
+
+def test_trees_are_chosen_where_they_predict_better(tmp_path: Path) -> None:
+    x, y = chessboard(3000)
+    wrong = np.arange(2000) % 10 == 0
+    given = np.where(wrong, np.where(y[:2000] == "black", "white", "black"), y[:2000])
+    model = NoisyLabelClassifier(epochs=3, model="mlp:hidden=[8]").fit(x[:2000], given)
+    scores = model.held_out_accuracy_
+    assert model.method_ == "trees" and scores["trees"] > 0.8 and set(scores) == {"ce", "elr", "trees"}
+    assert model.score(x[2000:], y[2000:]) > 0.9 and list(model.classes_) == ["black", "white"]
+    assert model.trees_.label_issues_["is_label_issue"][wrong].mean() > 0.8
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+    for use in (lambda: model.save(tmp_path), lambda: model.export(tmp_path / "net.onnx")):
+        with pytest.raises(ValueError, match="a network to (save|export), got `trees`. Pickle the estimator instead"):
+            use()
+    named = NoisyLabelClassifier("trees").fit(x[:2000], given)
+    assert (named.predict_proba(x) == model.predict_proba(x)).all()
+    model.set_params(method="ce").fit(x[:500], given[:500])  # nothing is left of the trees
+    assert not hasattr(model, "trees_") and model.save(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +284,6 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
         (X, np.where(Y == 0, 7, NAMES.astype(object)), "labels of one type in y, got strings and 7"),
         (X[:, 0], Y, "Expected 2D array"),
         (X[:, :, None], Y, "dim 3"),
-        (np.where(X > 7, np.nan, X), Y, "NaN"),
         (np.where(X > 7, 1e300, X), Y, "infinity or a value too large"),
     ],
 )
@@ -313,8 +370,8 @@ def test_tables_of_numbers_and_words(tmp_path: Path) -> None:
         model.predict(frame.to_numpy())
     with pytest.raises(ValueError, match="[Ff]eature names"):
         model.predict(frame[["colour", "size", "new"]])
-    with pytest.raises(ValueError, match="contains NaN in colour"):
-        model.fit(frame.assign(colour=frame["colour"].where(frame["size"] > 0)), y)
+    gaps = model.fit(frame.assign(colour=frame["colour"].where(frame["size"] > 0)), y)
+    assert gaps.score(frame, y) > 0.9 and np.isfinite(gaps.predict_proba(frame.assign(size=np.nan, colour=None))).all()
     numbers = model.fit(frame[["size", "new"]], y)  # and nothing is left of the words
     assert numbers.columns_ is None and numbers.n_features_in_ == 2
 
@@ -346,10 +403,8 @@ def test_numerals_with_signs_are_numbers(tmp_path: Path) -> None:
     again = NoisyLabelClassifier.load(model.save(tmp_path))
     assert (again.predict_proba(frame) == model.predict_proba(frame)).all()
     assert (again.predict_proba(frame.assign(price=price)) == model.predict_proba(frame)).all()
-    with pytest.raises(
-        ValueError, match="Expected numbers in column 'price', got '\\?' in 1 of 200 rows.*SimpleImputer"
-    ):
-        small().fit(frame.assign(price=frame["price"].where(frame.index != 3, "?")), y)
+    words = frame.assign(price=frame["price"].where(frame.index != 3, "?"))  # counts as missing
+    assert small(epochs=30).fit(words, y).score(words, y) > 0.95
 
 
 def test_text_is_refused_with_the_remedy_which_works() -> None:
@@ -362,6 +417,84 @@ def test_text_is_refused_with_the_remedy_which_works() -> None:
         small().fit(frame, good)
     columns = ColumnTransformer([("text", TfidfVectorizer(max_features=50), "text")], sparse_threshold=0)
     assert make_pipeline(columns, small(epochs=20)).fit(frame, good).score(frame, good) > 0.95
+
+
+def test_missing_numbers_are_replaced_by_the_median(tmp_path: Path) -> None:
+    gaps = np.random.default_rng(0).random(X.shape) < 0.1
+    x = np.where(gaps, np.nan, X)
+    model = small(epochs=20).fit(x, Y)
+    filled = SimpleImputer(strategy="median").fit_transform(x)
+    p = model.predict_proba(x)
+    assert (small(epochs=20).fit(filled, Y).predict_proba(filled) == p).all() and model.score(X, Y) > 0.8
+    assert (NoisyLabelClassifier.load(model.save(tmp_path)).predict_proba(x) == p).all()
+    assert (small(epochs=20).fit(pd.DataFrame(x), Y).predict_proba(pd.DataFrame(x)) == p).all()
+    plain = small(epochs=20).fit(X, Y)  # without gaps in fit, the mean replaces them
+    mean = np.where(gaps, X.mean(0), X)
+    assert plain.predict_proba(x) == pytest.approx(plain.predict_proba(mean), abs=1e-6)
+
+
+def test_sparse_matrices() -> None:
+    x = np.where(X > 2, X, 0)
+    dense = small().fit(x, Y).predict_proba(x)
+    for kind in (sparse.csr_matrix, sparse.coo_matrix, sparse.csc_array):
+        model = small().fit(kind(x), Y)
+        assert (model.predict_proba(kind(x)) == dense).all() and (model.predict_proba(x) == dense).all()
+        assert model.n_features_in_ == 4
+    assert (small().fit(x, Y).predict_proba(sparse.csr_matrix(x)) == dense).all()
+    with pytest.raises(ValueError, match="fitted to a sparse matrix. Pickle it instead"):
+        model.save("nowhere")
+
+
+def reviews(rows: int) -> tuple[list[str], Any]:
+    draw = np.random.default_rng(0)
+    good = np.arange(rows) % 2 == 0
+    words = [["splendid", "lovely", "great"] if g else ["awful", "boring", "poor"] for g in good]
+    texts = [f"a {draw.choice(w)} film about w{draw.integers(400)} and w{draw.integers(400)}" for w in words]
+    return texts, np.where(good, "good", "bad")
+
+
+def test_a_pipeline_of_texts_with_many_words() -> None:
+    texts, y = reviews(400)
+    pipeline = make_pipeline(TfidfVectorizer(), small(epochs=20)).fit(texts[:300], y[:300])
+    assert pipeline[-1].n_features_in_ > 256 and pipeline.score(texts[300:], y[300:]) > 0.95
+    assert isinstance(pipeline[-1].encoder_, SparseInputs) and pipeline[-1].encoder_.axes.n_components == 256
+
+
+def test_texts_go_in_directly(tmp_path: Path) -> None:
+    texts, y = reviews(400)
+    given = np.where(np.arange(300) % 10 == 0, np.roll(y[:300], 1), y[:300])
+    model = NoisyLabelClassifier(epochs=20, features="tfidf").fit(texts[:300], given)
+    assert model.score(texts[300:], y[300:]) > 0.95 and set(model.held_out_accuracy_) <= {"ce", "elr"}
+    p = model.predict_proba(texts[300:])
+    for same in (
+        np.array(texts[300:]),
+        np.array(texts[300:], dtype=object),
+        pd.Series(texts[300:]),
+        tuple(texts[300:]),
+    ):
+        assert (model.predict_proba(same) == p).all()
+    assert (pickle.loads(pickle.dumps(model)).predict_proba(texts[300:]) == p).all()
+    with pytest.raises(ValueError, match="fitted to texts. Pickle it instead"):
+        model.save(tmp_path)
+    with pytest.raises(ValueError, match="Expected texts as in fit, a list, got ndarray"):
+        model.predict(np.ones((3, 4)))
+
+
+def test_paths_of_pictures_go_in_directly(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    paths = []
+    for i in range(60):
+        pixels = draw.integers(0, 80, (24, 24, 3), dtype=np.uint8)
+        pixels[:, :, i % 2] += 150  # red or green
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(pixels).save(paths[-1])
+    y = np.array(["red", "green"])[np.arange(60) % 2]
+    model = small(epochs=20, features="patches").fit(paths[:40], y[:40])
+    assert model.score(paths[40:], y[40:]) == 1
+    assert (model.predict_proba([str(path) for path in paths]) == model.predict_proba(paths)).all()
+    assert small(epochs=20, features="patches").fit([str(path) for path in paths], y).score(paths, y) > 0.9
+    with pytest.raises(ValueError, match="Expected paths of picture files, found no file .*gone.png"):
+        model.predict([tmp_path / "gone.png"])
 
 
 def test_images(tmp_path: Path) -> None:

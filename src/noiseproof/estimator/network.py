@@ -7,6 +7,7 @@ import json
 import math
 import re
 import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,6 +17,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from scipy.sparse import csr_matrix, issparse  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
 from torch import Tensor
@@ -25,15 +27,26 @@ from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
 from noiseproof.data.labels import preview
-from noiseproof.data.tables import Columns, fit_columns, shifted_columns
+from noiseproof.data.tables import Columns, fit_columns
+from noiseproof.estimator.choice import best_method, held_out
+from noiseproof.estimator.inputs import (
+    EncodedInputs,
+    PictureInputs,
+    SparseInputs,
+    TextInputs,
+    are_paths,
+    as_words,
+    number_columns,
+)
 from noiseproof.estimator.labels import encode_labels
+from noiseproof.estimator.robust import RobustClassifier
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
 from noiseproof.models.timm import without_weights
 from noiseproof.strategies.base import check_scores
 from noiseproof.strategies.row_tables import SampleWeights
-from noiseproof.train import Interrupted, Method, Settings, Task, get_method, prepare, train
+from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train
 from noiseproof.train.auto import choose_method, estimate_noise
 from noiseproof.train.checkpoint import to_json, write_tensors, write_text
 from noiseproof.train.export import Predictor, export
@@ -44,6 +57,8 @@ if TYPE_CHECKING:
 
 FORMAT = "noiseproof-estimator-1"
 ROWS = 4096  # of a forward pass
+NEAR = 0.05  # accuracy by which trees may be behind for their labels to be repaired
+MIN_STOPPING = 20  # rows of a class with which trees stop early: a tenth of four fifths must have all classes
 _DESCRIPTION, _WEIGHTS = "estimator.json", "weights.safetensors"
 _DTYPES = {"float32": torch.float32, "uint8": torch.uint8}
 
@@ -52,14 +67,15 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     """A neural network for noisy labels, with the interface of a scikit-learn classifier.
 
     Args:
-        method: as ``noiseproof train --method``; ``auto`` chooses by the number of classes and rows and the estimated
-            noise (``noiseproof.train.auto.choose_method``).
+        method: as ``noiseproof train --method``, or ``trees``: boosted trees in a ``RobustClassifier``. ``auto``
+            chooses by the estimated noise and the accuracy on held-out rows.
         model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
         epochs: passes over the data.
         batch_size: rows of a step; ``full`` is all of them.
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         validation: share of rows held out, for the accuracy on given labels in ``history_`` and for
             ``& early-stopping``.
+        features: of texts and of paths of pictures, a name of ``noiseproof features``; ``auto`` is that of the audit.
         device: auto, cpu, cuda, cuda:1, … or mps.
         random_state: a seed for weights, batches and the method; a ``RandomState`` or ``Generator`` to draw it from, or
             None for another one each time.
@@ -67,11 +83,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     Attributes:
         classes_: the labels, sorted.
         method_: the method that was trained.
+        held_out_accuracy_: the accuracy by the given labels of a fifth of the rows, of each method that ``auto`` tried.
         noise_rate_: the estimated share of wrong labels, if ``method`` is auto and there are at least 50 rows.
         history_: metrics of every epoch.
         predictor_: the network as a PyTorch module, from inputs (encoded by ``columns_`` if that is not None) to class
-            probabilities.
-        columns_: the encoding of categorical columns, or of numbers far from zero, whose mean is subtracted; else None.
+            probabilities; with the method ``trees`` there is ``trees_`` instead.
+        columns_: the encoding of categorical columns, of numbers with gaps, or of numbers far from zero, whose mean is
+            subtracted; else None.
+        encoder_: the encoding of texts, of paths of pictures or of a sparse matrix; else None.
 
     >>> from sklearn.datasets import load_wine
     >>> x, y = load_wine(return_X_y=True)
@@ -85,7 +104,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     classes_: NDArray[Any]
     n_features_in_: int
     predictor_: Predictor
+    trees_: RobustClassifier
     columns_: Columns | None
+    encoder_: EncodedInputs | None
+    held_out_accuracy_: dict[str, float]
+    noise_rate_: float | None
 
     def __init__(
         self,
@@ -97,6 +120,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         optimizer: str = "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4",
         schedule: str = "cosine",
         validation: float = 0.0,
+        features: str = "auto",
         device: str = "auto",
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     ) -> None:
@@ -107,32 +131,34 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.optimizer = optimizer
         self.schedule = schedule
         self.validation = validation
+        self.features = features
         self.device = device
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on inputs (N, D), images (N, C, H, W) or (N, H, W, C), or a DataFrame, and one label a row.
+        """Train on inputs and one label a row.
 
-        ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row of weight 0 is left out.
+        Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a list of texts or
+        a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
+        of weight 0 is left out.
         """
-        self.__dict__.pop("predictor_", None)  # if this fit fails, the last network must not predict the new classes
-        x = self._inputs(X, reset=True)
-        self.classes_, codes = encode_labels(X, y, "NoisyLabelClassifier")
-        labels = torch.from_numpy(codes)
-        keep, weights = self._weights(X, labels, sample_weight)
-        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
+        for name in ("predictor_", "trees_"):
+            self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes
         seed = self._seed()
-        split = Split(x if bool(keep.all()) else x[keep], labels[keep])
-        data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), split)
-        task = prepare(data, seed=seed, validation=self.validation)
-        method = self._method(task, settings, seed, weights)
-        try:
-            result = train(task, method, settings, seed=seed, fabric=self._fabric())
-        except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
-            raise KeyboardInterrupt from None
+        x = self._inputs(X, reset=True, seed=seed)
+        self.classes_, codes = encode_labels(x, y, "NoisyLabelClassifier")
+        labels = torch.from_numpy(codes)
+        keep, weights = self._weights(x, labels, sample_weight)
+        rows = _Rows(x if bool(keep.all()) else x[keep], labels[keep], weights)
+        self.method_, self.noise_rate_ = self.method, None
+        if self.method == "auto":
+            self.method_ = self._choose(rows, seed)
+        if self.method_ == "trees":
+            self.trees_, self.history_ = self._fit_trees(rows, seed), []
+            return self
+        result = self._train(self.method_, rows, seed, self.validation)
         self.predictor_ = Predictor.of(result)
         self.history_ = result.metrics
-        self._model, self._head = settings.model_for(task), method.head
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -141,16 +167,13 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         labels: NDArray[Any] = self.classes_[predicted]
         return labels
 
-    @torch.no_grad()
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (N, K), in the order of ``classes_``."""
-        check_is_fitted(self, "predictor_")
+        check_is_fitted(self)
         x = self._inputs(X, reset=False)
-        device = self._fabric().device
-        predictor = self.predictor_.to(device)
-        p = torch.cat([predictor(part.to(device)).double().cpu() for part in torch.split(x, ROWS)])
-        probabilities: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
-        return probabilities
+        if hasattr(self, "trees_"):
+            return np.asarray(self._trees_proba(x), dtype=np.float64)
+        return self._network_proba(self.predictor_, x)
 
     def predict_frame(self, X: Any) -> pd.DataFrame:
         """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X."""
@@ -166,11 +189,21 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def _inputs(self, X: Any, *, reset: bool) -> Tensor:
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "predictor_") or hasattr(self, "trees_")
+
+    def _inputs(self, X: Any, *, reset: bool, seed: int = 0) -> Tensor:
         """Inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32; ``reset`` stores their shape."""
         if reset:
-            self.columns_ = None
-        if getattr(X, "ndim", 2) == 4:
+            self.columns_ = self.encoder_ = None
+        if self.encoder_ is not None or as_words(X) is not None or issparse(X):
+            x = self._features(X, reset, seed)
+        elif getattr(X, "ndim", 2) == 4:
             x, _ = check_features(X, "X")
             if reset:
                 self.n_features_in_ = math.prod(x.shape[1:])
@@ -189,42 +222,66 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError(f"Expected inputs of {expected} as in fit, got {actual}.")
         return x
 
-    def _numbers(self, X: Any, reset: bool) -> Tensor:
-        """Numbers as float32; where that is too coarse, ``columns_`` subtracts their mean first."""
-        array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
-        with np.errstate(over="ignore"):  # infinite numbers are refused below
-            numbers = np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
-        assert_all_finite(numbers, input_name="X")
+    def _features(self, X: Any, reset: bool, seed: int) -> Tensor:
+        """Texts, paths of pictures or a sparse matrix as features."""
+        words = as_words(X)
+        if reset and words is not None:
+            for name in ("n_features_in_", "feature_names_in_"):
+                self.__dict__.pop(name, None)
+            self.encoder_ = PictureInputs(self.features) if are_paths(words) else TextInputs(self.features)
+            return self.encoder_.fit_encode(words, seed)
         if reset:
-            self.columns_ = shifted_columns(array, getattr(self, "feature_names_in_", None))
+            self.encoder_ = SparseInputs()
+        if isinstance(self.encoder_, SparseInputs):
+            matrix = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+            matrix = csr_matrix(matrix)
+            return self.encoder_.fit_encode(matrix, seed) if reset else self.encoder_.encode(matrix)
+        if self.encoder_ is None:  # fitted to dense numbers
+            return self._numbers(X.toarray() if issparse(X) else X, reset)
+        if words is None:
+            raise ValueError(f"Expected {self.encoder_.kind} as in fit, a list, got {type(X).__name__}.")
+        return self.encoder_.encode(words)
+
+    def _numbers(self, X: Any, reset: bool) -> Tensor:
+        """Numbers as float32; ``columns_`` fills gaps, and subtracts the mean where float32 is too coarse."""
+        array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+        with np.errstate(over="ignore"):  # infinite numbers are refused below
+            assert_all_finite(array.astype(np.float32), input_name="X", allow_nan=True)
+        if reset:
+            self.columns_ = number_columns(array, getattr(self, "feature_names_in_", None))
+        if np.isnan(array).any():
+            array = np.where(np.isnan(array), self._fill(), array)
         if self.columns_ is not None:
-            numbers = (array - self.columns_.shift.numpy()).astype(np.float32)
-        return torch.from_numpy(numbers)
+            array = array - self.columns_.shift.numpy()
+        return torch.from_numpy(np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"]))
+
+    def _fill(self) -> NDArray[np.float64]:
+        """What replaces missing numbers, (D,): the median, or the mean where no number was missing in fit."""
+        if self.columns_ is not None:
+            return self.columns_.fill.numpy()
+        normalise = self.predictor_.normalise if hasattr(self, "predictor_") else None
+        return normalise.mean.numpy() if isinstance(normalise, Standardise) else np.array(np.nan)  # trees take NaN
 
     def _encoded(self, X: Any, reset: bool) -> Tensor:
         """A DataFrame with categorical columns, one-hot."""
         if not hasattr(X, "columns"):
             raise ValueError(f"Expected a DataFrame with the columns of fit, got {type(X).__name__}.")
         validate_data(self, X, reset=reset, skip_check_array=True)
-        if gaps := [str(c) for c in X.columns if bool(X[c].isna().any())]:
-            raise ValueError(
-                f"Input X contains NaN in {', '.join(gaps[:5])}. Drop these rows, or put a SimpleImputer before."
-            )
         frame = X.set_axis([str(c) for c in X.columns], axis=1)
         if reset:
             try:
-                self.columns_, _ = fit_columns(frame, list(frame.columns), "refuse", requested=True)
+                self.columns_, _ = fit_columns(frame, list(frame.columns), "impute", requested=True)
             except ValueError as error:
-                remedy = "For gaps, put a SimpleImputer before, for text a TfidfVectorizer (ColumnTransformer)."
+                remedy = "For text, put a TfidfVectorizer before (ColumnTransformer)."
                 raise ValueError(f"{error} {remedy}") from None
         assert self.columns_ is not None
         return self.columns_.encode(frame)
 
-    def _weights(self, X: Any, labels: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
+    def _weights(self, x: Tensor, labels: Tensor, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
         """Rows of positive weight, and their weights with a mean of one, or None if all are the same."""
         keep, weights = torch.ones(len(labels), dtype=torch.bool), None
         if sample_weight is not None:
-            given = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            given = _check_sample_weight(sample_weight, x.numpy(), dtype=np.float64, ensure_non_negative=True)
             table = torch.from_numpy(np.array(given))
             keep = table > 0
             weights = table[keep] / table[keep].mean() if bool((table[keep] != table.max()).any()) else None
@@ -236,22 +293,86 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     # --- training -----------------------------------------------------------------------------------------------------
 
-    def _method(self, task: Task, settings: Settings, seed: int, weights: Tensor | None) -> Method:
-        self.method_, self.noise_rate_ = self.method, None
-        if self.method == "auto":
-            self.noise_rate_ = estimate_noise(task, seed=seed)
-            self.method_ = choose_method(task.train.num_classes, len(task.train), self.noise_rate_)
-        method = get_method(self.method_, task, settings)
+    def _choose(self, rows: _Rows, seed: int) -> str:
+        """The method that ``auto`` stands for: candidates are trained without the held-out rows, and predict them."""
+        task = self._task(rows, seed, self.validation)
+        self.noise_rate_ = estimate_noise(task, seed=seed)
+        preferred = choose_method(len(self.classes_), len(task.train), self.noise_rate_)
+        self.held_out_accuracy_ = {}
+        held = torch.from_numpy(held_out(rows.labels.numpy(), seed))
+        if not bool(held.any()):
+            return preferred
+        fitted, asked = rows.where(~held), rows.where(held)
+        is_right = {}
+        for name in dict.fromkeys((preferred, "ce")):
+            p = self._network_proba(Predictor.of(self._train(name, fitted, seed)), asked.x)
+            is_right[name] = p.argmax(1) == asked.labels.numpy()
+        weights = asked.numpy_weights()
+        accuracy = {name: float(np.average(right, weights=weights)) for name, right in is_right.items()}
+        if rows.x.dim() == 2 and self.encoder_ is None:
+            is_right["trees"] = self._trees_right(fitted, asked, max(accuracy.values()) - NEAR, seed)
+            accuracy["trees"] = float(np.average(is_right["trees"], weights=weights))
+        self.held_out_accuracy_ = accuracy
+        return best_method(preferred, is_right, weights)
+
+    def _trees_right(self, fitted: _Rows, asked: _Rows, worth: float, seed: int) -> NDArray[np.bool_]:
+        """Which rows trees predict as given, (H,); below an accuracy of ``worth``, without repaired labels."""
+        x, labels = asked.x.numpy(), asked.labels.numpy()
+        plain = boosted_trees(fitted.labels, seed).fit(fitted.x.numpy(), fitted.labels.numpy(), fitted.numpy_weights())
+        is_right: NDArray[np.bool_] = plain.predict(x) == labels
+        if float(is_right.mean()) < worth:
+            return is_right
+        return np.asarray(self._fit_trees(fitted, seed).predict(x) == labels)
+
+    def _task(self, rows: _Rows, seed: int, validation: float) -> Task:
+        data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), Split(rows.x, rows.labels))
+        task = prepare(data, seed=seed, validation=validation)
+        return (
+            replace(task, normalise=None, augment=None)
+            if self.encoder_ is not None and self.encoder_.has_one_scale
+            else task
+        )
+
+    def _train(self, name: str, rows: _Rows, seed: int, validation: float = 0.0) -> Result:
+        task = self._task(rows, seed, validation)
+        settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
+        method = self._method(name, task, settings, rows.weights)
+        try:
+            result = train(task, method, settings, seed=seed, fabric=self._fabric())
+        except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
+            raise KeyboardInterrupt from None
+        self._model, self._head = settings.model_for(task), method.head
+        return result
+
+    def _method(self, name: str, task: Task, settings: Settings, weights: Tensor | None) -> Method:
+        method = get_method(name, task, settings)
         check_scores(method.loss, "NoisyLabelClassifier")
         if weights is None:
             return method
         for strategy in method.strategies:
             if strategy.overrides("step") or strategy.mixes:
                 raise ValueError(
-                    f"Expected a method with a loss for each row to multiply by `sample_weight`, got {self.method_!r}: "
+                    f"Expected a method with a loss for each row to multiply by `sample_weight`, got {name!r}: "
                     f"`{strategy}` has none. Leave the weights out, or choose another method."
                 )
         return Method(method.loss, method.head, (*method.strategies, SampleWeights(weights[task.train.index])))
+
+    def _fit_trees(self, rows: _Rows, seed: int) -> RobustClassifier:
+        model = RobustClassifier(boosted_trees(rows.labels, seed), random_state=seed % 2**31)
+        return model.fit(rows.x.flatten(1).numpy(), rows.labels.numpy(), rows.numpy_weights())
+
+    def _trees_proba(self, x: Tensor) -> NDArray[np.float64]:
+        p = np.zeros((len(x), len(self.classes_)))
+        p[:, self.trees_.classes_] = self.trees_.predict_proba(x.flatten(1).numpy())
+        return p
+
+    @torch.no_grad()
+    def _network_proba(self, predictor: Predictor, x: Tensor) -> NDArray[np.float64]:
+        device = self._fabric().device
+        predictor = predictor.to(device)
+        p = torch.cat([predictor(part.to(device)).double().cpu() for part in torch.split(x, ROWS)])
+        probabilities: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
+        return probabilities
 
     def _seed(self) -> int:
         if isinstance(self.random_state, np.random.RandomState):
@@ -283,7 +404,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not None.
         """
-        check_is_fitted(self, "predictor_")
+        self._check_network("export")
         if self.columns_ is not None and bool(self.columns_.shift.any()):
             far = [name for name, shift in zip(self.columns_.names, self.columns_.shift.tolist(), strict=True) if shift]
             warnings.warn(
@@ -294,9 +415,19 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         shape, dtype = self._input
         return export(self.predictor_, path, torch.zeros(1, *shape, dtype=dtype), classes=list(map(str, self.classes_)))
 
+    def _check_network(self, what: str) -> None:
+        check_is_fitted(self)
+        if hasattr(self, "trees_"):
+            raise ValueError(f"Expected a network to {what}, got `trees`. Pickle the estimator instead.")
+
     def save(self, folder: str | Path) -> Path:
         """Write the fitted estimator to ``folder``: weights as safetensors, everything else as JSON."""
-        check_is_fitted(self, "predictor_")
+        self._check_network("save")
+        if self.encoder_ is not None:
+            raise ValueError(
+                "Expected an estimator of numbers or images to save, got one that is "
+                f"fitted to {self.encoder_.kind}. Pickle it instead."
+            )
         folder, predictor = Path(folder), self.predictor_.cpu()
         _check_classes(self.classes_.dtype, self.classes_.tolist())
         if not all(isinstance(model, Classifier) for model in predictor.models):
@@ -320,7 +451,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             "input": {"shape": list(shape_dtype[0]), "dtype": str(shape_dtype[1]).removeprefix("torch.")},
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", [])),
-            "columns": columns and {"numeric": columns.numeric, "categories": columns.categories},
+            "columns": columns
+            and {"numeric": columns.numeric, "categories": columns.categories, "missing": columns.missing},
             "model": self._model,
             "head": "linear" if type(predictor.models[0].head) is Linear else self._head,
             "loss": None if loss is None else str(loss),
@@ -363,13 +495,13 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         estimator.n_features_in_ = int(description["n_features_in"])
         if description["feature_names_in"]:
             estimator.feature_names_in_ = np.array(description["feature_names_in"], dtype=object)
-        estimator.columns_ = None
+        estimator.columns_ = estimator.encoder_ = None
         if description["columns"] is not None:
             estimator.columns_ = Columns(
                 tuple(map(str, description["columns"]["numeric"])),
                 tensors.pop("columns.fill"),
                 {str(c): tuple(map(str, words)) for c, words in description["columns"]["categories"].items()},
-                "refuse",
+                "impute" if description["columns"]["missing"] == "impute" else "refuse",
                 tensors.pop("columns.mean"),
                 tensors.pop("columns.std"),
             )
@@ -406,6 +538,30 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             raise ValueError("weights that are not finite")
         return predictor
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Inputs, labels and weights of the same rows; weights have a mean of one, None if they are equal."""
+
+    x: Tensor
+    labels: Tensor  # (N,)
+    weights: Tensor | None  # (N,)
+
+    def where(self, mask: Tensor) -> _Rows:
+        return _Rows(self.x[mask], self.labels[mask], None if self.weights is None else self.weights[mask])
+
+    def numpy_weights(self) -> NDArray[np.float64] | None:
+        return None if self.weights is None else self.weights.numpy()
+
+
+def boosted_trees(labels: Tensor, seed: int) -> Any:
+    """The trees of the method ``trees``; they stop early on a tenth of the rows, before they fit wrong labels."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    counts = torch.bincount(labels)
+    can_stop = int(counts[counts > 0].min()) >= MIN_STOPPING
+    return HistGradientBoostingClassifier(early_stopping=can_stop, random_state=seed % 2**31)
 
 
 def _check_classes(dtype: np.dtype[Any], values: list[Any]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Repair = Literal["drop", "reweigh", "correct"]
 Ints = NDArray[np.int64]
+EVEN = 0.5  # quality at which a label is as likely right as wrong
 MIN_WEIGHT = 1e-3  # of a row by its quality: with 0, some estimators count no rows of a class
 
 
@@ -182,8 +183,10 @@ class _Judged:
     def of(cls, labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judged:
         judged = np.flatnonzero(~in_one_fold(labels, folds))  # no model that predicts the others has seen their class
         issues = find_label_issues(labels[judged], probs[judged], seed=seed)
+        # Where predictions match labels no better than by chance, the audit calls none wrong. A fit needs no proof.
+        likely_wrong = issues.is_issue if issues.is_predictable else issues.quality < EVEN
         quality, is_issue, suggested = np.ones(len(labels)), np.zeros(len(labels), dtype=bool), labels.copy()
-        quality[judged], is_issue[judged], suggested[judged] = issues.quality, issues.is_issue, issues.suggested
+        quality[judged], is_issue[judged], suggested[judged] = issues.quality, likely_wrong, issues.suggested
         can_judge = np.zeros(len(labels), dtype=bool)
         can_judge[judged] = True
         return cls(labels, quality, is_issue, suggested, can_judge, issues.noise_rate)
