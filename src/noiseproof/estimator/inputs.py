@@ -74,7 +74,7 @@ class PictureInputs(EncodedInputs):
 
     def fit_features(self, rows: Any, seed: int) -> NDArray[Any]:
         pictures = _pictures(rows)
-        self.extractor = picture_extractor(self.name, pictures).settle(pictures)
+        self.extractor = picture_extractor(self.name, pictures)
         return self.extractor.fit_encode(pictures, seed=seed)
 
     def features(self, rows: Any) -> NDArray[Any]:
@@ -97,9 +97,8 @@ class SparseInputs(EncodedInputs):
 
     def features(self, rows: Any) -> NDArray[Any]:
         blocks = [rows[i : i + BLOCK] for i in range(0, rows.shape[0], BLOCK)]  # dense ones need more memory
-        return np.concatenate(
-            [block.toarray() if self.axes is None else self.axes.transform(block) for block in blocks]
-        )
+        dense = [block.toarray() if self.axes is None else self.axes.transform(block) for block in blocks]
+        return np.asarray(np.concatenate(dense))
 
 
 def as_words(X: Any) -> list[Any] | None:
