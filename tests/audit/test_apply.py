@@ -20,6 +20,7 @@ from handmade_audit import write_audit, write_table_audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from sklearn.neighbors import KNeighborsClassifier
 from typer.testing import CliRunner
 
 from noiseproof.audit import audit as audit_rows
@@ -619,6 +620,22 @@ def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(t
     assert pd.read_csv(tmp_path / "new.csv")["kind"].tolist() == true
 
 
+def test_an_estimator_is_compared_on_the_same_rows(tmp_path: Path) -> None:
+    folder, _, true = noisy_audit(tmp_path)
+    audit = read_audit(folder)
+    changes = corrections(audit, {}, accept_all=True)
+    plan = plan_retraining(audit, changes, {}, estimator=KNeighborsClassifier(1), seed=0)
+    labels = np.array([ord(label) - 97 for label in true])
+    right = KNeighborsClassifier(1).fit(plan.x[~plan.held], labels[~plan.held]).predict(plan.x[plan.held])
+    comparison = plan.run()
+    assert comparison.method == "KNeighborsClassifier" and comparison.after == (right == labels[plan.held]).mean() > 0.9
+    assert comparison.before < 0.8 and comparison.held_rows == plan_retraining(audit, changes, {}).run().held_rows
+    options = ("--accept-all", "--retrain", "--json", "--estimator", "sklearn.neighbors:KNeighborsClassifier")
+    shown = json.loads(run("apply", folder, "--out", tmp_path / "new.csv", *options))
+    five = plan_retraining(audit, changes, {}, estimator="sklearn.neighbors:KNeighborsClassifier").run()
+    assert shown["retrain"]["after"] == five.after and shown["retrain"]["method"] == "KNeighborsClassifier"
+
+
 def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
     folder, _, _ = noisy_audit(tmp_path, trusted="sure")
     config = json.loads((folder / "config.json").read_text())
@@ -690,6 +707,9 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
         (("--method", "nonsense"), "Unknown method 'nonsense'"),
         (("--method", "gce:q=7"), "Expected `q`"),
         (("--method", "ce & nonsense"), "nonsense"),
+        (("--estimator", "sklearn.svm:LinearSVC"), "fit and predict_proba, got LinearSVC"),
+        (("--estimator", "sklearn.svm"), "as module:name"),
+        (("--estimator", "sklearn.svm:SVC", "--method", "ce"), "got both. Leave one of them out"),
         ((), "resnet18"),  # an audit's model that does not take its inputs
     ],
 )

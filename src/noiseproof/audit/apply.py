@@ -17,11 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_decisions
-from noiseproof.audit.evidence.gather import backbone_of
+from noiseproof.audit.evidence.estimators import FittedClasses, check_classifier, select_rows
+from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.objects import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
@@ -134,9 +136,9 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Retraining:
-    """One method, and the rows that it trains on twice: with the given and with the corrected labels."""
+    """One method or estimator, and the rows that it is fitted to twice: with given and with corrected labels."""
 
-    method: str
+    method: str  # or the name of the estimator
     settings: Settings
     seed: int
     classes: tuple[str, ...]
@@ -145,21 +147,17 @@ class Retraining:
     corrected: NDArray[np.int64]  # (N,)
     held: NDArray[np.bool_]  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
+    estimator: Any = None  # a scikit-learn classifier, in place of the method
+    inputs: Any = None  # N rows for it
 
     def run(self, progress: EpochProgress | None = None) -> Comparison:
         """Train on the given and on the corrected labels; ``progress`` counts the epochs of both trainings."""
         predicted: dict[str, NDArray[np.int64]] = {}
         for when, labels in (("before", self.given), ("after", self.corrected)):
-            past = len(predicted) * self.settings.epochs
-
-            def move(epoch: int, step: int, steps: int, row: Any, past: int = past) -> None:
-                if progress is not None:
-                    progress(past + epoch, step, steps, row)
-
-            task = self.task(labels)
-            assert task.test is not None
-            run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
-            predicted[when] = predict_log_probs(run, task.test.x).argmax(1).cpu().numpy()
+            if self.estimator is not None:
+                predicted[when] = self._fit_estimator(labels)
+            else:
+                predicted[when] = self._train(labels, len(predicted) * self.settings.epochs, progress)
         right = {when: guess == self.corrected[self.held] for when, guess in predicted.items()}
         gain = right["after"].astype(float) - right["before"]
         spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
@@ -177,6 +175,24 @@ class Retraining:
             warning=self.warning,
         )
 
+    def _fit_estimator(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the classes (H,) that the estimator predicts for the test rows."""
+        rows, held = np.flatnonzero(~self.held), np.flatnonzero(self.held)
+        model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
+        return np.asarray(model.predict_proba(select_rows(self.inputs, held), len(self.classes)).argmax(1))
+
+    def _train(self, labels: NDArray[np.int64], past: int, progress: EpochProgress | None) -> NDArray[np.int64]:
+        """Return the classes (H,) that the method predicts for the test rows; ``past`` epochs were reported before."""
+
+        def move(epoch: int, step: int, steps: int, row: Any) -> None:
+            if progress is not None:
+                progress(past + epoch, step, steps, row)
+
+        task = self.task(labels)
+        assert task.test is not None
+        run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
+        return np.asarray(predict_log_probs(run, task.test.x).argmax(1).cpu().numpy())
+
     def task(self, labels: NDArray[np.int64]) -> Task:
         """Return the training and test rows with these labels (N,)."""
         x, y = torch.from_numpy(self.x), torch.from_numpy(labels)
@@ -191,14 +207,22 @@ def plan_retraining(
     *,
     method: str | None = None,
     epochs: int | None = None,
+    estimator: Any = None,
     seed: int = 0,
 ) -> Retraining:
     """Read the rows and try one step, so that what cannot be trained is refused before anything is written.
 
     Trusted rows are held out if the audit had any, and their near-duplicates and groups are not trained on; else a
     fifth of the rows, without splitting near-duplicates and groups, the latest ones if the audit had times. Method,
-    model and epochs default to those of the audit.
+    model and epochs default to those of the audit. ``estimator``, a scikit-learn classifier or its name as
+    ``module:name``, is fitted in place of the method: a pipeline to the columns of a table, others to the features.
     """
+    if estimator is not None and (method is not None or epochs is not None):
+        raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
+    if isinstance(estimator, str):
+        estimator = load_object(estimator)
+    if estimator is not None:
+        check_classifier(estimator)
     _source(audit).check_inputs(audit.folder)
     data = read_again(audit.config, cache_beside(audit.folder))
     number = {name: k for k, name in enumerate(audit.classes)}
@@ -225,7 +249,7 @@ def plan_retraining(
     data, given, corrected, held = data.subset(keep), given[keep], corrected[keep], held[keep]
     assert data.x is not None
     planned = Retraining(
-        method=method or audit.config["method"] or "ce",
+        method=type(estimator).__name__ if estimator is not None else method or audit.config["method"] or "ce",
         settings=Settings(backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS),
         seed=seed,
         classes=audit.classes,
@@ -234,7 +258,11 @@ def plan_retraining(
         corrected=corrected,
         held=held,
         warning=_doubt(audit, data, held, decided, changes),
+        estimator=estimator,
+        inputs=None if estimator is None else estimator_inputs(estimator, data),
     )
+    if estimator is not None:
+        return planned
     with suppress(Interrupted):  # by the number of steps
         train(planned.task(given), planned.method, planned.settings, seed=seed, max_steps=1)
     return planned

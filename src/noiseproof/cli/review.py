@@ -89,6 +89,7 @@ def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force
         "apply audit/ --decisions decisions.csv --out corrected.csv --retrain",
         "apply audit/ --accept-all --retrain --method gce",
         "apply audit/ --retrain --epochs 50 --seed 1 --json",
+        "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
         "apply photos-audit/ --link",
     )
 )
@@ -113,6 +114,9 @@ def apply(
     ] = False,
     method: Annotated[str | None, on_training("Method of --retrain, by default the audit's.")] = None,
     epochs: Annotated[int | None, on_training("Epochs of --retrain, by default the audit's.", min=1)] = None,
+    estimator: Annotated[
+        str | None, on_training("A scikit-learn classifier for --retrain in place of the method, as module:name.")
+    ] = None,
     seed: Annotated[int, on_training("Seed of the held-out rows, the weights and the batches.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -126,7 +130,9 @@ def apply(
     planned = None
     if retrain and changes:  # refuses what can't be trained before anything is written
         with training_exits("Stopped."):
-            planned = plan_retraining(audit, changes, decided, method=method, epochs=epochs, seed=seed)
+            planned = plan_retraining(
+                audit, changes, decided, method=method, epochs=epochs, estimator=estimator, seed=seed
+            )
     # A stopped retraining left its corrected data: the same command continues with it.
     written = write_corrected(audit, changes, out or default_out(audit), link=link, same_ok=planned is not None)
     comparison = None if planned is None else _retrain(planned, written, shown=not as_json)
@@ -153,6 +159,8 @@ def apply(
 def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
     with training_exits("Stopped."):
         try:
+            if planned.estimator is not None:
+                return planned.run()
             with training_progress(2 * planned.settings.epochs, shown) as progress:
                 return planned.run(progress)
         except BaseException:
