@@ -17,6 +17,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -102,8 +103,15 @@ def main() -> None:
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "estimators.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if find_spec("cleanlab") is None:
+        return print("no cleanlab: pip install cleanlab")
     rows: list[dict[str, Any]] = []
     for name in options.tables.split(","):
+        try:
+            read(name)
+        except tablesets.Missing as missing:
+            print(f"{name}: {missing}")
+            continue
         for kind, rate in NOISES:
             rows += [measure(name, kind, rate, int(seed)) for seed in options.seeds.split(",")]
             print({key: value for key, value in rows[-1].items() if not key.endswith("_cpu_s")}, flush=True)

@@ -115,9 +115,8 @@ def test_auto_takes_another_method_only_if_it_is_ahead_by_more_than_chance() -> 
     assert best_method("elr", right) == "elr"  # a tie
     right["ce"] = right["elr"] | (row < 20)  # 4 rows more and none less: 4/1000, twice its error √4/1000
     assert right["ce"].sum() == right["elr"].sum() + 4 and best_method("elr", right) == "ce"
-    assert (
-        best_method("elr", {"elr": right["elr"], "ce": right["elr"] | (row < 10)}) == "elr"
-    )  # 2 rows: 2/1000 ± √2/1000
+    close = (right["elr"] | (row < 10)) & (row != 11)  # 2 rows more and one less: 1/1000 with an error of √3/1000
+    assert close.sum() == right["elr"].sum() + 1 and best_method("elr", {**right, "ce": close}) == "elr"
     mixed = right["elr"] ^ (row < 10)  # 2 rows more, 8 less
     assert best_method("elr", {"elr": right["elr"], "ce": mixed}) == "elr"
     better = right["elr"] | (row < 100)

@@ -123,6 +123,21 @@ def test_a_second_round_judges_by_models_of_the_repaired_labels() -> None:
     assert np.allclose(second.label_issues_["quality"], issues.quality)
 
 
+def test_labels_that_are_not_predictable_are_dropped_if_more_likely_wrong_than_right() -> None:
+    """An audit calls none of them wrong, but a fit gains without them."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(300, 3)), draw.integers(0, 2, 300)
+    model = RobustClassifier(Memory(), rounds=1).fit(x, y)
+    folds, probs = make_folds(y, folds=5, seed=0), np.zeros((300, 2))
+    for k in range(5):
+        probs[folds == k] = GaussianNB().fit(x[folds != k], y[folds != k]).predict_proba(x[folds == k])
+    issues = find_label_issues(y, probs.astype(np.float32))
+    assert not issues.is_predictable and not issues.is_issue.any()
+    likely_wrong = issues.quality < 0.5
+    assert (model.label_issues_["is_label_issue"] == likely_wrong).all()
+    assert len(model.estimator_.y_) == 300 - likely_wrong.sum()
+
+
 @pytest.mark.parametrize("repair", ["drop", "correct", "reweigh"])
 def test_no_class_is_lost(repair: Any) -> None:
     """Rows of a class that lies in the midst of another, all of which look wrong."""
