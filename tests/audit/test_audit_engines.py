@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
+from noiseproof.audit import audit, read_rows
 from noiseproof.audit.evidence.engines import map_jobs, work_on
 from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.neighbours import nearest
@@ -86,3 +89,15 @@ def test_neighbours_on_ray_are_those_of_one_process(ray: Any) -> None:
 def test_an_error_on_ray_is_the_error_of_the_job(ray: Any) -> None:
     with work_on("ray"), pytest.raises(ZeroDivisionError):
         list(map_jobs(divmod, [1], 0))
+
+
+@pytest.mark.slow
+def test_an_audit_on_ray_writes_the_same_list(ray: Any, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    x, labels = rows(21_000)
+    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(8)]).assign(y=np.array(["a", "b", "c"])[labels])
+    frame.to_parquet(tmp_path / "data.parquet")
+    audit(read_rows(tmp_path / "data.parquet", label="y"), mode="fast").save(tmp_path / "here")
+    with work_on("ray"):
+        audit(read_rows(tmp_path / "data.parquet", label="y"), mode="fast").save(tmp_path / "ray")
+    assert (tmp_path / "here" / "issues.csv").read_bytes() == (tmp_path / "ray" / "issues.csv").read_bytes()
