@@ -217,12 +217,8 @@ def plan_retraining(
     model and epochs default to those of the audit. ``estimator``, a scikit-learn classifier or its name as
     ``module:name``, is fitted in place of the method: a pipeline to the columns of a table, others to the features.
     """
-    if estimator is not None and (method is not None or epochs is not None):
-        raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
-    if isinstance(estimator, str):
-        estimator = load_object(estimator)
     if estimator is not None:
-        check_classifier(estimator)
+        estimator = _checked_estimator(estimator, has_method=method is not None or epochs is not None)
     _source(audit).check_inputs(audit.folder)
     data = read_again(audit.config, cache_beside(audit.folder))
     number = {name: k for k, name in enumerate(audit.classes)}
@@ -266,6 +262,13 @@ def plan_retraining(
     with suppress(Interrupted):  # by the number of steps
         train(planned.task(given), planned.method, planned.settings, seed=seed, max_steps=1)
     return planned
+
+
+def _checked_estimator(estimator: Any, has_method: bool) -> Any:
+    """Return a classifier, by its name if it is a string."""
+    if has_method:
+        raise ValueError("Expected a method with its epochs, or an estimator, got both. Leave one of them out.")
+    return check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
 
 
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
