@@ -518,3 +518,25 @@ def test_an_unknown_method_is_refused_before_the_data_is_read(tmp_path: Path, mo
     monkeypatch.setattr("noiseproof.audit.read_rows", None)
     result = run(tmp_path / "t.csv", "--label", "kind", "--method", "gcee", "--out", tmp_path / "audit")
     assert result.exit_code == 2 and "Unknown method 'gcee'. Did you mean 'gce'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "models"),
+    [
+        (("--model", "trees"), {"boosting", "forest", "extra", "neighbours"}),
+        (("--model", "network"), {"network", "linear", "neighbours"}),
+        (("--estimator", "sklearn.naive_bayes:GaussianNB"), {"estimator", "neighbours"}),
+    ],
+)
+def test_models_are_chosen_and_named(options: tuple[str, ...], models: set[str], here: Path) -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, 2))
+    rows = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in x]
+    Path("t.csv").write_text("\n".join(["a,b,y", *rows]))
+    result = run("t.csv", "--label", "y", "--epochs", "2", *options)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("models: ")]
+    assert {part.split()[0] for part in line.removeprefix("models: ").split(", ")} == models
+    config = json.loads(Path("audit/config.json").read_text())
+    assert {model["name"] for model in config["models"]} == models
+    assert {config["model"], config["estimator"]} >= {options[1]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -41,7 +41,8 @@ def provided(role: str) -> Any:
     return _LOADED.get(role)
 
 
-def import_modules(package: str, path: Iterable[str]) -> None:
-    """Import every module of ``package``, so that a new file registers what it defines."""
+def import_modules(package: str, path: Iterable[str], *, but: Container[str] = ()) -> None:
+    """Import every module of ``package`` ``but`` some, so that a new file registers what it defines."""
     for module in pkgutil.iter_modules(path):
-        import_module(f"{package}.{module.name}")
+        if module.name not in but:
+            import_module(f"{package}.{module.name}")

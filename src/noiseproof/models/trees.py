@@ -116,7 +116,7 @@ def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -
     return HistGradientBoostingClassifier(
         learning_rate=max(0.05, RATE / rounds), max_iter=rounds if stops_early else min(rounds, MIN_ROUNDS // 2),
         max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 16, 63)), l2_regularization=1.0, max_features=0.5,
-        early_stopping=stops_early,
+        early_stopping=stops_early, n_iter_no_change=10 if n <= SMALL else 5,
         categorical_features=self.categorical if len(self.categorical) else None, random_state=self.seed,
     )  # fmt: skip
 

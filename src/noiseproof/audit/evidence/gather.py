@@ -196,14 +196,13 @@ def _fit_others(
     if choice.trees:
         assert data.x is not None
         table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
-        halves = fold
-        if len(data) > MANY_ROWS:  # half of the rows are enough to fit trees on
+        if len(data) > MANY_ROWS and fold.max() >= FAST_FOLDS:  # two thirds of the rows are enough to fit trees on
             groups = evidence.groups
             groups = data.groups if groups is not None and not np.ptp(groups) else groups
-            halves = make_folds(data.given, folds=2, groups=groups, time=data.time, seed=seed)
+            fold = make_folds(data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed)
         with clock("trees", is_single_step=False):
             others |= fit_trees(
-                table, data.given, len(data.classes), halves, choice.trees, seed=seed, progress=clock.progress
+                table, data.given, len(data.classes), fold, choice.trees, seed=seed, progress=clock.progress
             )
     if choice.estimator is not None:
         with clock("estimator", is_single_step=False):
