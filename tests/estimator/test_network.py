@@ -291,6 +291,26 @@ def test_refusals(x: Any, y: Any, message: str) -> None:
         small().fit(x, y)
 
 
+def test_a_list_has_predictions_by_position() -> None:
+    rows = X[:3].tolist()
+    assert small().fit(X, NAMES).predict_frame(rows).index.tolist() == [0, 1, 2]  # list.index is a method
+
+
+def test_tables_of_polars_and_arrow_with_words_are_as_those_of_pandas() -> None:
+    polars, arrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(word=np.where(Y == 1, "x", "y"), a=np.where(Y == 2, np.nan, 1))
+    expected = small().fit(frame, NAMES).predict_proba(frame)
+    for table in (polars.from_pandas(frame), arrow.Table.from_pandas(frame)):
+        model = small().fit(table, NAMES)
+        assert (model.predict_proba(table) == expected).all() and model.feature_names_in_.tolist() == [*"abcd", "word"]
+
+
+def test_only_auto_has_held_out_accuracies() -> None:
+    model = small(method="auto").fit(X, Y)
+    assert {"ce"} < model.held_out_accuracy_.keys()
+    assert not hasattr(model.set_params(method="ce").fit(X, Y), "held_out_accuracy_")
+
+
 def test_a_frame_has_no_two_columns_of_one_name() -> None:
     words = np.where(Y == 0, "confidence", NAMES)
     model = small().fit(X, words)
@@ -456,7 +476,7 @@ def test_a_pipeline_of_texts_with_many_words() -> None:
     texts, y = reviews(400)
     pipeline = make_pipeline(TfidfVectorizer(), small(epochs=20)).fit(texts[:300], y[:300])
     assert pipeline[-1].n_features_in_ > 256 and pipeline.score(texts[300:], y[300:]) > 0.95
-    assert isinstance(pipeline[-1].encoder_, SparseInputs) and pipeline[-1].encoder_.axes.n_components == 256
+    assert isinstance(pipeline[-1].encoder_, SparseInputs) and pipeline[-1].encoder_.axes.project.n_components == 256
 
 
 def test_texts_go_in_directly(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class SparseAxes:
 
         sample = np.sort(np.random.default_rng(seed).permutation(x.shape[0])[:FIT_ROWS])
         axes = min(dim, len(sample))
-        self.project = TruncatedSVD(axes, random_state=seed).fit(_finite(x.tocsr()[sample])[0])
+        self.project = TruncatedSVD(axes, random_state=seed % 2**31).fit(_finite(x.tocsr()[sample])[0])
 
     def encode(self, x: Any) -> NDArray[np.float32]:
         """(N, dim) float32, computed in blocks to save memory; NaN in rows that hold NaN or infinite numbers."""

@@ -15,12 +15,9 @@ from torch import Tensor
 from noiseproof.data.features import Extractor
 from noiseproof.data.images import SUFFIXES
 from noiseproof.data.pictures import Pictures, picture_extractor
+from noiseproof.data.sparse import SparseAxes
 from noiseproof.data.tables import Columns, moments, shifted_columns
 from noiseproof.data.text import text_extractor
-
-AXES = 256  # columns of a sparse matrix that fit into a dense one, and main axes of a wider one
-FIT_ROWS = 50_000  # of a sparse matrix, that its axes are fitted to
-BLOCK = 10_000
 
 
 class EncodedInputs(ABC):
@@ -82,23 +79,17 @@ class PictureInputs(EncodedInputs):
 
 
 class SparseInputs(EncodedInputs):
-    """A sparse matrix as a dense one, of more than 256 columns on its main axes (truncated SVD)."""
+    """A sparse matrix as a dense one, of more than 256 columns on its main axes."""
 
     kind = "a sparse matrix"
 
     def fit_features(self, rows: Any, seed: int) -> NDArray[Any]:
-        from sklearn.decomposition import TruncatedSVD
-
-        self.has_one_scale, self.axes = rows.shape[1] > AXES, None
-        if self.has_one_scale:
-            sample = np.sort(np.random.default_rng(seed).permutation(rows.shape[0])[:FIT_ROWS])
-            self.axes = TruncatedSVD(min(AXES, len(sample)), random_state=seed % 2**31).fit(rows[sample])
+        self.axes = SparseAxes(rows, seed=seed)
+        self.has_one_scale = self.axes.project is not None
         return self.features(rows)
 
     def features(self, rows: Any) -> NDArray[Any]:
-        blocks = [rows[i : i + BLOCK] for i in range(0, rows.shape[0], BLOCK)]  # dense ones need more memory
-        dense = [block.toarray() if self.axes is None else self.axes.transform(block) for block in blocks]
-        return np.asarray(np.concatenate(dense))
+        return self.axes.encode(rows)
 
 
 def as_words(X: Any) -> list[Any] | None:

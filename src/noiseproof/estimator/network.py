@@ -22,11 +22,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
 from torch import Tensor
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.messages import preview
 from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
-from noiseproof.data.labels import preview
+from noiseproof.data.frames import as_frame, is_foreign_table, library_of
 from noiseproof.data.tables import Columns, fit_columns
 from noiseproof.estimator.choice import best_method, held_out
 from noiseproof.estimator.inputs import (
@@ -40,6 +40,7 @@ from noiseproof.estimator.inputs import (
 )
 from noiseproof.estimator.labels import encode_labels
 from noiseproof.estimator.robust import RobustClassifier
+from noiseproof.estimator.seeds import RandomState, draw_seed
 from noiseproof.heads.linear import Linear
 from noiseproof.losses import get_loss
 from noiseproof.models.classifier import Classifier, build_classifier
@@ -83,7 +84,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     Attributes:
         classes_: the labels, sorted.
         method_: the method that was trained.
-        held_out_accuracy_: the accuracy by the given labels of a fifth of the rows, of each method that ``auto`` tried.
+        held_out_accuracy_: the accuracy by the given labels of a fifth of the rows, of each method that ``auto`` tried;
+            only if ``method`` is auto.
         noise_rate_: the estimated share of wrong labels, if ``method`` is auto and there are at least 50 rows.
         history_: metrics of every epoch.
         predictor_: the network as a PyTorch module, from inputs (encoded by ``columns_`` if that is not None) to class
@@ -122,7 +124,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         validation: float = 0.0,
         features: str = "auto",
         device: str = "auto",
-        random_state: int | np.random.RandomState | np.random.Generator | None = 0,
+        random_state: RandomState = 0,
     ) -> None:
         self.method = method
         self.model = model
@@ -142,9 +144,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
         of weight 0 is left out.
         """
-        for name in ("predictor_", "trees_"):
+        for name in ("predictor_", "trees_", "held_out_accuracy_"):
             self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes
-        seed = self._seed()
+        seed = draw_seed(self.random_state)
         x = self._inputs(X, reset=True, seed=seed)
         self.classes_, codes = encode_labels(x, y, "NoisyLabelClassifier")
         labels = torch.from_numpy(codes)
@@ -182,7 +184,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         p = self.predict_proba(X)
         if taken := {"predicted_label", "confidence"} & set(map(str, self.classes_)):
             raise ValueError(f"Expected classes with other names than {taken.pop()!r}, a column. Use predict_proba.")
-        frame = pd.DataFrame(p, index=getattr(X, "index", None), columns=[str(c) for c in self.classes_])
+        frame = pd.DataFrame(p, index=X.index if hasattr(X, "iloc") else None, columns=[str(c) for c in self.classes_])
         frame.insert(0, "predicted_label", self.classes_[p.argmax(1)])
         frame.insert(1, "confidence", p.max(1))
         return frame
@@ -199,6 +201,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _inputs(self, X: Any, *, reset: bool, seed: int = 0) -> Tensor:
         """Inputs as float32 (N, D), or images (N, C, H, W) as bytes or float32; ``reset`` stores their shape."""
+        X = as_frame(X) if library_of(X) in ("polars", "pyarrow") and is_foreign_table(X) else X
         if reset:
             self.columns_ = self.encoder_ = None
         if self.encoder_ is not None or as_words(X) is not None or issparse(X):
@@ -320,7 +323,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         x, labels = asked.x.numpy(), asked.labels.numpy()
         plain = boosted_trees(fitted.labels, seed).fit(fitted.x.numpy(), fitted.labels.numpy(), fitted.numpy_weights())
         is_right: NDArray[np.bool_] = plain.predict(x) == labels
-        if float(is_right.mean()) < worth:
+        if float(np.average(is_right, weights=asked.numpy_weights())) < worth:
             return is_right
         return np.asarray(self._fit_trees(fitted, seed).predict(x) == labels)
 
@@ -373,15 +376,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         p = torch.cat([predictor(part.to(device)).double().cpu() for part in torch.split(x, ROWS)])
         probabilities: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
         return probabilities
-
-    def _seed(self) -> int:
-        if isinstance(self.random_state, np.random.RandomState):
-            return int(self.random_state.randint(2**31 - 1))
-        if isinstance(self.random_state, np.random.Generator):
-            return int(self.random_state.integers(2**31 - 1))
-        if self.random_state is None:
-            return int(np.random.SeedSequence().generate_state(1)[0])
-        return check_count("random_state", self.random_state, 0, "It is a seed.")
 
     def _fabric(self) -> Fabric:
         if self.device == "auto":

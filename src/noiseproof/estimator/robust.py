@@ -17,6 +17,7 @@ from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.core.checks import check_count
 from noiseproof.estimator.labels import encode_labels
+from noiseproof.estimator.seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,8 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
             its label is right, ``correct`` gives an issue the suggested label.
         rounds: how often labels are judged; from the second time on by models fitted to the labels repaired before.
         folds: of the cross-fit.
-        random_state: a seed for the folds, and for what in the estimator has none.
+        random_state: a seed for the folds, and for what in the estimator has none; a ``RandomState`` or ``Generator``
+            to draw it from, or None for another one each time.
 
     Attributes:
         classes_: the labels, sorted.
@@ -73,7 +75,13 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
     noise_rate_: float
 
     def __init__(
-        self, estimator: Any = None, *, repair: Repair = "drop", rounds: int = 2, folds: int = 5, random_state: int = 0
+        self,
+        estimator: Any = None,
+        *,
+        repair: Repair = "drop",
+        rounds: int = 2,
+        folds: int = 5,
+        random_state: RandomState = 0,
     ) -> None:
         self.estimator = estimator
         self.repair = repair
@@ -91,8 +99,8 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
             raise ValueError(f"Expected `repair` to be {', '.join(get_args(Repair))}, got {self.repair!r}.")
         check_count("rounds", self.rounds, 1)
         check_count("folds", self.folds, 2)
-        seed = check_count("random_state", self.random_state, 0, "It is a seed.")
-        inner = seeded(check_classifier(self._inner()), seed)
+        seed = draw_seed(self.random_state)
+        inner = seeded(check_classifier(self._inner()), seed % 2**31)
         (X,) = indexable(X)
         classes, codes = encode_labels(X, y, "RobustClassifier")
         weight = None
@@ -105,7 +113,7 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         present, labels = np.unique(codes[rows], return_inverse=True)
         _check_rows(labels)
         x = X if len(rows) == len(codes) else select_rows(X, rows)
-        judged, repaired = self._rounds(inner, x, labels, None if weight is None else weight[rows])
+        judged, repaired = self._rounds(inner, x, labels, None if weight is None else weight[rows], seed)
         self.estimator_ = repaired.fit(inner, x)
         self.classes_ = classes[present]
         self.noise_rate_ = judged.noise_rate
@@ -156,14 +164,14 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         return HistGradientBoostingClassifier()
 
     def _rounds(
-        self, inner: Any, x: Any, labels: Ints, weight: NDArray[np.float64] | None
+        self, inner: Any, x: Any, labels: Ints, weight: NDArray[np.float64] | None, seed: int
     ) -> tuple[_Judged, _Repaired]:
         """Judge the given labels by models of the labels as they are repaired so far, and repair them anew."""
         num_classes = int(labels.max()) + 1
         repaired = _Repaired(labels, weight, np.ones(len(labels), dtype=bool))
         for number in range(self.rounds):
-            folds = make_folds(labels, folds=self.folds, seed=self.random_state + number)
-            judged = _Judged.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, self.random_state)
+            folds = make_folds(labels, folds=self.folds, seed=seed + number)
+            judged = _Judged.of(labels, repaired.cross_fit(inner, x, folds, num_classes), folds, seed)
             repaired = _repair(self.repair, judged, weight, self.folds)
         return judged, repaired
 
