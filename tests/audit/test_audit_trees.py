@@ -20,6 +20,7 @@ from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.folds import make_folds
 from noiseproof.audit.evidence.join import FLOOR, PRIOR, join, mixture_weights
 from noiseproof.audit.evidence.trees import TREES, fit_trees
+from noiseproof.core.threads import fixed_threads
 from noiseproof.models.trees import TreeClassifier, boosting_rounds
 
 Array = NDArray[Any]
@@ -110,6 +111,23 @@ def test_trees_of_other_packages_use_categories_and_gaps(kind: Any) -> None:
     model = TreeClassifier(kind, data.table.num_categories).fit(data.table.values, data.given)
     again = TreeClassifier(kind, data.table.num_categories).fit(data.table.values, data.given)
     np.testing.assert_array_equal(model.predict_proba(data.table.values), again.predict_proba(data.table.values))
+
+
+@pytest.mark.parametrize("kind, name", [("lightgbm", "n_jobs"), ("xgboost", "n_jobs"), ("catboost", "thread_count")])
+def test_trees_of_other_packages_use_the_threads_of_the_audit(kind: Any, name: str) -> None:
+    pytest.importorskip(kind, exc_type=ImportError)
+    x = np.random.default_rng(0).normal(size=(21_000, 1))
+    with fixed_threads(1):
+        model = TreeClassifier(kind, (0,)).fit(x, x[:, 0] > 0).model_
+    assert model.get_params()[name] == 1
+
+
+def test_any_seed_is_one_of_trees() -> None:
+    frame, _ = shops(60)
+    table = read_rows(frame, label="state").table
+    labels = (frame["state"] == "open").to_numpy().astype(np.int64)
+    assert table is not None
+    assert {*fit_trees(table, labels, 2, np.arange(60) % 2, TREES, seed=2**40)} == {*TREES}
 
 
 def test_rounds_fall_with_rows_columns_and_classes() -> None:

@@ -19,10 +19,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from noiseproof.data.features import FEATURES, digest, get_extractor
+from noiseproof.data.features import FEATURES, Joined, compute, digest, get_extractor
 from noiseproof.data.pictures import Pictures, encode_pictures, picture_extractor
-from noiseproof.data.text import encode_texts, text_extractor
+from noiseproof.data.text import TfidfFeatures, encode_texts, text_extractor
 from noiseproof.models import get_model
+from noiseproof.models.pretrained import Weights
 
 TEXTS = [
     "the cat sat on the mat",
@@ -250,6 +251,20 @@ def test_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     encode_texts(TEXTS, "tfidf", seed=1, cache=tmp_path)
     assert len(calls) == 4
     assert digest(["ab", "c"]) != digest(["a", "bc"])
+
+
+def test_changed_weights_of_either_joined_extractor_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_encoding(monkeypatch, "tfidf")
+    for changed in range(2):
+        for version in "ab":
+            versions = ["a", "a"]
+            versions[changed] = version
+            joined = Joined([(1.0, TfidfFeatures(dim=dim)) for dim in (2, 3)])
+            for (_, extractor), sha256 in zip(joined.terms, versions, strict=True):
+                weights = Weights("package", "1", "MIT", sha256)
+                monkeypatch.setattr(extractor, "weights", lambda weights=weights: weights)
+            compute(joined, TEXTS, lambda: digest(TEXTS), seed=0, progress=None, cache=tmp_path)
+    assert len(calls) == 6 and len([*tmp_path.iterdir()]) == 3  # both of "aa", "ba" and "ab"; "aa" is found again
 
 
 def test_a_changed_picture_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

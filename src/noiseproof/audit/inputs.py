@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +20,14 @@ from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
+from noiseproof.core.messages import preview
 from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.progress import Progress
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.features import get_extractor
 from noiseproof.data.frames import as_frame, is_foreign_table, read_file
-from noiseproof.data.labels import describe_labels, find_words, preview
+from noiseproof.data.labels import describe_labels, find_words
 from noiseproof.data.sources import PathLike
-
-if TYPE_CHECKING:
-    pass
 
 
 def read_rows(
@@ -227,8 +225,6 @@ def _is_number(word: Any) -> bool:
 
 def _check_order(table: Any, rows: Any, name: str) -> None:
     """Refuse a DataFrame whose index has the same values as that of ``rows`` (0, 1, … without one) in another order."""
-    if not hasattr(table, "iloc"):
-        return
     index = table.index.tolist()
     expected = rows.index.tolist() if hasattr(rows, "iloc") else list(range(len(index)))
     if index != expected and len(index) == len(expected) and {*index} == {*expected}:

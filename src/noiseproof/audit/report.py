@@ -107,8 +107,8 @@ def audit(
 def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:
     """The models whose predictions were joined, the most important first: a refit to corrected labels is no other."""
     shares: dict[str, float] = {}
-    for witness, weight in weights.items():
-        name = witness.removesuffix(CORRECTED)
+    for model, weight in weights.items():
+        name = model.removesuffix(CORRECTED)
         shares[name] = shares.get(name, 0.0) + weight
     return [{"name": name, "weight": round(shares[name], 4)} for name in sorted(shares, key=lambda n: -shares[n])]
 

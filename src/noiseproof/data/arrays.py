@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.images import Fit, decode, to_pixels
-from noiseproof.data.labels import TrainingLabels, describe_labels, preview
+from noiseproof.data.labels import TrainingLabels, describe_labels
 from noiseproof.data.tables import from_table, shifted_columns
 from noiseproof.data.text import from_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
@@ -51,6 +51,11 @@ class Extractor(ABC):
     def weights(self) -> Weights | None:
         """Return where the pretrained weights come from; None where all is computed from the rows."""
         return None
+
+    def checksums(self) -> list[str]:
+        """Return the checksum of all pretrained weights."""
+        weights = self.weights()
+        return [] if weights is None else [weights.sha256]
 
     @property
     def spec(self) -> str:
@@ -128,6 +133,9 @@ class Joined(Extractor):
     def weights(self) -> Weights | None:
         return next(filter(None, (extractor.weights() for _, extractor in self.terms)), None)
 
+    def checksums(self) -> list[str]:
+        return [checksum for _, extractor in self.terms for checksum in extractor.checksums()]
+
     @property
     def spec(self) -> str:
         return " + ".join(
@@ -153,8 +161,7 @@ def compute(
     """Return the features of ``rows``, from the folder ``cache`` if they are in it; ``content()`` is their digest."""
     if cache is None:
         return extractor.fit_encode(rows, seed=seed, progress=progress)
-    weights = extractor.weights()
-    key = digest([FORMAT, extractor.spec, weights.sha256 if weights else "", str(seed), content()])
+    key = digest([FORMAT, extractor.spec, *extractor.checksums(), str(seed), content()])
     path = Path(cache, f"features-{key[:16]}.safetensors")
     x = _read(path, key)
     if x is None:
@@ -163,7 +170,7 @@ def compute(
     return x
 
 
-def digest(parts: Sequence[str | bytes]) -> str:
+def digest(parts: Iterable[str | bytes]) -> str:
     """SHA-256 of strings in order; their lengths count, too, so that ["ab", "c"] is not ["a", "bc"]."""
     total = hashlib.sha256()
     for part in parts:

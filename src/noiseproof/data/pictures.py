@@ -179,7 +179,7 @@ class Pictures:
         """Return the SHA-256 of the content."""
         if isinstance(self.source, Tensor):
             return digest([str(tuple(self.source.shape)), self.source.contiguous().numpy().tobytes()])
-        return digest([self._path(i).read_bytes() for i in range(len(self))])
+        return digest(self._path(i).read_bytes() for i in range(len(self)))  # one file in memory at a time
 
 
 @FEATURES.register_class("pixels")

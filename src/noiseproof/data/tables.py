@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.frames import Table, read_table, reading_notes, table_name
-from noiseproof.data.labels import TrainingLabels, describe_labels, find_words, preview
+from noiseproof.data.labels import TrainingLabels, describe_labels, find_words
 from noiseproof.data.sources import DATASETS
 
 if TYPE_CHECKING:  # takes half a second to import

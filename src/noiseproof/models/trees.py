@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 
@@ -18,7 +19,7 @@ MIN_ROUNDS, MAX_ROUNDS = 80, 400
 TREE_SECONDS, CELL_SECONDS = 4e-4, 6e-9  # of a tree, and of each cell it is built from, as measured on one core
 RATE = 8.0  # learning rate times rounds
 FOREST_TREES = 50
-SMALL = 20_000  # rows
+SMALL = 20_000  # rows up to which boosting waits longer for an improvement
 
 
 class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -26,7 +27,8 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     ``boosting`` is scikit-learn's histogram gradient boosting, stopped early on a tenth of the rows; ``forest`` and
     ``extra`` are its random forest and its extremely randomised trees; the others are libraries of these names. Labels
-    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns.
+    may be noisy: rates are small, leaves have several rows, and each split sees half of the columns. They use as many
+    threads as torch.
 
     Args:
         num_categories: of each column, 0 for numbers; a column of categories holds their codes from 0, NaN for gaps.
@@ -133,16 +135,12 @@ def _extra(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> A
     return ExtraTreesClassifier(FOREST_TREES, min_samples_leaf=2, max_features=None, random_state=self.seed)
 
 
-def _threads(num_rows: int) -> int | None:
-    """One thread for small data, which more would slow down; else the library's choice."""
-    return 1 if num_rows <= SMALL else None
-
-
 def _lightgbm(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     rounds = min(100, boosting_rounds(n, d, len(counts)))
     return import_module("lightgbm").LGBMClassifier(
         n_estimators=rounds, learning_rate=max(0.05, RATE / 2 / rounds), num_leaves=16, reg_lambda=1.0,
-        feature_fraction_bynode=0.5, min_data_per_group=10, random_state=self.seed, verbose=-1, n_jobs=_threads(n),
+        feature_fraction_bynode=0.5, min_data_per_group=10, random_state=self.seed, verbose=-1,
+        n_jobs=torch.get_num_threads(),
     )  # fmt: skip
 
 
@@ -150,7 +148,8 @@ def _xgboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) ->
     rounds = min(100, boosting_rounds(n, d, len(counts)))
     return import_module("xgboost").XGBClassifier(
         n_estimators=rounds, learning_rate=max(0.05, RATE / 2 / rounds), max_depth=4, reg_lambda=1.0,
-        colsample_bynode=0.5, enable_categorical=True, tree_method="hist", random_state=self.seed, n_jobs=_threads(n),
+        colsample_bynode=0.5, enable_categorical=True, tree_method="hist", random_state=self.seed,
+        n_jobs=torch.get_num_threads(),
         feature_types=["c" if j in self.categorical else "q" for j in range(d)],
     )  # fmt: skip
 
@@ -159,7 +158,7 @@ def _catboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -
     rounds = min(200, 2 * boosting_rounds(n, d, len(counts)))
     return import_module("catboost").CatBoostClassifier(
         iterations=rounds, learning_rate=max(0.05, RATE / rounds), depth=5, random_seed=self.seed, verbose=False,
-        allow_writing_files=False, cat_features=self.categorical.tolist(), thread_count=_threads(n) or -1,
+        allow_writing_files=False, cat_features=self.categorical.tolist(), thread_count=torch.get_num_threads(),
     )  # fmt: skip
 
 

@@ -55,8 +55,8 @@ class FoldAverages:
 def is_foldable(method: Method) -> bool:
     """Whether ``method`` is a loss alone, the same for every row and step."""
     parts = [part for part in method.loss.modules() if isinstance(part, Loss)]
-    draws = any(type(part).set_step is not Loss.set_step for part in parts)
-    return not method.strategies and not draws and not method.loss.extra_scores
+    counts_steps = any(type(part).set_step is not Loss.set_step for part in parts)
+    return not method.strategies and not counts_steps and not method.loss.extra_scores
 
 
 def make_members(method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int) -> Stack | None:

@@ -38,18 +38,12 @@ def mixture_weights(likelihoods: Any) -> NDArray[np.float64]:
     return weights
 
 
-def join(given: NDArray[np.int64], witnesses: Mapping[str, Probs]) -> tuple[Probs, dict[str, float]]:
+def join(given: NDArray[np.int64], predictions: Mapping[str, Probs]) -> tuple[Probs, dict[str, float]]:
     """The mixture of predictions (N, K) under which the given labels are most likely, and the weight of each."""
     rows = np.arange(len(given))
-    shares = mixture_weights(np.stack([probs[rows, given] for probs in witnesses.values()], 1))
-    weights = dict(zip(witnesses, shares.tolist(), strict=True))
-    return mix(witnesses, weights), weights
-
-
-def mix(witnesses: Mapping[str, Probs], weights: Mapping[str, float]) -> Probs:
-    """Σ_m w_m·p_m, (N, K), with weights that sum to one over the ``witnesses``."""
-    total = sum(weights[name] for name in witnesses)
-    mixed = np.zeros_like(next(iter(witnesses.values())))
-    for name, probs in witnesses.items():
+    shares = mixture_weights(np.stack([probs[rows, given] for probs in predictions.values()], 1))
+    weights = dict(zip(predictions, shares.tolist(), strict=True))
+    mixed, total = np.zeros_like(next(iter(predictions.values()))), sum(weights.values())
+    for name, probs in predictions.items():
         mixed += np.float32(weights[name] / total) * probs
-    return mixed
+    return mixed, weights

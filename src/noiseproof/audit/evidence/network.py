@@ -101,13 +101,13 @@ def cross_validate(
     first = {"network": robust.pred_probs, "linear": linear.pred_probs, "neighbours": votes, **(others or {})}
     probs, weights = _combined(given, first, others)
     guess = probs.argmax(1)  # in the second round a row's own label has some influence, by its neighbours' soft labels
-    witnesses = first
+    predictions = first
     if has_second_round:
         truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=fold)[0]
         second = trainer.held_out(number, "ce", model, truth)
-        witnesses = {**first, f"neighbours{CORRECTED}": votes, f"network{CORRECTED}": second.pred_probs}
-        probs, weights = _combined(given, witnesses, others)
+        predictions = {**first, f"neighbours{CORRECTED}": votes, f"network{CORRECTED}": second.pred_probs}
+        probs, weights = _combined(given, predictions, others)
     assert robust.dynamics is not None and linear.dynamics is not None
     return replace(
         robust,
@@ -155,14 +155,14 @@ def watch_training(
     linear = trainer.watched("ce", LINEAR) if fold is None else trainer.held_out(fold, "ce", LINEAR)
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
     guess, confidence = votes.argmax(1), votes.max(1)  # of neighbours alone, as models memorise some rows
-    witnesses = {"linear": linear.pred_probs, "neighbours": votes, **(others or {})}
+    predictions = {"linear": linear.pred_probs, "neighbours": votes, **(others or {})}
     if fold is None:
-        witnesses["network"] = robust.pred_probs
-    probs = _mean([*witnesses.values()])
+        predictions["network"] = robust.pred_probs
+    probs = _mean([*predictions.values()])
     if len(given) * num_classes <= LARGE:
         votes = neighbour_votes(soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups)[0]
-        witnesses[f"neighbours{CORRECTED}"] = votes
-        probs = _mean([*witnesses.values()])
+        predictions[f"neighbours{CORRECTED}"] = votes
+        probs = _mean([*predictions.values()])
     return replace(
         robust,
         pred_probs=probs,
@@ -171,7 +171,7 @@ def watch_training(
         dynamics=None if linear.dynamics is None else _mean([robust.pred_probs, linear.dynamics]),
         guess=guess,
         guess_confidence=confidence,
-        weights=dict.fromkeys(witnesses, 1 / len(witnesses)),
+        weights=dict.fromkeys(predictions, 1 / len(predictions)),
     )
 
 
@@ -195,12 +195,12 @@ def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
 
 
 def _combined(
-    given: Tensor, witnesses: Mapping[str, NDArray[np.float32]], others: Mapping[str, NDArray[np.float32]] | None
+    given: Tensor, predictions: Mapping[str, NDArray[np.float32]], others: Mapping[str, NDArray[np.float32]] | None
 ) -> tuple[NDArray[np.float32], dict[str, float]]:
     """The mixture of all predictions and its weights: by the likelihood of the labels with ``others``, else equal."""
     if others:
-        return join(given.numpy(), witnesses)
-    return _mean([*witnesses.values()]), dict.fromkeys(witnesses, 1 / len(witnesses))
+        return join(given.numpy(), predictions)
+    return _mean([*predictions.values()]), dict.fromkeys(predictions, 1 / len(predictions))
 
 
 def _mean(tables: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

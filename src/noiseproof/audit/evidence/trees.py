@@ -42,7 +42,7 @@ def fit_trees(
         kinds = [kind for kind in kinds if kind not in TREES[1:]] or kinds
     probs = {}
     for kind in kinds:
-        model = TreeClassifier(cast(Kind, kind), table.num_categories, seed)
+        model = TreeClassifier(cast(Kind, kind), table.num_categories, seed % 2**31)
         probs[kind] = cross_fit(model, table.values, given, num_classes, folds, progress=progress)
     return probs
 
@@ -55,11 +55,11 @@ def join_with_neighbours(
     Neighbours vote by the given labels, and once more by the soft labels of the first mixture.
     """
     votes, agreement = neighbour_votes(given, near, num_classes, apart=folds)
-    witnesses = {**others, "neighbours": votes}
-    probs, weights = join(given, witnesses)
+    predictions = {**others, "neighbours": votes}
+    probs, weights = join(given, predictions)
     guess = probs.argmax(1)
     if probs.size <= LARGE:
         truth = soft_labels(torch.from_numpy(given), torch.from_numpy(probs))
-        witnesses[f"neighbours{CORRECTED}"] = neighbour_votes(truth, near, num_classes, apart=folds)[0]
-        probs, weights = join(given, witnesses)
+        predictions[f"neighbours{CORRECTED}"] = neighbour_votes(truth, near, num_classes, apart=folds)[0]
+        probs, weights = join(given, predictions)
     return Evidence(probs, np.asarray(x), neighbour_agreement=agreement, guess=guess, weights=weights)

@@ -22,9 +22,9 @@ from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
+from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import check_features
-from noiseproof.data.labels import preview
 from noiseproof.data.pictures import SMALLEST, encode_pictures
 from noiseproof.data.sparse import SparseAxes, is_sparse
 from noiseproof.data.tables import FeatureTable, moments, shift_of

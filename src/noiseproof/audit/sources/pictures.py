@@ -17,9 +17,9 @@ from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged
+from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import FORMATS, ImageFiles, decode, from_image_folder
-from noiseproof.data.labels import preview
 from noiseproof.data.pictures import THUMBNAIL, encode_pictures
 
 

@@ -20,9 +20,9 @@ from noiseproof.audit.records import Records, open_records
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
+from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.frames import read_table, reading_notes
-from noiseproof.data.labels import preview
 from noiseproof.data.tables import FeatureTable, fit_columns
 from noiseproof.noise.human import majority_vote
 

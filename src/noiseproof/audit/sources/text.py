@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.sources.base import SOURCES, Request
 from noiseproof.audit.sources.labels import is_missing
 from noiseproof.audit.sources.table import Features, TableSource, Unusable
-from noiseproof.data.labels import preview
+from noiseproof.core.messages import preview
 from noiseproof.data.text import encode_texts
 
 if TYPE_CHECKING:
