@@ -216,6 +216,43 @@ def test_groups_are_kept_apart_from_trees() -> None:
     assert report.label_issues.hit_rate < 0.75
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "tree"}, "Unknown model 'tree'. Did you mean 'trees'"),
+        ({"model": "nonsense"}, "Unknown model 'nonsense'. There are: auto, trees, network, both, lightgbm,.* mlp"),
+        ({"method": "nonsense"}, "Unknown method 'nonsense'"),
+        ({"estimator": "sklearn.svm:LinearSVC"}, "Expected an estimator with fit and predict_proba, got LinearSVC"),
+    ],
+)
+def test_models_are_refused_before_data_is_read(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        audit("no such file", label="y", **options)
+
+
+def test_options_of_networks_that_are_not_trained_are_noted() -> None:
+    rows = read_rows(shops(60)[0], label="state")
+    notes = audit(rows, mode="fast", method="gce", epochs=2).summary()["notes"]
+    assert "No network was trained, so `method` and `epochs` had no effect. The model both trains one." in notes
+    for options in ({"model": "network", "epochs": 2}, {"model": "trees"}):
+        assert "had no effect" not in " ".join(audit(rows, mode="fast", **options).summary()["notes"])
+
+
+@pytest.mark.parametrize("mode", ["fast", "thorough"])
+def test_constants_judge_no_labels(mode: Any) -> None:
+    frame = pd.DataFrame({"a": 1.0, "b": "x", "y": ["p", "q"] * 30})
+    with pytest.raises(ValueError, match="Expected columns that vary, got constants alone"):
+        audit(frame, label="y", mode=mode)
+
+
+def test_groups_of_one_class_each_are_judged_by_one_network() -> None:
+    frame, _ = shops(60)
+    frame["shop"] = frame["state"]
+    with pytest.raises(ValueError, match="train one network on all rows: mode fast, model network"):
+        audit(frame, label="state", group="shop", mode="fast")
+    assert len(audit(frame, label="state", group="shop", mode="fast", model="network").data) == 60
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noiseproof.models.trees.find_spec", lambda name: None)
     frame, _ = shops(60)

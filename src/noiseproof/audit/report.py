@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence.gather import Mode, StageClock, gather
+from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.audit.evidence.network import CORRECTED, METHOD
 from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
@@ -70,10 +70,12 @@ def audit(
     """
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
+    check_models(method, model, estimator)
     if not isinstance(data, AuditData):
         data = read_rows(data, seed=seed, progress=progress, **reading)
     elif reading:
         raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
+    asked = {"method": method, "epochs": epochs}
     method, model = METHOD if method is None else method, "auto" if model is None else model
     training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)
@@ -84,6 +86,7 @@ def audit(
             data, mode=mode, folds=folds, seed=seed, clock=clock, device=device, **training,
             estimator=load_object(estimator) if isinstance(estimator, str) else estimator,
         )  # fmt: skip
+    evidence = _with_unused(evidence, asked)
     data = evidence.data
     with threads_for(work), clock("judging labels"):
         labels = find_label_issues(
@@ -102,6 +105,14 @@ def audit(
     recall = evidence.surroundings.neighbour_recall
     out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
     return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds, out_of_sample)
+
+
+def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:
+    """The evidence with a note on options of networks that the user ``asked`` for where none was trained."""
+    names = " and ".join(f"`{name}`" for name, value in asked.items() if value is not None)
+    if not names or evidence.training is None or "linear" in evidence.training.weights:
+        return evidence
+    return evidence.with_note(f"No network was trained, so {names} had no effect. The model both trains one.")
 
 
 def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -209,12 +209,11 @@ def _run(
 ) -> LabelReport:
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
+    from noiseproof.audit.evidence.gather import check_models
     from noiseproof.audit.export import check_pictures
     from noiseproof.audit.files import cache_beside
-    from noiseproof.train.methods import check_method
 
-    if options["method"] is not None:
-        check_method(options["method"])
+    check_models(options["method"], options["model"], options["estimator"])
     interrupted = "interrupted, nothing was written."
     try:
         with training_exits(interrupted), _progress() as progress:

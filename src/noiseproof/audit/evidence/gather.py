@@ -17,8 +17,14 @@ from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_group
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
 from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
+from noiseproof.core.objects import load_object
+from noiseproof.core.plugins import load_plugins
 from noiseproof.core.progress import Progress
+from noiseproof.core.registry import near_names
 from noiseproof.data.tables import FeatureTable
+from noiseproof.models import MODELS
+from noiseproof.models.timm import spelled_out
+from noiseproof.train.methods import check_method
 
 if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
@@ -104,6 +110,23 @@ def backbone_of(model: str | None) -> str:
     return "auto" if model is None or model in CHOICES else model
 
 
+def check_models(method: str | None, model: str | None, estimator: Any) -> None:
+    """Refuse what does not exist or is not installed, before any data is read."""
+    from noiseproof.models.trees import PACKAGES, check_installed
+
+    if method is not None:
+        check_method(method)
+    if estimator is not None:
+        check_classifier(load_object(estimator) if isinstance(estimator, str) else estimator)
+    if model in PACKAGES:
+        check_installed(model)
+    elif model is not None and model not in CHOICES:
+        name, _ = MODELS.parse(spelled_out(model) if isinstance(model, str) else model, {})
+        load_plugins()
+        if name not in (*MODELS, "timm"):
+            raise ValueError(f"Unknown model {name!r}. {near_names(name, [*CHOICES, *sorted(MODELS)])}")
+
+
 @dataclass(frozen=True)
 class ModelChoice:
     """The models that judge the labels beside neighbours."""
@@ -155,10 +178,12 @@ def gather(
         return evidence
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
+    if not (data.x != data.x[0]).any():
+        raise ValueError("Expected columns that vary, got constants alone, by which labels cannot be judged.")
     choice = ModelChoice.of(model, estimator, data, mode)
     if mode == "fast" and len(data) < FEW and choice.network is not None:
         evidence = evidence.with_note(
-            f"With {len(data)} rows, one training tells little: --thorough finds more, in a minute."
+            f"With {len(data)} rows, one training shows little: a thorough audit finds more, in a minute."
         )
     fold = None
     if mode == "thorough" or choice != ModelChoice(choice.network):
@@ -288,6 +313,7 @@ def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidenc
     if len(np.unique(data.given)) < 2:
         raise ValueError(
             "Expected classes with rows in several groups or times, got one at most: each class lies in a group or a "
-            "time of its own. Leave out the group or the time, or use --fast."
+            "time of its own. Leave out the group or the time, or train one network on all rows: mode fast, model "
+            "network."
         )
     return AuditEvidence(data, evidence.surroundings.subset(~alone)), fold[~alone]
