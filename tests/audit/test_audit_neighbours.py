@@ -14,6 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from noiseproof.audit.evidence import neighbours
 from noiseproof.audit.evidence.neighbours import Neighbours, nearest, neighbour_votes
+from noiseproof.core.threads import fixed_threads
 
 
 def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:
@@ -61,6 +62,17 @@ def test_approximate_search_finds_most_and_reports_how_many() -> None:
     assert all(len(set(row)) == 10 for row in near.index.tolist())
     true = np.linalg.norm(x[:, None].astype(np.float64) - x[near.index], axis=2)
     np.testing.assert_allclose(near.distance, true, rtol=1e-4, atol=1e-5)
+
+
+def test_the_threads_of_faiss_are_restored() -> None:
+    faiss, before = pytest.importorskip("faiss"), torch.get_num_threads()
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    with fixed_threads(1):
+        nearest(blobs(500, 4), 5, exact=False)
+    restored = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads)
+    assert restored == 3 and torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])

@@ -253,6 +253,16 @@ def test_groups_of_one_class_each_are_judged_by_one_network() -> None:
     assert len(audit(frame, label="state", group="shop", mode="fast", model="network").data) == 60
 
 
+def test_trees_of_many_rows_do_not_exclude_a_class_of_one_large_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noiseproof.audit.evidence.gather.MANY_ROWS", 50)  # of which on folds of trees are thirds
+    time = np.arange(120)
+    is_short = (time >= 44) & (time < 60)  # in two of five blocks of time, and in one of three
+    labels = np.where(is_short, 2, time % 2)
+    x = labels + 0.1 * np.random.default_rng(0).normal(size=120)
+    report = audit(pd.DataFrame({"x": x, "t": time, "y": labels}), label="y", time="t", model="trees")
+    assert report.out_of_sample is not None and report.out_of_sample[is_short, 2].mean() > 0.7
+
+
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noiseproof.models.trees.find_spec", lambda name: None)
     frame, _ = shops(60)

