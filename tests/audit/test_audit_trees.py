@@ -149,6 +149,8 @@ def test_a_column_of_many_words_goes_to_trees_alone() -> None:
     assert "Column 'name' holds 6000 different words and was left out." in data.notes
     probs = fit_trees(data.table, data.given, 2, make_folds(data.given, folds=2), ["boosting"])["boosting"]
     assert (probs.argmax(1) == data.given).mean() > 0.9
+    with pytest.raises(ValueError, match="Neighbours need one of numbers, or of at most 100 different words"):
+        read_rows(frame[["word", "y"]], label="y")
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------

@@ -274,6 +274,26 @@ def test_what_is_no_data_is_refused() -> None:
         audit(pd.DataFrame(COLUMNS), lable="y")
 
 
+def test_columns_may_have_numbers_as_names(tmp_path: Path) -> None:
+    frame = pd.DataFrame({0: GIVEN, 1: SIZES, 2: range(N), 3: [i // 2 for i in range(N)]})
+    rows = read_rows(frame, label=0, id=2, group=3)
+    assert rows.classes == ("cat", "dog") and rows.given.tolist() == CODES
+    assert rows.groups is not None and len({*rows.groups.tolist()}) == N // 2
+    audit(frame, label=0, pred_probs=PREDICTED).save(tmp_path / "audit")
+    assert corrected(tmp_path / "audit", frame, accept_all=True)[0].tolist() == TRUE
+    texts = read_rows(pd.DataFrame({0: TEXTS, 1: GIVEN}), label=1, text=0, features="tfidf")
+    assert texts.source.name == "text" and texts.given.tolist() == CODES
+
+
+def test_labels_of_rows_in_another_order_are_refused() -> None:
+    frame, labels = pd.DataFrame({"size": SIZES}), pd.Series(GIVEN)
+    with pytest.raises(ValueError, match="Expected the rows of `labels` in the order of the data"):
+        read_rows(frame, labels=labels[::-1])
+    for same in (labels, labels.set_axis(range(50, 50 + N)), labels[::-1].to_numpy()[::-1]):
+        assert read_rows(frame, labels=same).given.tolist() == CODES
+    assert read_rows(frame[::-1], labels=labels[::-1]).given.tolist() == CODES[::-1]
+
+
 def test_labels_in_a_table_file_are_refused(tmp_path: Path) -> None:
     pd.DataFrame(COLUMNS).to_csv(tmp_path / "y.csv")
     with pytest.raises(ValueError, match="Expected a .npy file of labels, got .*y.csv. Audit the table"):

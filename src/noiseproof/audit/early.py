@@ -39,7 +39,7 @@ def check_request(data: str | None, options: Mapping[str, Any]) -> None:
 
 def _check_header(path: Path, options: Mapping[str, Any]) -> None:
     label, annotators = options["label"], options["annotators"]
-    first = label or annotators[0]
+    first = annotators[0] if label is None else label
     verbatim = [first, options["text"], options["id"], options["group"], *annotators]
     try:
         columns = read_header(path, verbatim, header=options["header"])
@@ -81,7 +81,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 def check_no_columns(options: Mapping[str, Any], source: str) -> None:
     """Refuse names of columns for data that is no table."""
-    if named := [name for name in (*ROLES, "annotators", "ignore") if options[name]]:
+    if named := [name for name in (*ROLES, "annotators", "ignore") if options[name] not in (None, [], ())]:
         raise ValueError(f"Expected no columns for {source}, got {preview(named)}. Only tables have columns.")
 
 

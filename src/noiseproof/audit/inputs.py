@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
-from noiseproof.audit.memory import InMemory, adapt
+from noiseproof.audit.memory import InMemory, adapt, check_order
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
@@ -166,7 +166,8 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
 
 def _comparable(data: AuditData) -> AuditData:
     """Return the rows whose class has other rows, too."""
-    name = data.source.config["label"] or "labels"
+    label = data.source.config["label"]
+    name = "labels" if label is None else str(label)
     notes = describe_labels(torch.from_numpy(data.given), data.classes, name)
     counts = np.bincount(data.given, minlength=len(data.classes))
     if (several := int((counts > 1).sum())) < 2:
@@ -204,7 +205,7 @@ def _matched(data: AuditData, table: Any, path: str | None, index: Any, name: st
     if str(first).startswith("Unnamed: ") and table[first].tolist() == list(range(len(table))):  # the index of pandas
         table = table.drop(columns=first)
     if id is None or id not in table.columns:
-        _check_order(table, index, name)
+        check_order(table, index, name)
         return table
     table = table.assign(**{id: table[id].astype(str)}).set_index(id)
     ids = data.source.row_names(range(data.source_rows))
@@ -221,17 +222,6 @@ def _is_number(word: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_order(table: Any, rows: Any, name: str) -> None:
-    """Refuse a DataFrame whose index has the same values as that of ``rows`` (0, 1, … without one) in another order."""
-    index = table.index.tolist()
-    expected = rows.index.tolist() if hasattr(rows, "iloc") else list(range(len(index)))
-    if index != expected and len(index) == len(expected) and {*index} == {*expected}:
-        raise ValueError(
-            f"Expected the rows of `{name}` in the order of the data, its index has them in another. Sort them with "
-            f"`{name}.loc[…]` by the index of the data, or, if they are in order, pass `{name}.to_numpy()`."
-        )
 
 
 def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditData:

@@ -70,11 +70,24 @@ def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
     labels = np.asarray(given.labels.detach().cpu() if isinstance(given.labels, Tensor) else given.labels)
     if labels.ndim != 1 or len(labels) != len(frame):
         raise ValueError(f"Expected `labels` of shape ({len(frame)},), one for each row, got {labels.shape}.")
+    if hasattr(given.labels, "iloc") and hasattr(given.data, "iloc"):
+        check_order(given.labels, given.data, "labels")
     name = getattr(given.labels, "name", None) or LABEL
     if name in frame.columns:
         raise ValueError(f"Expected `labels` beside columns with other names, got {name!r} in both. Use `label`.")
     column = labels if hasattr(given.labels, "iloc") or isinstance(given.labels, Tensor) else given.labels
     return InMemory(frame.assign(**{str(name): column}), None, str(name), text, given.classes)
+
+
+def check_order(table: Any, rows: Any, name: str) -> None:
+    """Refuse a table whose index has the same values as that of ``rows`` (0, 1, … without one) in another order."""
+    index = table.index.tolist()
+    expected = rows.index.tolist() if hasattr(rows, "iloc") else list(range(len(index)))
+    if index != expected and len(index) == len(expected) and {*index} == {*expected}:
+        raise ValueError(
+            f"Expected the rows of `{name}` in the order of the data, its index has them in another. Sort them with "
+            f"`{name}.loc[…]` by the index of the data, or, if they are in order, pass `{name}.to_numpy()`."
+        )
 
 
 def _from_torch(given: InMemory) -> InMemory:

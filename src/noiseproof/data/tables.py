@@ -424,7 +424,10 @@ def fit_columns(
     columns, notes = _usable_columns(frame, features, missing, requested, labels, wide)
     columns, many = _split_wide(columns)
     if not columns:
-        raise ValueError(f"Expected at least one usable column, got {preview(list(features))}. {' '.join(notes)}")
+        needed = f"Neighbours need one of numbers, or of at most {MAX_CATEGORIES} different words." if many else ""
+        raise ValueError(
+            f"Expected at least one usable column, got {preview(list(features))}. {' '.join([*notes, needed])}".rstrip()
+        )
     numbers = {column.name: column.cells for column in columns if column.non_numbers is not None}
     categories = {column.name: tuple(column.words) for column in columns if column.non_numbers is None}
     medians = {name: float(np.nanmedian(cells)) for name, cells in numbers.items()}

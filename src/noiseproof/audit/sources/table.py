@@ -85,7 +85,7 @@ class TableSource(Source):
         is_trusted = None if len(row) == len(self.frame) else row < 0
         if trusted_column is not None:
             is_trusted = _yes_no(table[trusted_column])
-        self.config["labels_sha256"] = labels_digest(as_words(self.frame[label])) if label else None
+        self.config["labels_sha256"] = labels_digest(as_words(self.frame[label])) if label is not None else None
         groups = None if (group := self.config["group"]) is None else _codes(table[group])
         data = AuditData(
             self, classes, given, row, len(self.frame), x, ids=ids, groups=groups, time=time, trusted=is_trusted,
@@ -100,8 +100,8 @@ class TableSource(Source):
     def _verbatim(self) -> list[Any]:
         """Columns that are read as they are written; the first one has the labels."""
         config = self.config
-        return [config["label"] or config["annotators"][0], config["text"], config["id"], config["group"],
-                *config["annotators"]]  # fmt: skip
+        label = config["annotators"][0] if config["label"] is None else config["label"]
+        return [label, config["text"], config["id"], config["group"], *config["annotators"]]
 
     def _feature_columns(self, trusted: str | None) -> list[str]:
         """Return the columns without a role; refuse roles that the table does not have, or has twice."""
@@ -257,7 +257,7 @@ def _votes(
         return None, None
     import pandas as pd
 
-    columns = [*annotators, *([label] if label else [])]
+    columns = [*annotators, *([] if label is None else [label])]
     codes, names = encode_given(pd.concat([table[c] for c in columns]), classes, ", ".join(annotators))
     return codes.reshape(-1, len(table)).T[:, : len(annotators)].copy(), names
 
