@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binom
 from sklearn.preprocessing import LabelEncoder
 
 from noiseproof.audit.evidence import cross_validate, watch_training
@@ -240,6 +242,21 @@ def test_groups_larger_than_a_neighbourhood_are_judged_by_other_groups() -> None
     assert alone.neighbour_agreement is not None
     np.testing.assert_array_equal(np.isnan(alone.neighbour_agreement), video == 0)
     assert not find_label_issues(np.where(video == 0, 4, true), evidence=alone).is_issue[video == 0].any()
+
+
+def test_a_rare_class_that_is_guessed_rightly_is_predictable() -> None:
+    """As in mammography with 8 % flipped labels: guessing the common class alone matches as many labels."""
+    labels = np.repeat([0, 1], [4500, 500])
+    guess = np.zeros(5000, np.int64)
+    guess[-14:], guess[0] = 1, 1  # 15 guesses of the rare class, 14 of them right
+    found = Guesses(labels, guess).predictability(2)
+    assert found.hit_rate == (4499 + 14) / 5000 and found.chance_rate == (4985 * 4500 + 15 * 500) / 5000**2
+    assert found.hit_rate - found.chance_rate < 3 * math.sqrt(0.9 * 0.1 / 5000)  # all rows together show nothing
+    assert binom.sf(13, 15, 0.1) < 1e-12 and found.is_predictable
+    # Labels drawn without regard to the guesses: 0.00135 of them look predictable at most, by each of the two rules.
+    random = np.random.default_rng(0)
+    permuted = [Guesses(random.permutation(labels), guess).predictability(2).is_predictable for _ in range(2000)]
+    assert sum(permuted) <= 13  # P(more) < 0.001
 
 
 def test_where_no_neighbour_may_vote_models_decide_whether_labels_are_predictable() -> None:

@@ -58,7 +58,7 @@ class TextFeatures:
         self.known = np.unique(counts.indices)  # other hashes are zero: leaving them out makes the fit fast
         weighted = self.weigh.fit_transform(counts[:, self.known])
         axes = min(check_count("dim", dim, 1), *weighted.shape)
-        self.project = TruncatedSVD(axes, random_state=seed % 2**31).fit(weighted)
+        self.project = TruncatedSVD(axes, random_state=seed).fit(weighted)
 
     def encode(self, rows: Iterable[str]) -> Tensor:
         """(N, dim) float32, computed in blocks to save memory."""

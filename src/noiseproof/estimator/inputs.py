@@ -98,11 +98,7 @@ def as_words(X: Any) -> list[Any] | None:
         return None
     is_words = isinstance(X, (list, tuple)) or getattr(getattr(X, "dtype", None), "kind", "O") in "OUST"
     rows = list(X) if is_words else []
-    is_word = [isinstance(row, (str, os.PathLike)) for row in rows]
-    if any(is_word) and not all(is_word):
-        at = is_word.index(False)
-        raise ValueError(f"Expected a text or a path in every row, got {rows[at]!r} in row {at}. Drop such rows.")
-    return rows if any(is_word) else None
+    return rows if rows and all(isinstance(row, (str, os.PathLike)) for row in rows) else None
 
 
 def are_paths(words: list[Any]) -> bool:

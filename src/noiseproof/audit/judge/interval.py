@@ -12,6 +12,7 @@ from noiseproof.audit.judge.rate import NoiseRate
 
 NEGLIGIBLE = 0.01  # share of wrong labels up to which labels look fine
 SKILL = 0.1  # by which predictions should match more labels than by chance; of many rows 3σ are enough
+THREE_SIGMA = 0.00135  # probability of as much or more by chance
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,22 @@ class Guesses:
     confidence: NDArray[np.float32] | None = None  # (n,): of neighbours, where models have seen the labels
 
     def predictability(self, num_classes: int) -> Predictability:
-        """Whether guesses match more labels than by chance, Σ_k P(given k)·P(guessed k)."""
-        n, counts = len(self.guess), (np.bincount(codes, minlength=num_classes) for codes in (self.guess, self.labels))
-        hit_rate = float((self.guess == self.labels).mean())
-        chance = float(next(counts) @ next(counts)) / n**2
+        """Whether guesses match more labels than by chance, Σ_k P(given k)·P(guessed k): overall, or those of a class.
+
+        A rare class that is guessed rightly hardly shows among all rows. Of g guesses of a class, which a share f of
+        the labels has, a share h > f or more is right by chance with probability exp(−g·KL(h‖f)) at most (Chernoff
+        1952).
+        """
+        n = len(self.guess)
+        guesses, labels, hits = (
+            np.bincount(codes, minlength=num_classes)
+            for codes in (self.guess, self.labels, self.guess[self.guess == self.labels])
+        )
+        hit_rate, chance = float(hits.sum() / n), float(guesses @ labels) / n**2
         sigma = math.sqrt(chance * (1 - chance) / n)
-        return Predictability(hit_rate, chance, hit_rate - chance > min(3 * sigma, SKILL))
+        improbable = np.max(guesses * _divergence(hits / np.maximum(guesses, 1), labels / n))
+        is_predictable = hit_rate - chance > min(3 * sigma, SKILL) or improbable > math.log(num_classes / THREE_SIGMA)
+        return Predictability(hit_rate, chance, bool(is_predictable))
 
     def confident_contradiction(self) -> Share | None:
         """Share of labels that differ from the guess in the more confident half of each guessed class.
@@ -88,3 +99,10 @@ def rate_interval(rate: NoiseRate, num_rows: int, contradiction: Share | None) -
         contradicted, high = contradiction.value, contradiction.value + contradiction.error
     high = max(high, rate.highest + error)
     return RateInterval(max(0.0, rate.low - error), min(1.0, high), contradicted)
+
+
+def _divergence(share: NDArray[np.float64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """KL(share‖chance) of yes or no, (K,); 0 where the share is not above chance."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        yes, no = share * np.log(share / chance), (1 - share) * np.log((1 - share) / (1 - chance))
+    return np.where((share > chance) & (chance > 0), yes + np.where(share < 1, no, 0), 0)
