@@ -18,9 +18,13 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.folds import make_folds
+from noiseproof.audit.evidence.gather import default_model
 from noiseproof.audit.evidence.join import FLOOR, PRIOR, join, mixture_weights
 from noiseproof.audit.evidence.trees import TREES, fit_trees
+from noiseproof.audit.sources.arrays import ArraySource
+from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.threads import fixed_threads
+from noiseproof.data.tables import FeatureTable
 from noiseproof.models.trees import TreeClassifier, boosting_rounds
 
 Array = NDArray[Any]
@@ -272,3 +276,14 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         audit(read_rows(frame, label="state"), model="lightgbm")
     with pytest.raises(TypeError, match="fit and predict_proba"):
         audit(read_rows(frame, label="state"), estimator=object())
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "classes", "expected"),
+    [(1000, 30, 2, "trees"), (200_000, 20, 3, "trees"), (1_000_000, 50, 10, "network")],
+)
+def test_a_fast_audit_leaves_out_trees_that_take_minutes(rows: int, columns: int, classes: int, expected: str) -> None:
+    table = FeatureTable.of_numbers(np.broadcast_to(np.float32(0), (rows, columns)))
+    names, given = tuple(map(str, range(classes))), np.zeros(rows, np.int64)
+    data = AuditData(ArraySource({"kind": "arrays"}), names, given, given, rows, table=table)
+    assert default_model(data, "fast") == expected and default_model(data, "thorough") == "both"

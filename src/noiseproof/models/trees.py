@@ -103,11 +103,14 @@ def _merges(x: NDArray[np.float32], num_categories: tuple[int, ...]) -> dict[int
     return merges
 
 
+def round_seconds(num_rows: int, num_columns: int, num_classes: int) -> float:
+    """Expected time of a round of boosting: of one tree, or one for each of more than two classes."""
+    return (num_classes if num_classes > 2 else 1) * (TREE_SECONDS + CELL_SECONDS * num_rows * num_columns)
+
+
 def boosting_rounds(num_rows: int, num_columns: int, num_classes: int) -> int:
-    """How many rounds fit into the time for a fit, each of one tree, or one for each of more than two classes."""
-    trees = num_classes if num_classes > 2 else 1
-    seconds = trees * (TREE_SECONDS + CELL_SECONDS * num_rows * num_columns)
-    return int(np.clip(FIT_SECONDS / seconds, MIN_ROUNDS, MAX_ROUNDS))
+    """How many rounds fit into the time for a fit."""
+    return int(np.clip(FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes), MIN_ROUNDS, MAX_ROUNDS))
 
 
 def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:

@@ -33,6 +33,7 @@ Mode = Literal["thorough", "fast"]
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
 ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
+FAST_SECONDS = 60.0  # that trees may take there, by an estimate; else networks are faster
 FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
 
 
@@ -127,6 +128,18 @@ def check_models(method: str | None, model: str | None, estimator: Any) -> None:
             raise ValueError(f"Unknown model {name!r}. {near_names(name, [*CHOICES, *sorted(MODELS)])}")
 
 
+def default_model(data: AuditData, mode: Mode) -> str:
+    """Both for tables; in a fast audit trees, which predict labels they did not see, unless they take minutes."""
+    from noiseproof.models.trees import MIN_ROUNDS, round_seconds
+
+    if data.table is None or mode == "thorough":
+        return "network" if data.table is None else "both"
+    num_rows, num_columns = data.table.values.shape
+    fitted_rows = num_rows * (FAST_FOLDS - 1) // FAST_FOLDS
+    seconds = FAST_FOLDS * MIN_ROUNDS * round_seconds(fitted_rows, num_columns, len(data.classes))
+    return "trees" if seconds <= FAST_SECONDS else "network"
+
+
 @dataclass(frozen=True)
 class ModelChoice:
     """The models that judge the labels beside neighbours."""
@@ -137,10 +150,7 @@ class ModelChoice:
 
     @classmethod
     def of(cls, model: str, estimator: Any, data: AuditData, mode: Mode) -> ModelChoice:
-        """By the name of a choice or of a backbone; by default trees for tables, with networks if thorough, else those.
-
-        Trees in three folds are faster than one training of a network, and predict labels that they did not see.
-        """
+        """By the name of a choice or of a backbone; auto is `default_model`."""
         from noiseproof.models.trees import check_installed
 
         if estimator is not None:
@@ -151,7 +161,7 @@ class ModelChoice:
             check_installed(model)
             return cls(None, (model,), estimator)
         if model == "auto":
-            model = "network" if data.table is None else "both" if mode == "thorough" else "trees"
+            model = default_model(data, mode)
         if model in ("trees", "both"):
             return cls("auto" if model == "both" else None, TREES, estimator)
         return cls(backbone_of(model), (), estimator)
