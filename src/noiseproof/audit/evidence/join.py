@@ -24,7 +24,7 @@ def mixture_weights(likelihoods: Any) -> NDArray[np.float64]:
         likelihoods: (N, M), the probability that each model gives to the label of each row.
 
     >>> mixture_weights([[0.9, 0.1], [0.8, 0.3], [0.7, 0.6]]).round(2).tolist()
-    [0.78, 0.22]
+    [0.71, 0.29]
     """
     p = np.clip(np.asarray(likelihoods, np.float64), FLOOR, 1)
     weights = np.full(p.shape[1], 1 / p.shape[1])
