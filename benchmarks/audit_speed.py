@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.datasets import make_classification
-from timing import provenance
+from timing import provenance, write_rows
 
 OUT = Path(__file__).parent / "results" / "audit_speed.json"
 READ = "import sys; from noiseproof.audit import audit, read_rows; read_rows(sys.argv[1], label='y')"
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--source", default=str(Path(__file__).parents[1] / "src"))
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = json.loads(OUT.read_text()) if OUT.exists() else []
+    rows: list[dict[str, Any]] = json.loads(OUT.read_text("utf-8"))["rows"] if OUT.exists() else []
     for size in args.sizes:
         with tempfile.TemporaryDirectory() as folder:
             table = Path(folder, "table.csv")
@@ -70,7 +70,7 @@ def main() -> None:
         }  # fmt: skip
         rows.append(row)
         print(json.dumps(row))
-        OUT.write_text(json.dumps(rows, indent=1) + "\n")
+        write_rows(OUT, rows)
 
 
 if __name__ == "__main__":
