@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 demo: setup  ## digits with 40 % wrong labels: train, audit, pages, correct, train again (about a minute)
 	$(BIN)/noiseproof demo
 
-test: lint  ## lint, types, tests and doctests (8 minutes on two cores)
+test: lint  ## lint, types, tests and doctests (10 minutes on two cores)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup  ## ruff and mypy
