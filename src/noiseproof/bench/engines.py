@@ -33,6 +33,7 @@ from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder
 from noiseproof.bench.results import Json, Lock, holder, make_result, provenance, read_result, result_path, write_result
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.cluster import ray_session
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
 from noiseproof.core.threads import fixed_threads
 from noiseproof.data import get_dataset
@@ -510,15 +511,7 @@ def _run_on_ray(
     gpus: float | None,
 ) -> None:
     """Submit one task for each experiment; Ray places them, and restarts one whose worker died."""
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise ImportError("Expected ray for this engine. Run `pip install 'noiseproof[ray]'`.") from error
-    started_here = not ray.is_initialized()
-    if started_here:
-        size = {"num_cpus": workers * plan.threads, "include_dashboard": False} if address is None else {}
-        ray.init(address=address or "local", log_to_driver=False, **size)
-    try:
+    with ray_session(address, num_cpus=workers * plan.threads) as ray:
         share = float(torch.cuda.is_available()) if gpus is None else gpus
         _check_room(ray.cluster_resources(), plan.threads, share, address)
         task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MAX_DEATHS - 1)(_work_on_ray)
@@ -547,9 +540,6 @@ def _run_on_ray(
                 raise Interrupted(f"Stopped with {len(waiting)} of {len(todo)} runs to do. Start it again to resume.")
         if troubles:
             raise troubles[0]
-    finally:
-        if started_here:
-            ray.shutdown()
 
 
 def _check_room(resources: Mapping[str, float], threads: int, gpus: float, address: str | None) -> None:

@@ -12,9 +12,7 @@ from noiseproof.audit.evidence.folds import make_folds
 FOLDS = 5  # one of them is held out
 MAX_HELD = 5000  # rows, which tell methods apart by a percent
 MIN_ROWS = 100  # below, a fifth of the rows tells nothing
-CHANCE = (
-    1.0  # standard errors of a difference in accuracy: with 2, few tables have rows enough to leave the preferred one
-)
+CHANCE = 1.0  # standard errors of a difference in accuracy; with 2, few tables are large enough to change the choice
 
 
 def held_out(labels: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:

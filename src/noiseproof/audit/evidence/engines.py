@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
+
+from noiseproof.core.cluster import ray_session
 
 Engine = Literal["local", "ray"]
 Outcome = TypeVar("Outcome")
@@ -17,10 +18,7 @@ _RAY: ContextVar[Any] = ContextVar("ray", default=None)  # the module, inside a 
 
 @contextmanager
 def work_on(engine: Engine = "local", address: str | None = None) -> Iterator[None]:
-    """A block in which ``map_jobs`` works on ``engine``: a cluster at ``address``, or all processors of this machine.
-
-    A Ray that runs already is used as it is, and stays.
-    """
+    """A block in which ``map_jobs`` works on ``engine``: on the cluster at ``address``, or all of this machine."""
     if engine not in get_args(Engine):
         raise ValueError(f"Expected an engine of {', '.join(get_args(Engine))}, got {engine!r}.")
     if engine == "local":
@@ -28,21 +26,12 @@ def work_on(engine: Engine = "local", address: str | None = None) -> Iterator[No
             raise ValueError("Expected the engine ray beside `address`, got local, which ignores it.")
         yield
         return
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError as error:
-        raise ImportError("Expected ray for this engine. Run `pip install 'noiseproof[ray]'`.") from error
-    started_here = not ray.is_initialized()
-    if started_here:
-        options = {"include_dashboard": False} if address is None else {}
-        ray.init(address=address or "local", log_to_driver=False, **options)
-    token = _RAY.set(ray)
-    try:
-        yield
-    finally:
-        _RAY.reset(token)
-        if started_here:
-            ray.shutdown()
+    with ray_session(address) as ray:
+        token = _RAY.set(ray)
+        try:
+            yield
+        finally:
+            _RAY.reset(token)
 
 
 def map_jobs(function: Callable[..., Outcome], jobs: Iterable[Any], *shared: Any) -> Iterator[Outcome]:
