@@ -191,8 +191,13 @@ def rte() -> pd.DataFrame:
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def pictures(name: str, settled_on: int, count: int) -> tuple[pd.DataFrame, NDArray[np.uint8]]:
-    """Rows that are not among those the audit's constants were settled on; CIFAR-10 with the labels of CIFAR-10N."""
+def pictures(
+    name: str, settled_on: int, count: int, human: tuple[str, ...] = (), *, dev: bool = False
+) -> tuple[pd.DataFrame, NDArray[np.uint8]]:
+    """Rows that are not among the ``settled_on`` rows the audit's constants were settled on, or with ``dev`` of these.
+
+    ``human`` are labellings of CIFAR-N.
+    """
     from noiseproof.data import get_dataset
     from noiseproof.data.sources import data_root
     from noiseproof.noise import get_noise
@@ -201,11 +206,13 @@ def pictures(name: str, settled_on: int, count: int) -> tuple[pd.DataFrame, NDAr
         data = get_dataset(name).train
     except (FileNotFoundError, OSError) as error:
         raise Missing(f"{error}: set NOISEPROOF_DATA") from None
-    unseen = np.random.default_rng(0).permutation(len(data))[settled_on:]
-    rows = np.sort(np.random.default_rng(1).permutation(unseen)[:count])
+    shuffled = np.random.default_rng(0).permutation(len(data))
+    known = shuffled[:settled_on] if dev else shuffled[settled_on:]
+    rows = np.sort(np.random.default_rng(1).permutation(known)[:count])
     columns = {"label": data.y[rows].numpy()}
-    for human in SETS["cifar10n"].human if name == "cifar10" else ():
-        columns[human] = get_noise("cifar10n", data_root(), which=human).corrupt(data.y).given.numpy()[rows]
+    for which in human:
+        noise = get_noise(f"{name}n", data_root(), which=which)
+        columns[which] = noise.corrupt(data.y).given.numpy()[rows]
     return pd.DataFrame(columns), data.x[rows].numpy()
 
 
@@ -213,6 +220,7 @@ def pictures(name: str, settled_on: int, count: int) -> tuple[pd.DataFrame, NDAr
 # The licence of the package that carries a set comes first, where the set came from in brackets. Nothing of them is
 # part of this repository.
 
+CIFAR10N = ("aggregate", "random1", "worst")
 DEV: dict[str, Spec] = {
     # r-cran-mlbench, GPL-2 (UCI, CC BY 4.0)
     "letter": Spec(lambda: r_data("mlbench", "LetterRecognition"), "lettr", max_rows=3000),
@@ -266,10 +274,17 @@ REPORT: dict[str, Spec] = {
     "rte": Spec(rte, "gold", text="text", human=("vote",)),
     # NOISEPROOF_DATA (Y. LeCun et al., CC BY-SA 3.0; A. Krizhevsky 2009; J. Wei et al. 2022, CC BY-NC 4.0)
     "mnist": Spec(lambda: pictures("mnist", 5000, 3000), "label"),
-    "cifar10n": Spec(lambda: pictures("cifar10", 10_000, 4000), "label", human=("aggregate", "random1", "worst")),
+    "cifar10n": Spec(lambda: pictures("cifar10", 10_000, 4000, CIFAR10N), "label", human=CIFAR10N),
 }
 LARGE: dict[str, Spec] = {"flights200k": Spec(flights, "carrier", max_rows=200_000)}  # for the report, too
-SETS = DEV | REPORT | LARGE
+PEOPLE: dict[
+    str, Spec
+] = {  # more mistakes of people, for decisions.py alone: the first to choose on, the second to report
+    "cifar10n_dev": Spec(lambda: pictures("cifar10", 10_000, 3000, CIFAR10N, dev=True), "label", human=CIFAR10N),
+    "cifar100n": Spec(lambda: pictures("cifar100", 0, 4000, ("noisy",)), "label", human=("noisy",)),
+}
+PARTS = {"dev": DEV, "report": REPORT, "large": LARGE, "people": PEOPLE}
+SETS = DEV | REPORT | LARGE | PEOPLE
 
 
 def tidy(frame: pd.DataFrame, spec: Spec) -> pd.DataFrame:
@@ -326,7 +341,7 @@ def main() -> None:
             continue
         columns = len(data.frame.columns) - 1 - len(data.human)
         shape = columns if data.images is None else "×".join(map(str, data.images.shape[1:]))
-        part = "dev" if name in DEV else "report" if name in REPORT else "large"
+        part = next(part for part, sets in PARTS.items() if name in sets)
         classes = data.frame[data.label].value_counts(normalize=True)
         print(
             f"{name:14} {part:7}{data.kind:9}{len(data.frame):7} rows {shape:>8} columns {len(classes):3} classes, "
