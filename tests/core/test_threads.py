@@ -9,6 +9,9 @@ from threadpoolctl import threadpool_info
 
 from noiseproof.audit import audit
 from noiseproof.core.threads import WORK, choose_threads, fixed_threads, threads_for
+from noiseproof.data import Dataset, Split, get_dataset
+from noiseproof.estimator import NoisyLabelClassifier
+from noiseproof.train import Settings, prepare, train
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +89,53 @@ def test_a_small_audit_runs_on_one_thread_and_restores_the_number() -> None:
     with pytest.raises(RuntimeError, match="stopped"):
         audit(x, labels=y, epochs=2, progress=fail)
     assert torch.get_num_threads() == 3
+
+
+def test_a_run_trains_on_as_many_threads_as_its_steps_occupy() -> None:
+    task, seen = prepare(get_dataset("digits")), set()
+
+    def watch(epoch: int, step: int, steps: int, metrics: object) -> None:
+        seen.add(torch.get_num_threads())
+
+    def weights(settings: Settings) -> list[torch.Tensor]:
+        seen.clear()
+        return [*train(task, "ce", settings, progress=watch).models[0].parameters()]
+
+    small = Settings("mlp:hidden=[16]", epochs=1)
+    by_size = weights(small)
+    assert seen == {1} and torch.get_num_threads() == 3
+    with fixed_threads(2):
+        weights(small)
+    assert seen == {2}
+    with fixed_threads(1):
+        assert all(map(torch.equal, by_size, weights(small)))
+    weights(Settings("mlp:hidden=[1024,1024]", epochs=1, batch_size=64))  # more than 2·WORK/64 weights
+    assert seen == {2} and torch.get_num_threads() == 3
+
+
+def test_weights_of_convolutions_count_for_each_pixel() -> None:
+    x, seen = torch.rand(80, 1, 8, 8), set()
+    task = prepare(Dataset("squares", ("0", "1"), Split(x, (x.mean((1, 2, 3)) > 0.5).long())))
+    settings = Settings("cnn8", epochs=1, batch_size=64)
+
+    train(task, "ce", settings, progress=lambda *_: seen.add(torch.get_num_threads()))
+
+    assert seen == {3}
+
+
+def test_an_estimator_is_fitted_on_as_many_threads_as_its_steps_occupy() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    x = (y[:, None] + rng.normal(size=(120, 3))).astype(np.float32)
+    seen = set()
+
+    def watch(module: torch.nn.Module, *_: object) -> None:
+        if module.training:
+            seen.add(torch.get_num_threads())
+
+    handle = torch.nn.modules.module.register_module_forward_hook(watch)
+    try:
+        NoisyLabelClassifier("ce", epochs=2, random_state=0).fit(x, y)
+    finally:
+        handle.remove()
+    assert seen == {1} and torch.get_num_threads() == 3

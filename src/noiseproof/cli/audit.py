@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time as clock
@@ -158,7 +157,6 @@ def audit(
     }  # fmt: skip
     check_request(data, source)  # before torch is imported
     _check_out(out, data, force)  # before an hour of work
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
         "epochs": epochs, "folds": folds, "device": device,

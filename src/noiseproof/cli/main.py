@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -33,6 +34,7 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a pipe without Unicode gets ? for Δ, not a traceback
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
     from noiseproof.cli.show import refusals
     from noiseproof.core.plugins import load_plugins
 

@@ -95,10 +95,11 @@ def train(
     checkpoint_steps: options.CheckpointSteps = None,
 ) -> None:
     """Train a classifier on noisy labels by any method; a run that was stopped resumes when it is started again."""
+    from noiseproof.core.threads import fixed_threads
     from noiseproof.data import get_dataset
     from noiseproof.train.settings import make_fabric
 
-    _prepare_process(threads)
+    _prepare_process()
     check_foreign(foreign, noise)
     data = get_dataset(dataset, data_dir)
     settings = _settings(
@@ -111,7 +112,7 @@ def train(
     fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
     fabric.launch()
     resumes = f" The same command resumes from {folder}." if folder and not dry_run else ""
-    with training_exits(then=resumes):
+    with fixed_threads(threads), training_exits(then=resumes):
         predictions = _predictions(data, noise, settings, seed, fabric, folder, dry_run)
         task = _task(data, noise, seed, validation, protocol, predictions, foreign, data_dir)
         if dry_run:
@@ -120,14 +121,11 @@ def train(
     return _show_result(result, run, task.train.rate, folder, as_json) if fabric.is_global_zero else None
 
 
-def _prepare_process(threads: int | None) -> None:
+def _prepare_process() -> None:
     import lightning_fabric  # noqa: F401  # its messages would get our prefix if it were imported later
-    import torch
 
     logging.basicConfig(format="noiseproof: %(message)s")
     logging.getLogger("noiseproof").setLevel(logging.INFO)  # what stays eager on a GPU, and why
-    if threads:
-        torch.set_num_threads(threads)
 
 
 def _settings(paper: str | None, dataset: str, *, batch_size: str | None, **given: Any) -> Settings:

@@ -23,6 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, assert_all_finite, ch
 from torch import Tensor
 
 from noiseproof.core.messages import preview
+from noiseproof.core.threads import NUMBER_WORK, threads_for
 from noiseproof.data import Dataset, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
@@ -321,8 +322,10 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _trees_right(self, fitted: _Rows, asked: _Rows, worth: float, seed: int) -> NDArray[np.bool_]:
         """Which rows trees predict as given, (H,); below an accuracy of ``worth``, without repaired labels."""
         x, labels = asked.x.numpy(), asked.labels.numpy()
-        plain = boosted_trees(fitted.labels, seed).fit(fitted.x.numpy(), fitted.labels.numpy(), fitted.numpy_weights())
-        is_right: NDArray[np.bool_] = plain.predict(x) == labels
+        plain = boosted_trees(fitted.labels, seed)
+        with threads_for(NUMBER_WORK * fitted.x.numel()):
+            plain.fit(fitted.x.numpy(), fitted.labels.numpy(), fitted.numpy_weights())
+            is_right: NDArray[np.bool_] = plain.predict(x) == labels
         if float(np.average(is_right, weights=asked.numpy_weights())) < worth:
             return is_right
         return np.asarray(self._fit_trees(fitted, seed).predict(x) == labels)

@@ -16,6 +16,7 @@ from noiseproof.audit.evidence.estimators import check_classifier, cross_fit, se
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.core.checks import check_count
+from noiseproof.core.threads import NUMBER_WORK, threads_for
 from noiseproof.estimator.labels import encode_labels
 from noiseproof.estimator.seeds import RandomState, draw_seed
 
@@ -114,7 +115,8 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         _check_rows(labels)
         x = X if len(rows) == len(codes) else select_rows(X, rows)
         judged, repaired = self._rounds(inner, x, labels, None if weight is None else weight[rows], seed)
-        self.estimator_ = repaired.fit(inner, x)
+        with threads_for(NUMBER_WORK * getattr(x, "size", len(labels))):
+            self.estimator_ = repaired.fit(inner, x)
         self.classes_ = classes[present]
         self.noise_rate_ = judged.noise_rate
         self.label_issues_ = _frame(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,13 @@ def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], i
     """What a network is built from: backbone, head, the shape of an input and the number of outputs."""
     num_outputs = method.loss.num_outputs(job.task.train.num_classes)
     return job.settings.model_for(job.task), method.head, job.task.input_shape, num_outputs
+
+
+def step_work(job: Job, run: Run) -> int:
+    """Multiplications of a step of all models, at most: those of a convolution act on each pixel."""
+    pixels = math.prod(job.task.input_shape[1:])
+    weights = [p for model in run.models for p in model.plain.parameters()]
+    return run.batch_size * sum(p.numel() * (pixels if p.dim() == 4 else 1) for p in weights)
 
 
 def needs_two_rows(run: Run) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.gpu import new_stream, until_done
+from noiseproof.core.threads import threads_for
 from noiseproof.data.base import shuffled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.base import call_hook
@@ -26,7 +27,7 @@ from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state
 from noiseproof.train.executor import Executor, make_executor
 from noiseproof.train.guard import DivergenceGuard
 from noiseproof.train.identity import run_config
-from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows
+from noiseproof.train.job import EpochProgress, Job, architecture, build, needs_two_rows, step_work
 from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
@@ -104,7 +105,7 @@ def train(
     fabric = fabric or make_fabric(accelerator="auto", devices=1)
     job = Job(task, method, settings or Settings(), seed, out, samples, progress)
     with stop_on_signals() as stop, torch.cuda.stream(new_stream(fabric.device)):
-        steps = training(job, fabric, resume=resume, max_steps=max_steps, stop=stop)
+        steps = training(job, fabric, resume=resume, max_steps=max_steps, stop=stop, limit_threads=threads_for)
         while True:
             try:
                 next(steps)
@@ -122,8 +123,12 @@ def training(
     stop: StopRequest | None = None,
     make_executor: Callable[[Stepper], Executor] = make_executor,
     clock: Callable[[], float] = time.perf_counter,
+    limit_threads: Callable[[float], AbstractContextManager[object]] = nullcontext,
 ) -> Generator[None, None, Result]:
-    """``train`` one step at a time, so that several runs can take turns; ``clock`` counts the seconds of the record."""
+    """``train`` one step at a time, so that several runs can take turns; ``clock`` counts the seconds of the record.
+
+    ``limit_threads`` gets the work of a step; runs that take turns share the threads of their process.
+    """
     fabric.launch()
     method, run, record = build(job, fabric, clock)
     settings, report = job.settings, job.progress or (lambda *_: None)
@@ -134,7 +139,7 @@ def training(
     first_step, schedule = run.step, settings.make_schedule()
     stepper = Stepper(run, settings.clip, (record.observe, guard.observe), architecture(job, method))
 
-    with closing(make_executor(stepper)) as executor, guard.losses_checked():
+    with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
         while run.epoch < run.epochs and not run.stopped:
             if not done:
                 record.start_epoch()

@@ -103,7 +103,7 @@ def train_folds(
     seats = max(1, int(fold.max()) + 1)
     rows_per_step = settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
-    sums = _Sums(loss, data.given, fold, data.num_classes)
+    sums = _Sums(loss, data.given, fold, seats, data.num_classes)
     # Predictions out of fold count once the members have seen all rows; those of the untrained are no evidence.
     first_counted = int(seats > 1 and settings.epochs > 1)
     with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
@@ -118,11 +118,12 @@ def train_folds(
                 losses = loss(out, _repeated(target[rows], seats)).view(seats, -1)
                 value = (losses * (trains / trains.sum(1, keepdim=True).clamp(min=1))).sum()
                 value.backward()
-                sums.add(rows, out, trains, is_judged=epoch >= first_counted)
+                sums.record(rows, out)
                 optimizer.step(lr)
                 total += value.detach()
             if not math.isfinite(float(total)):
                 raise Diverged(f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the inputs.")
+            sums.end_epoch(is_judged=epoch >= first_counted)
             progress()
     return sums.mean(settings.epochs, settings.epochs - first_counted)
 
@@ -154,28 +155,35 @@ class _Adam:
 
 
 class _Sums:
-    """Sums of the predictions for each row, of all steps."""
+    """Sums of the predictions for each row, of all epochs; those of one are summed up at its end, all rows at once."""
 
-    def __init__(self, loss: Loss, given: Tensor, fold: Tensor, num_classes: int) -> None:
-        self.loss, self.given = loss, given
+    def __init__(self, loss: Loss, given: Tensor, fold: Tensor, seats: int, num_classes: int) -> None:
+        self.loss, self.given, N = loss, given, len(given)
         self.judge = fold.clamp(min=0)  # the member whose predictions count for each row
-        N = len(given)
+        trains = fold != torch.arange(seats, device=fold.device)[:, None]  # (F, N)
+        self.share = trains / trains.sum(0).clamp(min=1)  # of each member in the dynamics of a row
+        self.epoch_probs = torch.zeros(seats, N, num_classes, device=given.device)
+        self.epoch_doubt = torch.zeros(seats, N, device=given.device)
         self.probs, self.dynamics = (torch.zeros(N, num_classes, device=given.device) for _ in range(2))
         self.missed, self.doubt = (torch.zeros(N, device=given.device) for _ in range(2))
 
     @torch.no_grad()
-    def add(self, rows: Tensor, out: Output, trains: Tensor, *, is_judged: bool) -> None:
-        """Add the outputs of a step for ``rows`` (b,), of which each member ``trains`` (F, b) on some."""
-        probs = self.loss.scores(out).softmax(1).view(*trains.shape, -1)  # (F, b, K)
-        share = trains / trains.sum(0).clamp(min=1)
-        self.dynamics[rows] += torch.einsum("fb,fbk->bk", share, probs)
+    def record(self, rows: Tensor, out: Output) -> None:
+        """Keep the outputs (F·b, …) of a step for ``rows`` (b,)."""
+        seats = len(self.epoch_probs)
+        self.epoch_probs[:, rows] = self.loss.scores(out).softmax(1).view(seats, len(rows), -1)
+        self.epoch_doubt[:, rows] = doubt(out).view(seats, -1)
+
+    def end_epoch(self, *, is_judged: bool) -> None:
+        """Add what was kept; the predictions of members for rows that they skip only where ``is_judged``."""
+        self.dynamics += torch.einsum("fn,fnk->nk", self.share, self.epoch_probs)
         if not is_judged:
             return
-        judge, place = self.judge[rows], torch.arange(len(rows), device=rows.device)
-        judged = probs[judge, place]
-        self.probs[rows] += judged
-        self.missed[rows] += judged.argmax(1) != self.given[rows]
-        self.doubt[rows] += doubt(out).view_as(trains)[judge, place]
+        place = torch.arange(len(self.given), device=self.given.device)
+        judged = self.epoch_probs[self.judge, place]
+        self.probs += judged
+        self.missed += judged.argmax(1) != self.given
+        self.doubt += self.epoch_doubt[self.judge, place]
 
     def mean(self, epochs: int, judged_epochs: int) -> FoldAverages:
         times = judged_epochs
