@@ -43,7 +43,7 @@ from noiseproof.train import Diverged, Interrupted
 
 
 def write_decisions(folder: Path, *words: tuple[Any, ...]) -> None:
-    (folder / "decisions.csv").write_bytes(b"".join(map(to_line, (COLUMNS, *words))))
+    (folder / "decisions.csv").write_bytes(b"".join(map(to_line, (COLUMNS, *(Decision(*word) for word in words)))))
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -429,8 +429,8 @@ def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
         (folder / name).rename(folder / "hidden")
         assert f"found no {name}" in run("apply", folder, code=2)
         (folder / "hidden").rename(folder / name)
-    (folder / "config.json").write_text('{"format": 2}')
-    assert "format 1" in run("apply", folder, code=2)
+    (folder / "config.json").write_text('{"format": 3}')
+    assert "format 2" in run("apply", folder, code=2)
 
 
 def test_accept_all_takes_suggestions_where_nobody_decided(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from noiseproof.audit.judge.posterior import (
     NoisyRows,
     confident_joint,
     fit_class_noise,
+    reduce_posterior,
     sharpen,
     without_overlap,
 )
@@ -75,6 +76,25 @@ def test_posterior_by_hand() -> None:
     by_hand = [[a * 0.1 / (a * 0.1 + (1 - a) * 0.7), 0], [b * 0.9 / (b * 0.9 + (1 - b) * 0.3), 0]]
     torch.testing.assert_close(truth[:, 0], torch.tensor(by_hand, dtype=torch.float64)[:, 0], rtol=1e-6, atol=0)
     torch.testing.assert_close(truth.sum(1), torch.ones(2, dtype=torch.float64))
+
+
+def test_suggestions_by_hand() -> None:
+    truth = torch.tensor([[0.5, 0.125, 0.375], [0.25, 0.75, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    found = reduce_posterior(torch.tensor([0, 1, 0]), truth.float(), iter([(slice(0, 3), truth)]))
+    assert found.wrong.tolist() == [0.5, 0.25, 0.0]
+    assert found.suggested.tolist()[:2] == [2, 0] and found.suggested_share.tolist() == [0.75, 1.0, 0.0]
+
+
+def test_suggestions_are_right_as_often_as_they_claim() -> None:
+    true, given, p = simulate(next_class(4, 0.3), overlap=0.5)
+    found = find_label_issues(given, p, trusted=np.flatnonzero(true == given)[:40])
+    chance, right = found.suggestion_quality, found.suggested == true
+    assert (chance + found.quality <= 1 + 1e-6).all() and (chance[np.flatnonzero(true == given)[:40]] == 0).all()
+    for low, high in ((0, 0.1), (0.1, 0.5), (0.5, 1.01)):
+        rows = (chance >= low) & (chance < high)
+        assert rows.sum() > 100 and abs(chance[rows].mean() - right[rows].mean()) < 0.05
+    two = find_label_issues(*simulate(symmetric(2, 0.2))[1:])
+    np.testing.assert_allclose(two.suggestion_quality, 1 - two.quality, atol=1e-6)
 
 
 def test_confident_joint_by_hand() -> None:

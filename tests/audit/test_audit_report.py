@@ -29,9 +29,10 @@ from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing
 
 COLUMNS = [
-    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
-    "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group", "duplicate_conflict", "is_outlier",
-    "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
+    "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
+    "duplicate_conflict", "is_outlier", "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+    "model_quality",
 ]  # fmt: skip
 
 
@@ -51,7 +52,8 @@ def by_hand(**changes: Any) -> LabelReport:
     )  # fmt: skip
     labels = LabelIssues(
         quality=floats(0.125, 0.5, 0.75, 0.25, 1), is_issue=np.array([True, False, False, True, False]),
-        suggested=np.array([1, 0, 2, 1, 0]), predicted=np.array([1, 1, 2, 2, 1]), noise_rate=0.4,
+        suggested=np.array([1, 0, 2, 1, 0]), suggestion_quality=floats(0.75, 0.5, 0.125, 0.5, 0),
+        predicted=np.array([1, 1, 2, 2, 1]), noise_rate=0.4,
         noise_interval=(0.3, 0.5), transition=np.array([[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0, 1]]),
         cut=np.array([0.5, 0.4, 0.3]), false_positive_rate=0.05, margin=floats(-2, 1, 0.5, -1, 3),
         confidence=floats(0.0625, 0.75, 0.5, 0.125, 0.9), suggested_confidence=floats(0.9, 0.25, 0.25, 0.5, 0.05),
@@ -61,7 +63,7 @@ def by_hand(**changes: Any) -> LabelReport:
     copies = Duplicates(np.array([0, -1, 0, -1, -1]), np.array([True, False, True, False, False]), 0)
     issues = (WrongLabels(labels), NearDuplicates(copies), Outliers(floats(1, 1, 2, 1, 9), 1.5))
     report = LabelReport(
-        data, issues, 0.98, {"format": 1, "seed": 3, "odd": float("nan")}, {"training": 1.5},
+        data, issues, 0.98, {"format": 2, "seed": 3, "odd": float("nan")}, {"training": 1.5},
     )  # fmt: skip
     return dataclasses.replace(report, **changes)
 
@@ -102,7 +104,8 @@ def test_the_list_is_ranked_and_every_cell_is_right(tmp_path: Path) -> None:
     assert table["row"].tolist() == [4, 1, 0, 2]  # issues first, then by quality; −1 is not audited
     assert table["id"].tolist() == ["e", "b", "a", "c"]
     assert table["is_label_issue"].tolist() == [True, True, False, False]
-    assert table["label_quality"].tolist() == [0.125, 0.25, 0.5, 0.75]
+    assert table["label_quality"].tolist() == table["model_quality"].tolist() == [0.125, 0.25, 0.5, 0.75]
+    assert table["suggestion_quality"].tolist() == [0.75, 0.5, 0.5, 0.125]
     assert table["given_label"].tolist() == ["ant", "Käfer, rot", 'b"ee', "ant"]
     assert table["predicted_label"].tolist() == ['b"ee', "Käfer, rot", 'b"ee', "Käfer, rot"]
     assert table["suggested_label"].tolist() == ['b"ee', 'b"ee', "ant", "Käfer, rot"]
@@ -134,7 +137,7 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
     assert summary.pop("seconds")["training"] == 1.5
     assert summary == {
-        "format": 1, "source_rows": 6, "rows": 4, "issues": 2, "labels_look_fine": False,
+        "format": 2, "source_rows": 6, "rows": 4, "issues": 2, "labels_look_fine": False,
         "verdict": "About 40.0% of the labels look wrong (30.0% to 50.0%): 2 of 4 are issues.",
         "noise_rate": {"estimate": 0.4, "low": 0.3, "high": 0.5}, "false_positive_rate": 0.05,
         "classes": [
@@ -157,7 +160,7 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
         "neighbour_recall": 0.98,
     }  # fmt: skip
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    assert config == {"format": 1, "seed": 3, "odd": None}  # NaN is no JSON
+    assert config == {"format": 2, "seed": 3, "odd": None}  # NaN is no JSON
 
 
 def test_a_report_without_features_leaves_cells_empty(tmp_path: Path) -> None:
@@ -446,7 +449,7 @@ def test_carriage_returns_in_names_come_back(tmp_path: Path) -> None:
     report = by_hand()
     ids = np.array(["e\re", "a", "c", "b", "t"], dtype=object)
     data = dataclasses.replace(report.data, classes=("ant\rx", "b\n", "c"), ids=ids)
-    config = {"format": 1, "classes": data.classes}
+    config = {"format": 2, "classes": data.classes}
     dataclasses.replace(report, data=data, config=config).save(tmp_path)
     issues = read_audit(tmp_path).issues
     assert issues["id"].tolist() == ["e\re", "b", "a", "c"]

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS = (
-    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
-    "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group", "duplicate_conflict", "is_outlier",
-    "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
+    "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
+    "duplicate_conflict", "is_outlier", "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+    "model_quality",
 )  # fmt: skip
 
 
@@ -39,18 +40,19 @@ def write_audit(
             quality, is_issue = (row + 1) / (len(given) + 1), row < issues
             why = f"Of its neighbours 1 in 10 is {label}."
             out.writerow((
-                row, ids[row], is_issue, f"{quality:.6f}", label, other if is_issue else label, other, why, -1.5, 0.1,
-                row % 7 == 0, 3 if row % 7 == 0 else "", row % 14 == 0, row % 11 == 0, 1.5, 0.05, 0.9, "", "",
+                row, ids[row], is_issue, f"{quality:.6f}", label, other if is_issue else label, other,
+                f"{0.75 * (1 - quality):.6f}", why, -1.5, 0.1, row % 7 == 0, 3 if row % 7 == 0 else "", row % 14 == 0,
+                row % 11 == 0, 1.5, 0.05, 0.9, "", "", f"{quality:.6f}",
             ))  # fmt: skip
     summary = {
-        "format": 1, "source_rows": len(given), "rows": len(given), "issues": issues, "labels_look_fine": not issues,
+        "format": 2, "source_rows": len(given), "rows": len(given), "issues": issues, "labels_look_fine": not issues,
         "verdict": "The labels look fine." if not issues else f"{issues} labels look wrong.",
         "noise_rate": {"estimate": 0.1, "low": 0.05, "high": 0.15}, "false_positive_rate": 0.01,
     }  # fmt: skip
     sha = hashlib.sha256("\n".join(words or given).encode()).hexdigest()
     names = list(classes) if classes else sorted({*given, *suggested})
     found = {
-        "format": 1, "kind": kind, "data": data and str(data), "labels": None, "pred_probs": None, "embeddings": None,
+        "format": 2, "kind": kind, "data": data and str(data), "labels": None, "pred_probs": None, "embeddings": None,
         "label": None, "text": None, "id": None, "group": None, "time": None, "trusted": None, "annotators": [],
         "ignore": [], "classes": names, "features": None, "weights": None, "mode": "fast",
         "method": "ce", "model": "auto", "epochs": 5,

@@ -1,7 +1,7 @@
 """The files of an audit: their schema, reader, writer and digests.
 
 The folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read, and one for further
-audits (format 1):
+audits (format 2):
 
 ``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
 the worst label to the best. UTF-8, comma, one header line, booleans True/False, empty cells for missing values.
@@ -10,10 +10,12 @@ the worst label to the best. UTF-8, comma, one header line, booleans True/False,
 row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
 id                    str      the --id column; for an image its path in the folder, with /; else the row number
 is_label_issue        bool     below the cut of its class
-label_quality         float    in [0, 1], low is bad; issues come first, each part is sorted by this
+label_quality         float    in [0, 1], P(the given label is right): by the models, and by decisions once `noiseproof
+                               measure` has seen some; issues come first, each part is sorted by this
 given_label           str      name of the class, as in the source
 predicted_label       str      the most likely label given all evidence
 suggested_label       str      the most likely label other than the given one: the correction of an issue
+suggestion_quality    float    in [0, 1], P(the suggested label is right); with label_quality at most 1
 why                   str      one sentence
 margin                float    log p(given) − log p(best other): negative where another label is more likely
 neighbour_agreement   float    share of the voting nearest rows with the same label; empty if none may vote
@@ -26,9 +28,10 @@ confidence            float    the model's probability of the given label
 suggested_confidence  float    the model's probability of the suggested label
 unlearned             float    share of epochs in which the given label was not predicted; empty without training
 doubt                 float    in [0, 1], the noise estimated by the head; empty if it estimates none
+model_quality         float    label_quality by the models alone, which decisions do not change
 ====================  =======  ======================================================================================
 
-``summary.json``: ``format`` 1, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
+``summary.json``: ``format`` 2, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
 ``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
 rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
 suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
@@ -36,7 +39,7 @@ conflicting (groups with different labels), conflicts (the first thousand of the
 ``outliers`` {rows, cut}, ``models`` [{name, weight}] (whose predictions were joined), ``skipped`` [{reason, count,
 rows}] (rows: the first thousand), ``notes`` [str], ``neighbour_recall``, ``seconds`` {stage: s}.
 
-``config.json``: ``format`` 1, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
+``config.json``: ``format`` 2, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
 of the labels in an .npz file of arrays; null where they are in a separate file); the columns
 ``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
@@ -76,15 +79,19 @@ if TYPE_CHECKING:
 
     from noiseproof.audit.report import LabelReport
 
-FORMAT = 1
+FORMAT = 2
+WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit takes over
 FILES = ("issues.csv", "summary.json", "config.json")
+DESIGN = ("measure.json", "strata.npy")  # of the designed sample that decisions measure
 PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
-NUMBERS = ("label_quality", "margin", "neighbour_agreement", "confidence", "suggested_confidence")
+QUALITIES = ("suggestion_quality", "model_quality")
+NUMBERS = ("label_quality", *QUALITIES, "margin", "neighbour_agreement", "confidence", "suggested_confidence")
 COLUMNS = (
-    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label", "why",
-    "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group", "duplicate_conflict", "is_outlier",
-    "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
+    "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
+    "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
+    "duplicate_conflict", "is_outlier", "outlier_score",
+    "confidence", "suggested_confidence", "unlearned", "doubt", "model_quality",
 )  # fmt: skip  # of issues.csv; those of further issue types follow
 
 
@@ -103,8 +110,8 @@ class Audit:
         return tuple(self.config["classes"])
 
 
-def read_audit(folder: str | Path) -> Audit:
-    """Read the audit in ``folder``."""
+def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Audit:
+    """Read the audit in ``folder``, of one of ``formats``."""
     import pandas as pd
 
     folder = Path(folder)
@@ -112,17 +119,13 @@ def read_audit(folder: str | Path) -> Audit:
         raise FileNotFoundError(
             f"Expected an audit in {folder}, found no {' and no '.join(absent)}. Run `noiseproof audit` first."
         )
-    parts: list[dict[str, Any]] = []
-    for name in FILES[1:]:
-        try:
-            part = json.loads((folder / name).read_text("utf-8"))
-        except ValueError as error:
-            raise ValueError(f"Expected JSON in {folder / name}, got {error}.") from error
-        if not isinstance(part, dict) or part.get("format") != FORMAT:
-            got = part.get("format") if isinstance(part, dict) else type(part).__name__
-            raise ValueError(f"Expected an audit of format {FORMAT} in {folder / name}, got {got}. Audit again.")
-        parts.append(part)
-    summary, config = parts
+    summary, config = (_read_json(folder / name) for name in FILES[1:])
+    for name, part in zip(FILES[1:], (summary, config), strict=True):
+        if part.get("format") not in formats:
+            raise ValueError(
+                f"Expected an audit of format {FORMAT} in {folder / name}, got {part.get('format')}. Audit again, "
+                f"which keeps decisions: {_renewing_command(config)}"
+            )
     data = (folder / FILES[0]).read_bytes()
     try:
         issues = pd.read_csv(
@@ -138,9 +141,26 @@ def read_audit(folder: str | Path) -> Audit:
     return Audit(folder, issues, summary, config, key)
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"Expected JSON in {path}, got {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"Expected an audit of format {FORMAT} in {path}, got {type(content).__name__}. Audit again.")
+    return content
+
+
+def _renewing_command(config: Mapping[str, Any]) -> str:
+    """The command line that replaces an audit by one of the present format."""
+    command = config.get("command") or "noiseproof audit …"
+    return str(command) if "--force" in str(command).split() else f"{command} --force"
+
+
 def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
     needed = ("row", "is_label_issue", *TEXT, *NUMBERS, *(name for name in badges() if name in COLUMNS))
-    if absent := [name for name in needed if name not in issues.columns]:
+    is_older = config["format"] == WITHOUT_MODEL_QUALITY
+    if absent := [name for name in needed if name not in issues.columns and not (is_older and name in QUALITIES)]:
         raise ValueError(f"no column {', '.join(absent)}")
     if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):
         raise ValueError("a repeated or negative row number")

@@ -41,6 +41,7 @@ class LabelIssues:
     quality: NDArray[np.float32]  # (N,) in [0, 1]: the probability that the given label is right
     is_issue: NDArray[np.bool_]  # (N,)
     suggested: NDArray[np.int64]  # (N,) the most likely label other than the given one
+    suggestion_quality: NDArray[np.float32]  # (N,) in [0, 1]: the probability that the suggested label is right
     predicted: NDArray[np.int64]  # (N,) the most likely label by the predictions alone
     noise_rate: float
     noise_interval: tuple[float, float]
@@ -142,6 +143,7 @@ def find_label_issues(
         quality=cut.quality.numpy(),
         is_issue=cut.is_issue.numpy(),
         suggested=posterior.suggested.numpy(),
+        suggestion_quality=(wrong * posterior.suggested_share).float().numpy(),
         predicted=posterior.predicted.numpy(),
         noise_rate=rate.estimate,
         noise_interval=(interval.low, interval.high),

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noiseproof.audit.decisions import COLUMNS, FILE, BadDecisions, Decision, check_decisions, read_decisions, to_line
-from noiseproof.audit.files import Audit, read_audit
+from noiseproof.audit.decisions import (
+    COLUMNS,
+    FILE,
+    BadDecisions,
+    Decision,
+    check_decisions,
+    last_decisions,
+    read_log,
+    to_line,
+)
+from noiseproof.audit.files import DESIGN, FORMAT, WITHOUT_MODEL_QUALITY, Audit, read_audit
 from noiseproof.audit.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -21,40 +31,69 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> str | None:
     """Make decisions.csv in ``folder`` fit ``report`` before that is saved there; return a message if it changed.
 
     A decision stays with its row of the same file: by its id where both audits have the same kind of ids, else by its
-    number, which is the same row only if all labels are the same. What does not fit is kept under another name.
+    number, which is the same row only if all labels are the same. What does not fit is kept under another name. The
+    designed sample (measure.json and strata.npy) is of all audited rows: it stays if these are the same, else carried
+    decisions are no longer part of a sample.
     """
     path = Path(folder, FILE)
+    design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]
+    if not path.exists() and not design:
+        return None
+    renewed = _renew(path, report)
+    if renewed.is_unchanged and (renewed.keeps_design or not design):
+        return None
+    digest = hashlib.sha256((path if path.exists() else design[0]).read_bytes()).hexdigest()[:8]
+    for file in () if renewed.keeps_design else design:
+        file.replace(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
     if not path.exists():
         return None
-    decisions: dict[int, Decision] = {}
-    carried: dict[int, Decision] = {}
-    is_same = False
-    try:
-        old = read_audit(folder)
-        is_same = old.config["labels_sha256"] is not None and _agree(old, report, *SOURCE, "labels_sha256")
-        decisions = read_decisions(path)
-        check_decisions(decisions, old)
-        carried = _carry_over(decisions, old, report, is_same)
-        is_unchanged = carried == decisions and (is_same or bool(decisions))  # undone decisions name rows, too
-    except BadDecisions:
-        is_unchanged = is_same  # the rows are the same, and review and apply refuse the file until it is repaired
-    except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
-        is_unchanged = False
-    if is_unchanged:
-        return None
-    aside = path.with_name(f"decisions-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}.csv")
+    aside = path.with_name(f"decisions-{digest}.csv")
     path.replace(aside)
-    if not carried:
+    if not (kept := len(last_decisions(renewed.carried))):
         return (
             f"The decisions on the earlier audit are now in {aside}: row numbers may mean other rows in this audit. "
             "Audits with --id carry decisions over."
         )
-    path.write_bytes(b"".join(map(to_line, (COLUMNS, *carried.values()))))
-    return f"{len(carried)} of {len(decisions)} decisions on the earlier audit are carried over; all are in {aside}."
+    path.write_bytes(b"".join(map(to_line, (COLUMNS, *renewed.carried))))
+    total = len(last_decisions(renewed.lines))
+    return f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
 
 
-def _carry_over(decisions: dict[int, Decision], old: Audit, report: LabelReport, is_same: bool) -> dict[int, Decision]:
-    """Return the decisions on rows that ``report`` has with the label the reviewer saw, by their numbers there."""
+@dataclass
+class _Renewed:
+    """The lines of decisions.csv, and those that another audit takes over."""
+
+    lines: list[Decision] = field(default_factory=list)
+    carried: list[Decision] = field(default_factory=list)
+    is_unchanged: bool = False
+    keeps_design: bool = False
+
+
+def _renew(path: Path, report: LabelReport) -> _Renewed:
+    renewed, is_same = _Renewed(), False
+    try:
+        old = read_audit(path.parent, formats=(WITHOUT_MODEL_QUALITY, FORMAT))
+        is_same = old.config["labels_sha256"] is not None and _agree(old, report, *SOURCE, "labels_sha256")
+        lines = renewed.lines = read_log(path) if path.exists() else []
+        check_decisions({line.row: line for line in lines}, old)
+        carried = _carry_over(lines, old, report, is_same)
+        same_rows = set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
+        renewed.keeps_design = is_same and same_rows and len(carried) == len(lines)
+        renewed.carried = carried if renewed.keeps_design else [_without_design(line) for line in carried]
+        renewed.is_unchanged = renewed.carried == lines and (is_same or bool(lines))
+    except BadDecisions:
+        renewed.is_unchanged = is_same  # the rows are the same, and review and apply refuse the file until repaired
+    except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
+        pass
+    return renewed
+
+
+def _without_design(line: Decision) -> Decision:
+    return line._replace(asked="", probability=None) if line.asked == "measure" else line
+
+
+def _carry_over(lines: list[Decision], old: Audit, report: LabelReport, is_same: bool) -> list[Decision]:
+    """Return the lines on rows that ``report`` has with the label the reviewer saw, by their numbers there."""
     data, is_audited = report.data, report.data.row >= 0
     has_ids = SOURCES[old.config["kind"]](old.config).has_ids
     labels = [data.classes[k] for k in data.given[is_audited].tolist()]
@@ -64,13 +103,13 @@ def _carry_over(decisions: dict[int, Decision], old: Audit, report: LabelReport,
     by_id = {id: row for row, (id, _) in rows.items() if times[id] == 2}  # once in each audit
     if not has_ids or not _agree(old, report, *SOURCE, "id"):
         by_id = {}
-    carried = {}
-    for decision in decisions.values():
+    carried = []
+    for decision in lines:
         row = decision.row if is_same else -1
         if has_ids and (row not in rows or rows[row][0] != decision.id):
             row = by_id.get(decision.id, -1)
         if row in rows and rows[row][1] == decision.given_label and decision.label in {*data.classes, ""}:
-            carried[row] = decision._replace(row=row, id=rows[row][0])
+            carried.append(decision._replace(row=row, id=rows[row][0]))
     return carried
 
 

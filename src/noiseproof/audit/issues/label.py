@@ -52,6 +52,8 @@ class WrongLabels(Issue):
             self.flag: labels.is_issue[rows], "label_quality": rounded(labels.quality, rows),
             "given_label": named(data.given), "predicted_label": named(labels.predicted),
             "suggested_label": named(labels.suggested),
+            "suggestion_quality": rounded(labels.suggestion_quality, rows),
+            "model_quality": rounded(labels.quality, rows),
             **{name: rounded(getattr(labels, name), rows) for name in numbers},
         }  # fmt: skip
 

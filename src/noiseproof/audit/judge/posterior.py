@@ -94,6 +94,7 @@ class RowPosterior:
 
     wrong: Tensor  # (N,) float64: P(true ≠ given)
     suggested: Tensor  # (N,): the most likely class other than the given one
+    suggested_share: Tensor  # (N,) float64: P(true = suggested | true ≠ given)
     predicted: Tensor  # (N,): the most likely class by the predictions alone
     margin: Tensor  # (N,) float32: log p_given − log p of the best other class
 
@@ -103,15 +104,20 @@ def reduce_posterior(labels: Tensor, probs: Tensor, posterior: Blocks) -> RowPos
     N = len(labels)
     wrong = torch.empty(N, dtype=torch.float64)
     suggested, predicted = torch.empty(N, dtype=torch.int64), torch.empty(N, dtype=torch.int64)
+    share = torch.empty(N, dtype=torch.float64)
     margin = torch.empty(N, dtype=torch.float32)
     for rows, truth in posterior:
         y, p = labels[rows, None], probs[rows]
         wrong[rows] = 1 - truth.gather(1, y)[:, 0]
-        suggested[rows] = truth.scatter(1, y, -1.0).argmax(1)
+        others = truth.scatter(1, y, 0.0)
+        suggested[rows] = others.scatter(1, y, -1.0).argmax(1)
+        share[rows] = others.gather(1, suggested[rows, None])[:, 0] / others.sum(1).clamp_(
+            min=torch.finfo(torch.float64).tiny
+        )
         predicted[rows] = p.argmax(1)
         best = p.scatter(1, y, -1.0).amax(1)
         margin[rows] = torch.log((p.gather(1, y)[:, 0] + SMALL) / (best + SMALL)).float()
-    return RowPosterior(wrong, suggested, predicted, margin)
+    return RowPosterior(wrong, suggested, share, predicted, margin)
 
 
 def blocks(probs: Tensor) -> Iterator[slice]:
