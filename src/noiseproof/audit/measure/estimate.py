@@ -8,15 +8,8 @@ from typing import Any
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A share or a count with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
+from noiseproof.audit.measure.interval import Estimate as Estimate
+from noiseproof.audit.measure.reviewers import Agreement
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +24,7 @@ class Measurement:
     precision: Estimate | None  # of what is called wrong
     wrong_left: Estimate  # wrong labels still in the data once decisions are applied
     to_halve: int  # further decisions until the interval of the rate is half as wide
-    reviewers: Any = None
+    reviewers: Agreement | None = None
 
     def as_dict(self) -> dict[str, Any]:
         raise NotImplementedError
