@@ -1,4 +1,11 @@
-"""P(wrong) of every row, moved to what decisions say."""
+"""P(wrong) of every row, moved to what the measured decisions say.
+
+A logistic regression in the models' log odds and in −log of the rank, held near fixed coefficients by a penalty, gives
+a first curve; isotonic regression along the ranking (Ayer et al. 1955) joins it, worth ten decisions, with the
+answers, each weighted by the rows of its stratum that it stands for. So P(wrong) falls along the ranking, few answers
+change the curve as a whole, and many decide it. The constants were chosen on the ``--dev`` sets of
+``benchmarks/decisions.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +17,14 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
+from noiseproof.audit.judge.goal import parse_goal
+from noiseproof.audit.measure.design import Design
+from noiseproof.audit.measure.estimate import Population, Sample
+
+CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
+COEFFICIENTS, PENALTY = np.array([-2.0, 0.5, 0.3]), np.array([0.1, 1.0, 1.0])  # of 1, −log rank − 1, log odds
+SUGGESTION_PENALTY = 4.0
+LARGEST = 8.0  # log odds
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +35,88 @@ class Calibrated:
     suggestion: NDArray[np.float64]  # (N,) P(the suggested label is right)
     is_issue: NDArray[np.bool_]  # (N,) by the goal
 
+    @property
+    def accepted(self) -> NDArray[np.bool_]:
+        """Rows whose suggested label is more likely right than the given one, (N,)."""
+        return self.suggestion > 1 - self.wrong
+
 
 def recalibrate(audit: Audit, answers: Sequence[Decision], goal: str = "f1") -> Calibrated:
-    raise NotImplementedError
+    """The probabilities of an audit's rows after the measured ``answers``; without any, those of the models."""
+    frame = audit.issues
+    wrong = 1 - frame["model_quality"].to_numpy(np.float64)
+    right = frame["suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)  # given that the label is wrong
+    design = Design.read(audit)
+    if design is not None:
+        population = Population.of(audit, design)
+        sample = Sample.of(population, answers)
+        if len(sample):
+            strata = population.strata[sample.at]
+            stands_for = design.sizes / np.maximum(np.bincount(strata, minlength=len(design.sizes)), 1)
+            wrong = calibrate_wrong(wrong, sample.at, sample.wrong, stands_for[strata])
+            right = calibrate_suggestion(right, sample.at[sample.wrong > 0], sample.suggested[sample.wrong > 0])
+    worst = np.argsort(-wrong, kind="stable")
+    is_issue = np.zeros(len(frame), dtype=bool)
+    is_issue[worst[: parse_goal(goal).count(wrong[worst])]] = True
+    return Calibrated(wrong, wrong * np.clip(right, 0, 1), is_issue)
+
+
+def calibrate_wrong(
+    wrong: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """P(wrong) (N,) after ``answers`` (n,), 1 for wrong, on the rows ``at``, which stand for ``weight`` rows each."""
+    from sklearn.isotonic import isotonic_regression
+
+    order = np.argsort(-wrong, kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    log_odds = np.clip(_logit(wrong), -LARGEST, LARGEST)
+    x = np.stack([np.ones(len(wrong)), -np.log((rank + 0.5) / len(rank)) - 1, log_odds], 1)  # (N, 3)
+    curve = _expit(x @ _fit(x[at], answers, weight / weight.mean()))[order]
+    # The answers are further observations at the ranks of their rows.
+    place = np.concatenate([np.arange(len(order)), rank[at]])
+    sequence = np.argsort(place, kind="stable")
+    values = np.concatenate([curve, answers])[sequence]
+    weights = np.concatenate([np.full(len(order), CURVE_WEIGHT / len(at)), weight])[sequence]
+    fitted = isotonic_regression(values, sample_weight=weights, increasing=False)
+    calibrated = np.empty(len(order))
+    calibrated[order[place[sequence]]] = fitted
+    return calibrated
+
+
+def _fit(x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients (3,) of a logistic regression with a quadratic penalty on their distance from ``COEFFICIENTS``."""
+    b = COEFFICIENTS.copy()
+    for _ in range(50):
+        p = _expit(x @ b)
+        gradient = x.T @ (weight * (y - p)) - PENALTY * (b - COEFFICIENTS)
+        hessian = (x * (weight * p * (1 - p))[:, None]).T @ x + np.diag(PENALTY)
+        step = np.clip(np.linalg.solve(hessian, gradient), -1.5, 1.5)  # damped: Newton may overshoot far from the end
+        b += step
+        if np.abs(step).max() < 1e-8:
+            break
+    return np.asarray(np.maximum(b, [-np.inf, 0, 0]))  # P(wrong) never rises along the ranking
+
+
+def calibrate_suggestion(
+    right: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """P(suggestion right | label wrong) (N,), its log odds shifted by ``answers`` (n,) on wrong labels ``at``.
+
+    The shift maximises the likelihood with a quadratic penalty: few answers move it little.
+    """
+    log_odds, shift = np.clip(_logit(right), -LARGEST, LARGEST), 0.0
+    for _ in range(50):
+        p = _expit(log_odds[at] + shift)
+        step = ((answers - p).sum() - SUGGESTION_PENALTY * shift / 4) / ((p * (1 - p)).sum() + SUGGESTION_PENALTY / 4)
+        shift += float(np.clip(step, -1.5, 1.5))
+    return _expit(log_odds + shift)
+
+
+def _logit(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    p = np.clip(p, 1e-12, 1 - 1e-12)
+    return np.asarray(np.log(p / (1 - p)))
+
+
+def _expit(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(1 / (1 + np.exp(-x)))

@@ -1,13 +1,39 @@
-"""The designed sample: which rows a person is asked about, and with which probability."""
+"""The designed sample: which rows a person is asked about, in which order, and with which probability.
+
+Rows are divided into strata of similar P(wrong), bounded so that each has the same sum of √(p(1 − p)) (Dalenius and
+Hodges 1959); up to four given classes have strata of their own. Inside a stratum rows are asked in a random order, so
+that those answered are a simple random sample of it, whoever stops whenever. The pilot has 30 questions, by the
+models' P(wrong); after it, and whenever the number has doubled, the next ones are allocated by the answers so far, in
+proportion to N_h·√(p_h(1 − p_h)) (Neyman 1934; integers as in Wright 2012). The constants were chosen on the ``--dev``
+sets of ``benchmarks/decisions.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
+from noiseproof.core.checks import check_count
+from noiseproof.core.files import replacing
+
+FILE, STRATA_FILE = "measure.json", "strata.npy"  # in the folder of an audit
+FORMAT = 1
+PILOT = 30  # questions
+STRATA = 6
+FEW_CLASSES = 4
+LEAST = 2  # questions of the pilot in each stratum
+DOUBT = 0.15  # least share of wrong labels that the allocation reckons with: models may have learned the mistakes
+PRIOR_WEIGHT = 8.0  # answers that the share by the models counts as
+APART = 10  # questions between two about the same row
 
 
 @dataclass(frozen=True)
@@ -15,22 +41,173 @@ class Question:
     """A row to ask a person about."""
 
     row: int  # of the source
-    probability: float  # of being asked, by the design
+    probability: float  # of being asked by the end of its round
     asked: Literal["measure", "repeat"] = "measure"
 
 
+@dataclass(frozen=True, eq=False)
 class Design:
     """The strata of an audit's rows, and the order in which those of a stratum are asked."""
 
+    seed: int
+    strata: NDArray[np.int16]  # (source rows,), −1 for rows that were not audited
+    prior: NDArray[np.float64]  # (H,) share of wrong labels by the models
+
+    @classmethod
+    def draw(cls, audit: Audit, seed: int = 0) -> Design:
+        """Strata by ``model_quality`` and the given labels."""
+        wrong = 1 - audit.issues["model_quality"].to_numpy(np.float64)
+        number = {name: k for k, name in enumerate(audit.classes)}
+        given = audit.issues["given_label"].map(number).to_numpy().astype(np.int64)
+        of_row = make_strata(wrong, given, len(number))
+        strata = np.full(audit.summary["source_rows"], -1, np.int16)
+        strata[audit.issues["row"].to_numpy()] = of_row
+        return cls(seed, strata, np.bincount(of_row, weights=wrong) / np.bincount(of_row))
+
     @classmethod
     def open(cls, audit: Audit, *, seed: int = 0) -> Design:
-        raise NotImplementedError
+        """The design in the folder of an audit; drawn and written where there is none."""
+        if (design := cls.read(audit)) is not None:
+            return design
+        design = cls.draw(audit, seed)
+        with replacing(Path(audit.folder, STRATA_FILE)) as part, open(part, "wb") as file:
+            np.save(file, design.strata)
+        content = {"format": FORMAT, "seed": seed, "prior": design.prior.round(6).tolist()}
+        with replacing(Path(audit.folder, FILE)) as part:
+            part.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        return design
 
     @classmethod
     def read(cls, audit: Audit) -> Design | None:
-        raise NotImplementedError
+        """The design in the folder of an audit, None where nothing was measured."""
+        path = Path(audit.folder, FILE)
+        if not path.is_file():
+            return None
+        try:
+            content = json.loads(path.read_text("utf-8"))
+            strata = np.load(path.with_name(STRATA_FILE), allow_pickle=False)
+            design = cls(content["seed"], strata, np.array(content["prior"]))
+            if content["format"] != FORMAT or len(strata) != audit.summary["source_rows"]:
+                raise ValueError("a sample of other rows")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"Expected the sample of this audit in {path} and {STRATA_FILE}, got {error}. Move both files and "
+                "decisions.csv away to measure anew."
+            ) from error
+        return design
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each stratum, (H,)."""
+        return np.bincount(self.strata[self.strata >= 0], minlength=len(self.prior))
+
+    @cached_property
+    def order(self) -> list[NDArray[np.int64]]:
+        """Rows of each stratum in the order in which they are asked."""
+        rows = (np.flatnonzero(self.strata == h) for h in range(len(self.prior)))
+        return [np.random.default_rng([self.seed, h]).permutation(of_stratum) for h, of_stratum in enumerate(rows)]
 
     def questions(
         self, answers: Sequence[Decision], count: int, *, reviewer: str = "", repeats: float = 0.0
     ) -> list[Question]:
-        raise NotImplementedError
+        """The next questions, in their order, until ``count`` rows were asked in all; empty when all are.
+
+        The same answers give the same questions, so that a killed review continues where it stopped. A share
+        ``repeats`` of the rows is asked a second time, ten questions later or at the end.
+        """
+        check_count("count", count)
+        measured = measured_answers(answers)
+        planned: list[Question] = []
+        for questions in self._rounds(measured):
+            planned += questions
+            if len(planned) >= count or any(question.row not in measured for question in questions):
+                break
+        open_questions = [question for question in planned[:count] if question.row not in measured]
+        return self._repeats(answers, measured, repeats, at_end=not open_questions) + open_questions
+
+    def _rounds(self, measured: Mapping[int, Decision]) -> Iterator[list[Question]]:
+        """The questions of each round; each needs the answers to all earlier ones."""
+        share, target = np.maximum(self.prior, DOUBT), np.minimum(LEAST, self.sizes)
+        asked, number, size = np.zeros_like(self.sizes), 0, PILOT
+        while asked.sum() < self.sizes.sum():
+            target = allocate(min(size, int(self.sizes.sum())), share, self.sizes, target)
+            generator = np.random.default_rng([self.seed, len(self.sizes), number])
+            order = generator.permutation(np.repeat(np.arange(len(target)), target - asked))  # of strata
+            yield [Question(row, float(target[h] / self.sizes[h])) for h, row in self._next_rows(order, asked)]
+            asked, number, size = target, number + 1, 2 * size
+            share = self._share(asked, measured)
+
+    def _next_rows(self, order: NDArray[np.int64], asked: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        place = asked.copy()
+        for h in order.tolist():
+            yield h, int(self.order[h][place[h]])
+            place[h] += 1
+
+    def _share(self, asked: NDArray[np.int64], measured: Mapping[int, Decision]) -> NDArray[np.float64]:
+        """Shares of wrong labels by the answers of earlier rounds and, for few, by the models, (H,)."""
+        prior = np.maximum(self.prior, DOUBT)
+        shares = []
+        for h, count in enumerate(asked.tolist()):
+            answers = [measured[row] for row in self.order[h][:count].tolist()]
+            known = [is_wrong(answer) for answer in answers if answer.decision != "skip"]
+            shares.append((sum(known) + PRIOR_WEIGHT * prior[h]) / (len(known) + PRIOR_WEIGHT))
+        return np.array(shares)
+
+    def _repeats(
+        self, answers: Sequence[Decision], measured: Mapping[int, Decision], repeats: float, *, at_end: bool
+    ) -> list[Question]:
+        """Rows to ask a second time now."""
+        repeated = {answer.row for answer in answers if answer.asked == "repeat"}
+        rows = [row for row, answer in measured.items() if answer.decision != "skip"]
+        due = rows if at_end else rows[:-APART]
+        return [
+            Question(row, measured[row].probability or 1.0, "repeat")
+            for row in due
+            if row not in repeated and np.random.default_rng([self.seed, row]).random() < repeats
+        ]
+
+
+def make_strata(wrong: NDArray[np.float64], given: NDArray[np.int64], num_classes: int) -> NDArray[np.int16]:
+    """The stratum of each row, (N,), by P(wrong) and for few classes by the given label; worst rows first."""
+    p = np.clip(wrong, 0.02, 0.98)
+    spread = np.sqrt(p * (1 - p))
+    group = given if num_classes <= FEW_CLASSES else np.zeros_like(given)
+    strata, first = np.empty(len(wrong), np.int16), 0
+    for number in np.unique(group):
+        rows = np.flatnonzero(group == number)
+        rows = rows[np.argsort(-wrong[rows], kind="stable")]
+        total = spread[rows].cumsum()
+        parts = max(1, round(STRATA * total[-1] / spread.sum()))
+        part = np.minimum(parts * (total - total[0]) // total[-1], parts - 1)
+        of_row = np.unique(part, return_inverse=True)[1]
+        strata[rows] = first + of_row
+        first += int(of_row.max()) + 1
+    return strata
+
+
+def allocate(
+    count: int, share: NDArray[np.float64], sizes: NDArray[np.int64], least: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How many rows of each stratum to ask, (H,), at ``least`` so many, ``count`` in all: the smallest variance.
+
+    One after the other goes to the stratum with the largest N_h·s_h/√(n_h(n_h + 1)), which is optimal (Wright 2012).
+
+    >>> allocate(10, np.array([0.5, 0.1]), np.array([100, 100]), np.array([1, 1]))
+    array([6, 4])
+    """
+    asked = least.copy()
+    spread = sizes * np.sqrt(share * (1 - share))
+    for _ in range(count - int(asked.sum())):
+        worth = np.where(asked < sizes, spread / np.sqrt(np.maximum(asked, 0.5) * (asked + 1)), -1.0)
+        asked[worth.argmax()] += 1
+    return asked
+
+
+def measured_answers(answers: Sequence[Decision]) -> dict[int, Decision]:
+    """The last answer to each question of the designed sample, by row, in the order of the first ones."""
+    return {answer.row: answer for answer in answers if answer.asked == "measure"}
+
+
+def is_wrong(answer: Decision) -> bool:
+    """Whether a person said that the given label is wrong."""
+    return answer.decision in ("accept", "other") and answer.label != answer.given_label

@@ -1,15 +1,23 @@
-"""Estimates from the designed sample, with intervals that assume nothing about the noise."""
+"""What the measured decisions say about all labels of an audit, without any assumption about the noise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.interval import Estimate as Estimate
-from noiseproof.audit.measure.reviewers import Agreement
+from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
+from noiseproof.audit.measure.interval import Estimate, stratified
+from noiseproof.audit.measure.reviewers import Agreement, agreement, corrected
+
+ENOUGH = 10  # decisions on rows of a class, from which on its rate is reported
+SEEN = 2  # times that a confusion must have been seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,23 +35,163 @@ class Measurement:
     reviewers: Agreement | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Plain values, for summary.json."""
+        return {
+            "decisions": self.decisions,
+            "skipped": self.skipped,
+            "noise_rate": asdict(self.rate),
+            "classes": [{"name": name, **asdict(rate)} for name, rate in self.classes.items()],
+            "pairs": [{"given": given, "true": true, **asdict(rate)} for (given, true), rate in self.pairs.items()],
+            "precision": None if self.precision is None else asdict(self.precision),
+            "wrong_left": asdict(self.wrong_left),
+            "to_halve": self.to_halve,
+            "reviewers": None if self.reviewers is None else asdict(self.reviewers),
+        }
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What changing undecided labels does, by the measured sample."""
+    """What accepting the suggestions for undecided rows does, by the measured rows that the same rule would change."""
 
     mended: Estimate
     spoiled: Estimate
     net: Estimate
-    decisions: int  # measured rows among the changes
-    needed: int  # decisions after which `net` is expected to be clearly positive; 0 if it is, −1 if it never will be
+    decisions: int  # measured rows that the rule would change
+    needed: int  # further decisions after which `net` is expected to be clearly positive; 0 if it is, −1 if never
 
 
-def measure(audit: Audit, answers: Sequence[Decision]) -> Measurement | None:
-    raise NotImplementedError
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The rows of an audit, in the order of its issues, with what estimates need of them."""
+
+    classes: tuple[str, ...]
+    position: Mapping[int, int]  # of a row of the source
+    strata: NDArray[np.int64]  # (N,)
+    given: NDArray[np.int64]  # (N,)
+    is_issue: NDArray[np.bool_]  # (N,)
+
+    @classmethod
+    def of(cls, audit: Audit, design: Design) -> Population:
+        rows = audit.issues["row"].to_numpy()
+        number = {name: k for k, name in enumerate(audit.classes)}
+        return cls(
+            audit.classes,
+            {row: i for i, row in enumerate(rows.tolist())},
+            design.strata[rows].astype(np.int64),
+            audit.issues["given_label"].map(number).to_numpy().astype(np.int64),
+            audit.issues["is_label_issue"].to_numpy(bool),
+        )
+
+    def estimate(self, sample: Sample, value: NDArray[np.float64], domain: NDArray[np.bool_] | None = None) -> Estimate:
+        """The mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those of a ``domain`` (N,)."""
+        rows = slice(None) if domain is None else domain
+        asked = slice(None) if domain is None else domain[sample.at]
+        count = int(self.strata.max()) + 1
+        sizes = np.bincount(self.strata[rows], minlength=count).astype(np.float64)
+        strata = self.strata[sample.at][asked]
+        hits = np.bincount(strata, weights=value[asked], minlength=count).astype(np.float64)
+        return stratified(hits, np.bincount(strata, minlength=count).astype(np.float64), sizes)
 
 
-def gain(audit: Audit, answers: Sequence[Decision], changes: Mapping[int, str]) -> Gain | None:
-    raise NotImplementedError
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The measured rows that were decided."""
+
+    at: NDArray[np.int64]  # (n,) positions in the population
+    wrong: NDArray[np.float64]  # (n,) 1 where the given label is wrong
+    label: NDArray[np.int64]  # (n,) the decided class, −1 for a class that the audit does not have
+    suggested: NDArray[np.float64]  # (n,) 1 where the suggestion is right
+    skipped: int
+
+    @classmethod
+    def of(cls, population: Population, answers: Sequence[Decision]) -> Sample:
+        asked = measured_answers(answers).values()
+        decided = [answer for answer in asked if answer.decision != "skip"]
+        number = {name: k for k, name in enumerate(population.classes)}
+        return cls(
+            np.array([population.position[answer.row] for answer in decided], dtype=np.int64),
+            np.array([is_wrong(answer) for answer in decided], dtype=np.float64),
+            np.array([number.get(answer.label, -1) for answer in decided], dtype=np.int64),
+            np.array([answer.decision == "accept" for answer in decided], dtype=np.float64),
+            len(asked) - len(decided),
+        )
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+def measure(audit: Audit, answers: Sequence[Decision], population: Population | None = None) -> Measurement | None:
+    """What the measured ``answers`` say about all labels; None without any.
+
+    Rows that were answered twice say how often a person errs, and correct the rates for it.
+    """
+    if population is None:
+        if (design := Design.read(audit)) is None:
+            return None
+        population = Population.of(audit, design)
+    sample = Sample.of(population, answers)
+    if not len(sample):
+        return None
+    people = agreement(answers, len(population.classes))
+
+    def right(rate: Estimate) -> Estimate:
+        return rate if people is None else corrected(rate, people.error, len(population.classes))
+
+    rate = right(population.estimate(sample, sample.wrong))
+    precision = None
+    if population.is_issue[sample.at].any():
+        precision = right(population.estimate(sample, sample.wrong, population.is_issue))
+    classes, pairs = _by_class(population, sample, right)
+    total, fixed = rate.times(len(population.given)), len({a.row for a in answers if is_wrong(a)})
+    left = Estimate(*(max(0.0, count - fixed) for count in (total.value, total.low, total.high)))
+    to_halve = min(3 * len(sample), len(population.given) - len(sample))  # the width falls as 1/√n
+    return Measurement(len(sample), sample.skipped, rate, classes, pairs, precision, left, to_halve, people)
+
+
+def _by_class(
+    population: Population, sample: Sample, right: Callable[[Estimate], Estimate]
+) -> tuple[dict[str, Estimate], dict[tuple[str, str], Estimate]]:
+    """Rates of the given classes with enough decisions, and of confusions that were seen more than once."""
+    classes, pairs, given = {}, {}, population.given[sample.at]
+    for k in np.flatnonzero(np.bincount(given, minlength=len(population.classes)) >= ENOUGH).tolist():
+        name, domain = population.classes[k], population.given == k
+        classes[name] = right(population.estimate(sample, sample.wrong, domain))
+        true, counts = np.unique(sample.label[(given == k) & (sample.wrong > 0)], return_counts=True)
+        for t in true[(counts >= SEEN) & (true >= 0)].tolist():
+            is_pair = (sample.label == t).astype(np.float64)
+            pairs[name, population.classes[t]] = population.estimate(sample, is_pair, domain)
+    return classes, pairs
+
+
+def gain(audit: Audit, answers: Sequence[Decision], accepted: NDArray[np.bool_]) -> Gain | None:
+    """What suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order of the issues.
+
+    Measured rows that the same rule accepts stand for the undecided ones. None without any.
+    """
+    if (design := Design.read(audit)) is None:
+        return None
+    population = Population.of(audit, design)
+    sample = Sample.of(population, answers)
+    among = accepted[sample.at]
+    if not among.any():
+        return None
+    decided = {answer.row for answer in answers if answer.decision != "skip"}
+    undecided = accepted & ~audit.issues["row"].isin(decided).to_numpy()
+    count, spoils = int(undecided.sum()), 1 - sample.wrong
+    mended, spoiled = (
+        population.estimate(sample, value, accepted).times(count) for value in (sample.suggested, spoils)
+    )
+    # In [0, 1], with ½ where the given and the suggested label are both wrong.
+    balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
+    net = Estimate(*((2 * share - 1) * count for share in (balance.value, balance.low, balance.high)))
+    return Gain(mended, spoiled, net, int(among.sum()), _needed(net, len(sample)))
+
+
+def _needed(net: Estimate, decisions: int) -> int:
+    """Further decisions, in tens, until the interval of ``net`` excludes 0: its width falls as 1/√n."""
+    if net.low > 0:
+        return 0
+    if net.value <= 0:
+        return -1
+    more = decisions * (((net.value - net.low) / net.value) ** 2 - 1)
+    return 10 * math.ceil(max(more, 1) / 10)

@@ -1,8 +1,14 @@
-"""Estimates with their intervals."""
+"""Shares of a stratified sample, with intervals that assume nothing but the random choice of the rows."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Z = 1.959964  # two-sided 95 %
 
 
 @dataclass(frozen=True)
@@ -13,6 +19,10 @@ class Estimate:
     low: float
     high: float
 
+    def times(self, count: float) -> Estimate:
+        """The count that this is the share of."""
+        return Estimate(count * self.value, count * self.low, count * self.high)
+
     def as_count(self) -> str:
         """A count in words: ``12 (3 to 25)``."""
         return f"{self.value:.0f} ({self.low:.0f} to {self.high:.0f})"
@@ -20,6 +30,59 @@ class Estimate:
     def as_share(self) -> str:
         """A share in words: ``3.4% (1.2% to 7.9%)``."""
         return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
+
+
+def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]) -> Estimate:
+    """The share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the ``sizes`` N_h of strata, (H,) each.
+
+    The interval is the hull of two: the bounds of each stratum combined as squares (MOVER; Zou and Donner 2008), and a
+    Wilson interval of the effective number of rows (Korn and Graubard 1998). The first is too narrow where strata have
+    hits that are rare, the second where there are many rows. Bounds of a stratum are Jeffreys', drawn in by
+    √((N − n)/(N − 1)) where most of it was asked. A stratum without answers has the bounds 0 and 1. Hits may be
+    fractions: numbers in [0, 1] vary at most as much as yes or no with the same mean.
+
+    >>> stratified(np.array([3.0]), np.array([60.0]), np.array([1000.0])).value
+    0.05
+    """
+    asked, sizes, hits = (values[sizes > 0].astype(np.float64) for values in (asked, sizes, hits))
+    weights = sizes / sizes.sum()
+    pooled = hits.sum() / max(asked.sum(), 1.0)
+    share = np.where(asked > 0, hits / np.maximum(asked, 1), pooled)
+    left = np.sqrt(np.clip((sizes - asked) / np.maximum(sizes - 1, 1), 0, 1))  # finite population correction
+    low, high = jeffreys(hits, asked)
+    value = float(weights @ share)
+    below = math.sqrt(float(np.sum((weights * left * (share - low)) ** 2)))
+    above = math.sqrt(float(np.sum((weights * left * (high - share)) ** 2)))
+    few = _wilson(value, _effective(hits, asked, weights, left))
+    return Estimate(value, max(0.0, min(value - below, few[0])), min(1.0, max(value + above, few[1])))
+
+
+def jeffreys(hits: NDArray[np.float64], asked: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else (Brown et al. 2001)."""
+    from scipy.special import betaincinv  # type: ignore[import-untyped]
+
+    a, b = hits + 0.5, asked - hits + 0.5
+    low = np.where(hits > 0, betaincinv(a, b, 0.025), 0.0)
+    return low, np.where(hits < asked, betaincinv(a, b, 0.975), 1.0)
+
+
+def _effective(
+    hits: NDArray[np.float64], asked: NDArray[np.float64], weights: NDArray[np.float64], left: NDArray[np.float64]
+) -> float:
+    """How many rows of a simple random sample would give the same variance."""
+    share = (hits + 0.5) / (asked + 1)  # never 0 or 1, so that a stratum without hits has a variance
+    variance = float(np.sum(weights**2 * share * (1 - share) / np.maximum(asked, 1) * left**2))
+    mean = float(weights @ share)
+    return mean * (1 - mean) / variance if variance > 0 else math.inf
+
+
+def _wilson(share: float, n: float) -> tuple[float, float]:
+    """Wilson's (1927) interval of a share of n rows."""
+    if math.isinf(n):
+        return share, share
+    centre, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
+    half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return (centre - half) / scale, (centre + half) / scale
 
 
 def exact_share(count: float, total: float) -> Estimate:
@@ -31,7 +94,7 @@ def exact_share(count: float, total: float) -> Estimate:
     >>> share.value, share.low, round(share.high, 4)
     (0.0, 0.0, 0.3085)
     """
-    from scipy.special import betaincinv  # type: ignore[import-untyped]
+    from scipy.special import betaincinv
 
     if not 0 <= count <= total or total <= 0:
         raise ValueError(f"Expected `count` in 0 … `total` and `total` > 0, got {count} and {total}.")
