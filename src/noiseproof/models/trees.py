@@ -18,8 +18,8 @@ FIT_SECONDS = 1.0  # that a fit may take while the number of rounds is above MIN
 MIN_ROUNDS, MAX_ROUNDS = 80, 400
 TREE_SECONDS, CELL_SECONDS = 4e-4, 6e-9  # of a tree, and of each cell it is built from, as measured on one core
 RATE = 8.0  # learning rate times rounds
-FOREST_TREES = 50
-SMALL = 20_000  # rows up to which boosting waits longer for an improvement
+FOREST_TREES = 30
+SMALL = 20_000  # rows up to which boosting takes larger steps: smaller ones find no more wrong labels there
 
 
 class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -119,9 +119,10 @@ def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -
     rounds = boosting_rounds(n, d, len(counts))
     stops_early = counts.min() >= 2 and n >= max(50, 10 * len(counts))  # else no tenth has all classes
     return HistGradientBoostingClassifier(
-        learning_rate=max(0.05, RATE / rounds), max_iter=rounds if stops_early else min(rounds, MIN_ROUNDS // 2),
-        max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 16, 63)), l2_regularization=1.0, max_features=0.5,
-        early_stopping=stops_early, n_iter_no_change=10 if n <= SMALL else 5,
+        learning_rate=max(0.15 if n <= SMALL else 0.05, RATE / rounds),
+        max_iter=rounds if stops_early else min(rounds, MIN_ROUNDS // 2),
+        max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 8, 63)), l2_regularization=1.0, max_features=0.5,
+        early_stopping=stops_early, n_iter_no_change=5,
         categorical_features=self.categorical if len(self.categorical) else None, random_state=self.seed,
     )  # fmt: skip
 

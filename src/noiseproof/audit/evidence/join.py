@@ -12,6 +12,7 @@ Probs = NDArray[np.float32]
 FLOOR = 1e-3  # of a probability: a few labels that a model excludes do not rule it out
 PRIOR = 1.0  # rows that each model has beforehand
 ROUNDS, TOLERANCE = 200, 1e-4
+MAX_ROWS = 20_000  # that the weights are fitted to, drawn at random
 
 
 def mixture_weights(likelihoods: Any) -> NDArray[np.float64]:
@@ -41,7 +42,9 @@ def mixture_weights(likelihoods: Any) -> NDArray[np.float64]:
 def join(given: NDArray[np.int64], predictions: Mapping[str, Probs]) -> tuple[Probs, dict[str, float]]:
     """The mixture of predictions (N, K) under which the given labels are most likely, and the weight of each."""
     rows = np.arange(len(given))
-    shares = mixture_weights(np.stack([probs[rows, given] for probs in predictions.values()], 1))
+    if len(rows) > MAX_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
+    shares = mixture_weights(np.stack([probs[rows, given[rows]] for probs in predictions.values()], 1))
     weights = dict(zip(predictions, shares.tolist(), strict=True))
     mixed, total = np.zeros_like(next(iter(predictions.values()))), sum(weights.values())
     for name, probs in predictions.items():

@@ -20,7 +20,7 @@ log = logging.getLogger("noiseproof")
 VOTERS = 25  # neighbours that vote on a label
 EXACT = 20_000  # rows up to which all pairs are compared
 SLOW = 50_000  # rows from which on comparing all pairs takes more than some ten seconds
-TARGET, SAMPLE = 0.95, 256  # recall that an approximate search aims at, on this many rows
+TARGET, SAMPLE = 0.92, 256  # recall that an approximate search aims at, on this many rows
 MAX_COMPARED = 12_288  # rows that an approximate search compares with each row at most, whatever its recall
 MIN_OUTLIER = 1.5  # score of an outlier
 BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
@@ -47,8 +47,8 @@ def nearest(
     """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
 
     ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is not installed. Else
-    FAISS compares each row with the rows of the lists around the nearest of about N^0.7/8 centroids (Jégou, Douze and
-    Schmid 2011), of as many lists as a recall of 0.95 takes on a sample, but with 12 288 rows at most. Rows of the same
+    FAISS compares each row with the rows of the lists around the nearest of about N^¾/8 centroids (Jégou, Douze and
+    Schmid 2011), of as many lists as a recall of 0.92 takes on a sample, but with 12 288 rows at most. Rows of the same
     value in ``apart`` (N,) are not neighbours; a row with fewer than ``k`` others is its own neighbour at an infinite
     distance.
 
@@ -149,11 +149,11 @@ class _Lists:
         self.start = self.end - sizes[self.group].numpy()
         self.enough = np.minimum(k, N - (self.end - self.start))  # (N,): neighbours that a row can have
         self.faiss, self.k, self.largest = faiss, k, int(sizes.max())
-        self.num_lists: int = max(1, round(N**0.7 / 8))
+        self.num_lists: int = max(1, round(N**0.75 / 8))
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatL2(F), F, self.num_lists)
         clustering = self.index.cp
-        clustering.seed, clustering.niter = seed % 2**31, 10
-        clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 64
+        clustering.seed, clustering.niter = seed % 2**31, 6
+        clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 32
         self.index.train(self.x.numpy())
         self.index.add(self.x.numpy())
         sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[: 2 * min(SAMPLE, N // 2)]

@@ -36,6 +36,7 @@ ONE_UNIT = 100.0  # columns whose deviations differ by a smaller factor share on
 CLIP = 10.0  # deviations
 WIDE = 100  # rows per column below which one training memorises too many wrong labels to count them by
 CORRECTED = ", corrected"  # of a model fitted to soft labels, after its name
+MANY = 20_000  # rows beyond which the number of epochs falls faster
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 
@@ -80,7 +81,7 @@ def cross_validate(
 
     Args:
         folds: (N,) integers; a row is predicted without the rows of its own fold.
-        epochs: by default 150/N^¼, between 5 and 40.
+        epochs: by default 150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
         neighbours: of the rows of ``x``; by default they are searched for.
         others: out-of-sample predictions (N, K) of other models, by name.
     """
@@ -239,6 +240,16 @@ def _neighbours(inputs: Tensor, seed: int, given: Tensor | None = None, groups: 
     return near
 
 
+def default_epochs(num_rows: int) -> int:
+    """150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
+
+    >>> [default_epochs(n) for n in (100, 1000, 20_000, 100_000, 1_000_000)]
+    [40, 27, 13, 6, 4]
+    """
+    epochs: float = 150 / num_rows**0.25 * min(1.0, (MANY / num_rows) ** 0.25)
+    return min(40, max(4, round(epochs)))
+
+
 class _Trainer:
     """Trains models and collects their predictions: those of all folds at once where the method allows it."""
 
@@ -255,7 +266,7 @@ class _Trainer:
     ) -> None:
         N = len(x)
         self.data = NoisyData(x, given, tuple(map(str, range(num_classes))), torch.arange(N))
-        self.epochs = min(40, max(5, round(150 / N**0.25))) if epochs is None else check_count("epochs", epochs, 1)
+        self.epochs = default_epochs(N) if epochs is None else check_count("epochs", epochs, 1)
         self.batch_size = min(128, max(24, N // 12)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.seed, self.num_jobs = seed, 0
