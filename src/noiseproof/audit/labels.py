@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,8 @@ class LabelIssues:
     is_predictable: bool = True  # whether labels are predictable from the features
     contradicted: float | None = None  # share that confident neighbours contradict, where models count fewer errors
     classes: tuple[Any, ...] | None = None  # (K,) of labels that are words; None where labels are class numbers
+    judge: RowJudge | None = None  # that a row is judged by, given predictions for it
+    model_quality: NDArray[np.float32] | None = None  # (N,): without decisions on the row itself; None: as `quality`
 
     def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Labels of class numbers such as ``suggested``, as the given labels are written."""
@@ -127,13 +129,13 @@ def find_label_issues(
     predictability = guesses.predictability(K)
     is_predictable = rows.calibrate or people is not None or predictability.is_predictable
 
-    noise, estimates, probs = _fit(given, probs, rows, evidence, seed)
-    posterior = _posterior(given, probs, noise, people)
+    judge, estimates, probs = _fit(given, probs, rows, evidence, people, seed)
+    posterior = judge.posterior(given, probs, people)
     wrong = posterior.wrong.masked_fill(rows.trusted, 0)
     rate = _noise_rate(estimates, wrong, rows, has_annotators=people is not None, is_predictable=is_predictable)
     contradiction = guesses.confident_contradiction() if is_predictable and people is None else None
     interval = rate_interval(rate, int(rows.counted.sum()), contradiction)
-    wrong[rows.uncertain] = shift_to_mean(wrong[rows.uncertain], rate.estimate / max(rows.uncertain_share, SMALL))
+    wrong[rows.uncertain], shift = rows.shift_to_rate(wrong, rate.estimate)
     cut = cut_labels(
         given, wrong, rows.uncertain, rate.estimate, K, looks_fine=interval.is_negligible, is_predictable=is_predictable
     )
@@ -147,7 +149,7 @@ def find_label_issues(
         predicted=posterior.predicted.numpy(),
         noise_rate=rate.estimate,
         noise_interval=(interval.low, interval.high),
-        transition=noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
+        transition=judge.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
         cut=cut.thresholds.numpy(),
         false_positive_rate=float(right[cut.is_issue].sum() / right[rows.counted].sum().clamp(min=SMALL)),
         margin=posterior.margin.numpy(),
@@ -161,7 +163,24 @@ def find_label_issues(
         is_predictable=is_predictable,
         contradicted=interval.contradicted,
         classes=names,
+        judge=replace(judge, shift=shift),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class RowJudge:
+    """What all rows share: with it, the label of a row is judged by the predictions for that row alone."""
+
+    noise: ClassNoise
+    accuracy: Tensor | None = None  # (A,) of annotators
+    shift: float = 0.0  # of the log odds of P(wrong)
+
+    def posterior(self, given: Tensor, probs: Tensor, annotators: Tensor | None) -> RowPosterior:
+        """Of labels (N,), predictions (N, K) and the labels of annotators (N, A), without the shift."""
+        if annotators is None or self.accuracy is None:
+            return reduce_posterior(given, probs, self.noise.posterior(given, probs))
+        model = AnnotatorModel(annotators, given, probs, self.noise, self.accuracy)
+        return reduce_posterior(given, probs, model.posterior())
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +203,10 @@ class _Rows:
         share = float(uncertain.sum() / is_counted.sum())
         return cls(is_counted, is_trusted, uncertain, share, MIN_TRUSTED <= int(is_trusted.sum()) < num_rows)
 
+    def shift_to_rate(self, wrong: Tensor, rate: float) -> tuple[Tensor, float]:
+        """P(wrong) of the uncertain rows, shifted so that ``rate`` is that of all counted ones; and the shift."""
+        return shift_to_mean(wrong[self.uncertain], rate / max(self.uncertain_share, SMALL))
+
 
 def select(mask: Tensor) -> Any:
     """An index for the rows of a mask (N,); of all rows, one that copies nothing."""
@@ -191,8 +214,8 @@ def select(mask: Tensor) -> Any:
 
 
 def _fit(
-    given: Tensor, probs: Tensor, rows: _Rows, evidence: Evidence | None, seed: int
-) -> tuple[ClassNoise, RateEstimates, Tensor]:
+    given: Tensor, probs: Tensor, rows: _Rows, evidence: Evidence | None, annotators: Tensor | None, seed: int
+) -> tuple[RowJudge, RateEstimates, Tensor]:
     """T and β, the noise rates, and the predictions to rank by: with those for training rows, where there are any."""
     generator = torch.Generator().manual_seed(seed)
     fitted = select(~rows.trusted if rows.calibrate else rows.counted)
@@ -208,7 +231,8 @@ def _fit(
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
         probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
         noise = fit(probs)[0]
-    return noise, estimates, probs
+    accuracy = None if annotators is None else AnnotatorModel.fit(annotators, given, probs, noise).accuracy
+    return RowJudge(noise, accuracy), estimates, probs
 
 
 def _checked_probabilities(pred_probs: Any) -> Tensor:
@@ -251,12 +275,6 @@ def _numbered(given: NDArray[Any], num_columns: int, classes: Sequence[Any] | No
     if unknown := sorted({str(word) for word in words if word not in number}):
         raise ValueError(f"Expected `labels` among `classes`, {preview(names)}, got {preview(unknown)}.")
     return torch.tensor([number[word] for word in words], dtype=torch.int64), names
-
-
-def _posterior(given: Tensor, probs: Tensor, noise: ClassNoise, annotators: Tensor | None) -> RowPosterior:
-    if annotators is None:
-        return reduce_posterior(given, probs, noise.posterior(given, probs))
-    return reduce_posterior(given, probs, AnnotatorModel.fit(annotators, given, probs, noise).posterior())
 
 
 def _noise_rate(

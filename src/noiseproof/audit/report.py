@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.decided import judge_decided
 from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.audit.evidence.network import CORRECTED, METHOD
 from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
@@ -89,10 +90,7 @@ def audit(
     evidence = _with_unused(evidence, asked)
     data = evidence.data
     with threads_for(work), clock("judging labels"):
-        labels = find_label_issues(
-            data.given, data.pred_probs, evidence=evidence.training, features=data.x, trusted=data.trusted,
-            annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, seed=seed,
-        )  # fmt: skip
+        labels = _judge(evidence, seed)
     trained = evidence.training
     config = {
         "format": FORMAT, **data.source.config, "classes": list(data.classes),
@@ -105,6 +103,16 @@ def audit(
     recall = evidence.surroundings.neighbour_recall
     out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
     return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds, out_of_sample)
+
+
+def _judge(evidence: AuditEvidence, seed: int) -> LabelIssues:
+    """The quality of each label, with the decisions on others."""
+    data, trained, undecided = evidence.data, evidence.training, evidence.undecided
+    labels = find_label_issues(
+        data.given, data.pred_probs, evidence=undecided or trained, features=data.x, trusted=data.trusted,
+        annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, seed=seed,
+    )  # fmt: skip
+    return labels if trained is None or undecided is None else judge_decided(labels, data, trained, undecided)
 
 
 def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:
@@ -180,6 +188,11 @@ class LabelReport:
         at = np.flatnonzero(labels.is_issue[rows])
         reasons = zip(*(issue.explain(data, rows[at]) for issue in self.issues), strict=True)
         sentences[at] = ["; ".join(filter(None, parts)) + "." for parts in reasons]
+        if data.decided is not None:
+            for i in np.flatnonzero(data.decided[rows] >= 0).tolist():
+                label = data.decided[rows[i]]
+                verb = "kept the label" if label == data.given[rows[i]] else f"corrected it to {data.classes[label]!r}"
+                sentences[i] = f"A reviewer {verb}."
         return sentences
 
     def summary(self) -> dict[str, Any]:

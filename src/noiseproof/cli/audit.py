@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 EXPORTS = ("label-studio", "fiftyone")
+AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "device", "threads", "help")
 
 
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
@@ -35,7 +36,8 @@ def option(text: str, panel: str | None = None) -> Any:
 Data = Annotated[
     str | None,
     typer.Argument(
-        help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class, .npy or .npz."
+        help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class, .npy or .npz; with "
+        "--again the folder of an audit."
     ),
 ]
 Label = Annotated[str | None, option("Column of the given labels.", COLUMNS)]
@@ -71,6 +73,9 @@ Fast = Annotated[
 ]
 Out = Annotated[str, option("Folder of the results; must be new or empty.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost.")]
+Again = Annotated[
+    bool, typer.Option("--again", help="Learn from the decisions on an audit, and rank its other labels anew.")
+]
 Export = Annotated[str | None, option(f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
 Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.")]
@@ -108,10 +113,12 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
+        "audit audit/ --again",
     )
 )
 @refusals()
 def audit(
+    context: typer.Context,
     data: Data = None,
     label: Label = None,
     text: Text = None,
@@ -130,6 +137,7 @@ def audit(
     fast: Fast = False,
     out: Out = "audit",
     force: Force = False,
+    again: Again = False,
     export: Export = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -149,6 +157,8 @@ def audit(
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
         raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
+    if again:
+        return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
         "ignore": _words(ignore), "trusted": trusted, "labels": labels, "pred_probs": pred_probs,
@@ -167,6 +177,44 @@ def audit(
     if as_json:
         return show_json({"folder": out, "files": files, **report.summary()})
     return _show(report, files, out)
+
+
+def _audit_again(
+    context: typer.Context, exports: Sequence[str], machine: AbstractContextManager[None], as_json: bool
+) -> None:
+    """Audit the data of an audit with the decisions on it; refuse options that the earlier audit has."""
+    from pathlib import Path
+
+    folder, device = context.params["data"], context.params["device"]
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in AGAIN_OPTIONS
+        and (source := context.get_parameter_source(str(parameter.name))) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if folder is None:
+        raise ValueError("Expected the folder of an audit beside --again, got none: noiseproof audit audit/ --again.")
+    if given:
+        raise ValueError(
+            f"Expected no {', '.join(given)} beside --again: all options are those of the audit in {folder}. Leave "
+            "them out, or audit the data without --again."
+        )
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
+    from noiseproof.audit.again import audit_again
+    from noiseproof.audit.files import FILES
+
+    interrupted = "interrupted, nothing was written."
+    try:
+        with machine, training_exits(interrupted), _progress() as progress:
+            report = audit_again(folder, device=device, progress=progress)
+    except KeyboardInterrupt:  # while the data was read
+        say(interrupted)
+        raise typer.Exit(130) from None
+    files = [Path(folder, name) for name in FILES] + _export(report, folder, True, exports)
+    if as_json:
+        return show_json({"folder": folder, "files": files, **report.summary()})
+    return _show(report, files, folder)
 
 
 def _check_out(out: str, data: str | None, force: bool) -> None:
@@ -227,8 +275,6 @@ def _run(
 
 def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str]) -> tuple[str, list[Path]]:
     """Write the results to ``out``, or beside it if it was taken during the audit; return the folder and the files."""
-    from pathlib import Path
-
     from noiseproof.audit.decisions import BadDecisions
 
     try:
@@ -237,11 +283,19 @@ def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str]) ->
         taken, out = out, _sibling(out)
         files = report.save(out, tell=say)
         say(f"{taken} was taken during the audit, by another one or by a review: the results are in {out}.")
+    return out, files + _export(report, out, force, exports)
+
+
+def _export(report: LabelReport, out: str, force: bool, exports: Sequence[str]) -> list[Path]:
+    """Write for other tools to ``out``."""
+    from pathlib import Path
+
+    files = []
     if "label-studio" in exports:
         files.append(report.to_label_studio(Path(out, "label-studio.json"), force=force))
     if "fiftyone" in exports:
         files.append(report.to_fiftyone(Path(out, "fiftyone"), force=force))
-    return out, files
+    return files
 
 
 def _words(value: str | None) -> list[str]:

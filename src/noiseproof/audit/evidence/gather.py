@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.duplicates import Duplicates, find_duplicates
 from noiseproof.audit.evidence.estimators import check_classifier, cross_fit
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_groups
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
-from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training
+from noiseproof.audit.evidence.network import LARGE, Evidence, cross_validate, soft_labels, watch_training
+from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
 from noiseproof.core.objects import load_object
 from noiseproof.core.plugins import load_plugins
@@ -75,6 +77,7 @@ class AuditEvidence:
     data: AuditData
     surroundings: Surroundings
     training: Evidence | None = None  # none where predictions of another model were given
+    undecided: Evidence | None = None  # from the same models without decisions, where there are any
 
     @property
     def groups(self) -> NDArray[np.int64] | None:
@@ -100,7 +103,7 @@ class StageClock:
         yield
         if is_single_step and self.progress is not None:
             self.progress(stage, 1, 1)
-        self.seconds[stage] = round(time.perf_counter() - began, 3)
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.perf_counter() - began, 3)
 
 
 CHOICES = ("auto", "trees", "network", "both", "lightgbm", "xgboost", "catboost")  # any other model is a backbone
@@ -181,7 +184,8 @@ def gather(
     """Search the surroundings of all rows, and fit models unless the data has predictions.
 
     ``training`` are further options of ``cross_validate`` and ``watch_training``. Rows whose class lies in a single
-    fold are dropped.
+    fold are dropped. Where a reviewer decided on some labels, models are fitted to the given ones first, then to the
+    decided ones; a fast audit is done by folds, too, since a model of all rows would judge a label that it learned.
     """
     evidence = _survey(data, seed, clock)
     if data.pred_probs is not None:
@@ -191,6 +195,8 @@ def gather(
     if not (data.x != data.x[0]).any():
         raise ValueError("Expected columns that vary, got constants alone, by which labels cannot be judged.")
     choice = ModelChoice.of(model, estimator, data, mode)
+    if data.decided is not None and mode == "fast":
+        mode, folds = "thorough", FAST_FOLDS
     if mode == "fast" and len(data) < FEW and choice.network is not None:
         evidence = evidence.with_note(
             f"With {len(data)} rows, one training shows little: a thorough audit finds more, in a minute."
@@ -198,36 +204,77 @@ def gather(
     fold = None
     if mode == "thorough" or choice != ModelChoice(choice.network):
         evidence, fold = _split(evidence, folds if mode == "thorough" else FAST_FOLDS, seed)
-    others = _fit_classifiers(evidence, choice, fold, seed, clock)
     can_spare_network = model == "auto" and len(data) > MANY_ROWS
+
+    def fit(taught: Taught | None = None) -> AuditEvidence:
+        return _fit(evidence, choice, mode, fold, seed, clock, can_spare_network, taught, **training)
+
+    first = fit()
+    if first.data.decided is None or first.training is None:
+        return first
+    taught = _teach(first.data, first.training)
+    return replace(first, training=fit(taught).training, undecided=first.training)
+
+
+def _teach(data: AuditData, training: Evidence) -> Taught:
+    """The decided labels of ``data``, beside soft ones and weights of a ``training`` without them."""
+    assert data.decided is not None
+    decided = np.flatnonzero(data.decided >= 0)
+    labels = data.given.copy()
+    labels[decided] = data.decided[decided]
+    if training.pred_probs.size > LARGE:
+        return Taught(labels, None, training.weights)
+    truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(training.pred_probs))
+    truth[torch.from_numpy(decided)] = torch.eye(truth.shape[1])[torch.from_numpy(labels[decided])]
+    return Taught(labels, truth, training.weights)
+
+
+def _fit(
+    evidence: AuditEvidence, choice: ModelChoice, mode: Mode, fold: NDArray[np.int64] | None, seed: int,
+    clock: StageClock, can_spare_network: bool, taught: Taught | None, **training: Any,
+) -> AuditEvidence:  # fmt: skip
+    """Fit the models of ``choice``, and join their predictions."""
+    others = _fit_classifiers(evidence, choice, fold, seed, clock, taught)
     if fold is not None and others and (choice.network is None or can_spare_network):
         with clock("joining predictions"):
-            predictions = _join(evidence, fold, others, seed)
+            predictions = _join(evidence, fold, others, seed, taught)
         share = sum(predictions.weights[name] for name in others)
         if choice.network is None:
             return replace(evidence, training=predictions)
         if share >= ENOUGH:
             note = f"No network was trained: among many rows, trees predict labels well enough ({share:.0%} beside "
             return replace(evidence.with_note(f"{note}neighbours); --model both trains one."), training=predictions)
+    if taught is not None:
+        training["taught"] = taught
     return _train(evidence, mode, fold, others, seed, clock, model=choice.network or "auto", **training)
 
 
 def _join(
-    evidence: AuditEvidence, fold: NDArray[np.int64], others: Mapping[str, NDArray[np.float32]], seed: int
+    evidence: AuditEvidence,
+    fold: NDArray[np.int64],
+    others: Mapping[str, NDArray[np.float32]],
+    seed: int,
+    taught: Taught | None,
 ) -> Evidence:
     data = evidence.data
     near = evidence.surroundings.neighbours or nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
-    return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others)
+    return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others, taught)
 
 
 def _fit_classifiers(
-    evidence: AuditEvidence, choice: ModelChoice, fold: NDArray[np.int64] | None, seed: int, clock: StageClock
+    evidence: AuditEvidence,
+    choice: ModelChoice,
+    fold: NDArray[np.int64] | None,
+    seed: int,
+    clock: StageClock,
+    taught: Taught | None,
 ) -> dict[str, NDArray[np.float32]]:
     """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
     data = evidence.data
     others: dict[str, NDArray[np.float32]] = {}
     if fold is None:
         return others
+    labels = data.given if taught is None else taught.labels
     if choice.trees:
         assert data.x is not None
         table, trees_fold = FeatureTable.of_numbers(data.x) if data.table is None else data.table, fold
@@ -239,12 +286,12 @@ def _fit_classifiers(
                 trees_fold = large_folds
         with clock("trees", is_single_step=False):
             others |= fit_trees(
-                table, data.given, len(data.classes), trees_fold, choice.trees, seed=seed, progress=clock.progress
+                table, labels, len(data.classes), trees_fold, choice.trees, seed=seed, progress=clock.progress
             )
     if choice.estimator is not None:
         with clock("estimator", is_single_step=False):
             others["estimator"] = cross_fit(
-                choice.estimator, estimator_inputs(choice.estimator, data), data.given, len(data.classes), fold,
+                choice.estimator, estimator_inputs(choice.estimator, data), labels, len(data.classes), fold,
                 progress=clock.progress,
             )  # fmt: skip
     return others

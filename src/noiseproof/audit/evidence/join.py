@@ -46,7 +46,12 @@ def join(given: NDArray[np.int64], predictions: Mapping[str, Probs]) -> tuple[Pr
         rows = np.sort(np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False))
     shares = mixture_weights(np.stack([probs[rows, given[rows]] for probs in predictions.values()], 1))
     weights = dict(zip(predictions, shares.tolist(), strict=True))
-    mixed, total = np.zeros_like(next(iter(predictions.values()))), sum(weights.values())
+    return mix(predictions, weights), weights
+
+
+def mix(predictions: Mapping[str, Probs], weights: Mapping[str, float]) -> Probs:
+    """The mixture Σ w·p / Σ w of predictions (N, K)."""
+    mixed, total = np.zeros_like(next(iter(predictions.values()))), sum(weights[name] for name in predictions)
     for name, probs in predictions.items():
         mixed += np.float32(weights[name] / total) * probs
-    return mixed, weights
+    return mixed

@@ -243,15 +243,16 @@ def _share(distance: NDArray[np.float32], farthest: NDArray[np.float32]) -> floa
 
 
 def neighbour_votes(
-    labels: Any, neighbours: Neighbours, num_classes: int, *, apart: Any = None
+    labels: Any, neighbours: Neighbours, num_classes: int, *, apart: Any = None, given: Any = None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Class probabilities by votes of the neighbours (N, K), and the share of these with the row's own label (N,).
 
     With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all labels, so that no
     probability is zero. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart`` (N,),
-    such as a fold or a group of near-duplicates, do not vote for each other; without any voter the share is NaN.
+    such as a fold or a group of near-duplicates, do not vote for each other; without any voter the share is NaN. The
+    row's own label and π are those of ``given`` (N,), by default of ``labels``.
     """
-    given = torch.as_tensor(np.asarray(labels))
+    voted = torch.as_tensor(np.asarray(labels))
     index = torch.from_numpy(neighbours.index)
     N, k = index.shape
     allowed = torch.ones(N, k, dtype=torch.float32)
@@ -259,19 +260,20 @@ def neighbour_votes(
         group = torch.as_tensor(np.asarray(apart))
         allowed = (group[index.long()] != group[:, None]).to(torch.float32)
     votes = torch.zeros(N, num_classes)
-    soft = given.dim() == 2
+    soft = voted.dim() == 2
     for j in range(k):
         voter = index[:, j].long()
         if soft:
-            votes.addcmul_(given[voter].to(torch.float32), allowed[:, j, None])
+            votes.addcmul_(voted[voter].to(torch.float32), allowed[:, j, None])
         else:
-            votes.scatter_add_(1, given[voter, None], allowed[:, j, None])
+            votes.scatter_add_(1, voted[voter, None], allowed[:, j, None])
     count = allowed.sum(1)
-    if soft:
-        prior, agreement = given.to(torch.float32).mean(0), torch.full((N,), math.nan)
+    labels = voted if given is None else torch.as_tensor(np.asarray(given))
+    if labels.dim() == 2:
+        prior, agreement = labels.to(torch.float32).mean(0), torch.full((N,), math.nan)
     else:
-        prior = torch.bincount(given, minlength=num_classes) / N
-        agreement = votes.gather(1, given[:, None])[:, 0] / count  # 0/0 is NaN
+        prior = torch.bincount(labels, minlength=num_classes) / N
+        agreement = votes.gather(1, labels[:, None])[:, 0] / count  # 0/0 is NaN
     votes.add_(prior).div_((count + 1)[:, None])
     return votes.numpy(), agreement.numpy()
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from noiseproof.accelerate import Job, fit_many
 from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
-from noiseproof.audit.evidence.join import join
+from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
+from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.progress import Progress
@@ -69,6 +70,7 @@ def cross_validate(
     device: torch.device | str | None = None,
     neighbours: Neighbours | None = None,
     others: Mapping[str, NDArray[np.float32]] | None = None,
+    taught: Taught | None = None,
 ) -> Evidence:
     """Out-of-sample evidence in two rounds: models and neighbours of other folds predict each row.
 
@@ -84,6 +86,8 @@ def cross_validate(
         epochs: by default 150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
         neighbours: of the rows of ``x``; by default they are searched for.
         others: out-of-sample predictions (N, K) of other models, by name.
+        taught: labels to train on in place of ``labels``, and what both rounds would estimate, so that a row's label
+            there has no influence on its own predictions.
     """
     inputs, given = _prepared(x, labels, num_classes)
     fold, fold_ids = np.asarray(folds), np.unique(folds)
@@ -92,23 +96,25 @@ def cross_validate(
     has_second_round = len(given) * num_classes <= LARGE
     number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
     runs = len(fold_ids) * (3 if has_second_round else 2)
-    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
+    learned = given if taught is None else torch.from_numpy(taught.labels)
+    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs, learned)
     near = neighbours or _neighbours(inputs, seed)
     model = MODEL if model == "auto" else model
 
     robust = trainer.held_out(number, method, model)
     linear = trainer.held_out(number, "ce", LINEAR)
-    votes, agreement = neighbour_votes(given, near, num_classes, apart=fold)
+    own = None if taught is None else given
+    votes, agreement = neighbour_votes(learned, near, num_classes, apart=fold, given=own)
     first = {"network": robust.pred_probs, "linear": linear.pred_probs, "neighbours": votes, **(others or {})}
-    probs, weights = _combined(given, first, others)
+    probs, weights = _combined(given, first, others, taught)
     guess = probs.argmax(1)  # in the second round a row's own label has some influence, by its neighbours' soft labels
     predictions = first
     if has_second_round:
-        truth = soft_labels(given, torch.from_numpy(probs))
-        votes = neighbour_votes(truth, near, num_classes, apart=fold)[0]
+        truth = soft_labels(given, torch.from_numpy(probs)) if taught is None or taught.truth is None else taught.truth
+        votes = neighbour_votes(truth, near, num_classes, apart=fold, given=own)[0]
         second = trainer.held_out(number, "ce", model, truth)
         predictions = {**first, f"neighbours{CORRECTED}": votes, f"network{CORRECTED}": second.pred_probs}
-        probs, weights = _combined(given, predictions, others)
+        probs, weights = _combined(given, predictions, others, taught)
     assert robust.dynamics is not None and linear.dynamics is not None
     return replace(
         robust,
@@ -196,9 +202,14 @@ def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
 
 
 def _combined(
-    given: Tensor, predictions: Mapping[str, NDArray[np.float32]], others: Mapping[str, NDArray[np.float32]] | None
-) -> tuple[NDArray[np.float32], dict[str, float]]:
+    given: Tensor,
+    predictions: Mapping[str, NDArray[np.float32]],
+    others: Mapping[str, NDArray[np.float32]] | None,
+    taught: Taught | None,
+) -> tuple[NDArray[np.float32], Mapping[str, float]]:
     """The mixture of all predictions and its weights: by the likelihood of the labels with ``others``, else equal."""
+    if taught is not None:
+        return mix(predictions, taught.weights), taught.weights
     if others:
         return join(given.numpy(), predictions)
     return _mean([*predictions.values()]), dict.fromkeys(predictions, 1 / len(predictions))
@@ -263,8 +274,10 @@ class _Trainer:
         device: torch.device | str | None,
         progress: Progress | None,
         runs: int,
+        learned: Tensor | None = None,
     ) -> None:
         N = len(x)
+        self.learned = given if learned is None else learned  # (N,): the labels to train on
         self.data = NoisyData(x, given, tuple(map(str, range(num_classes))), torch.arange(N))
         self.epochs = default_epochs(N) if epochs is None else check_count("epochs", epochs, 1)
         self.batch_size = min(128, max(24, N // 12)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
@@ -299,7 +312,7 @@ class _Trainer:
         if stack is None:
             return None
         self.num_jobs += 1
-        target = data.given if truth is None else truth.to(self.device)
+        target = (self.learned if truth is None else truth).to(self.device)
         averages = train_folds(
             stack, parts.loss.to(self.device), data, target, fold.to(self.device), stacked,
             lambda: self._count_epochs(max(1, num_folds)),
@@ -318,7 +331,7 @@ class _Trainer:
             held_out.append((fold == number).nonzero()[:, 0])
             extra: list[Strategy] = [TrainingAverages()] if truth is None else [FixedTargets(truth[rows])]
             extra.append(HeldOutAverages(take(data.x, held_out[-1]), data.given[held_out[-1]]))
-            jobs.append(self._job(data.subset(rows), method, model, extra))
+            jobs.append(self._job(replace(data, given=self.learned).subset(rows), method, model, extra))
         results = self._run(jobs)
         evidence = _evidence([result.strategies[-1] for result in results], torch.cat(held_out).argsort())
         if truth is not None:

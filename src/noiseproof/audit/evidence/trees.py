@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.estimators import cross_fit
-from noiseproof.audit.evidence.join import join
+from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
 from noiseproof.audit.evidence.network import CORRECTED, LARGE, Evidence, soft_labels
+from noiseproof.audit.evidence.taught import Taught
 from noiseproof.core.progress import Progress
 from noiseproof.data.tables import FeatureTable
 
@@ -48,18 +49,32 @@ def fit_trees(
 
 
 def join_with_neighbours(
-    x: Any, given: Ints, num_classes: int, folds: Ints, near: Neighbours, others: Mapping[str, Probs]
+    x: Any,
+    given: Ints,
+    num_classes: int,
+    folds: Ints,
+    near: Neighbours,
+    others: Mapping[str, Probs],
+    taught: Taught | None = None,
 ) -> Evidence:
     """Predictions of ``others`` and of neighbours, in the mixture under which the given labels are most likely.
 
-    Neighbours vote by the given labels, and once more by the soft labels of the first mixture.
+    Neighbours vote by the given labels, and once more by the soft labels of the first mixture; by those that are
+    ``taught``, where there are any, in the mixture that comes with them.
     """
-    votes, agreement = neighbour_votes(given, near, num_classes, apart=folds)
+
+    def vote(labels: Any) -> tuple[Probs, Probs]:
+        return neighbour_votes(labels, near, num_classes, apart=folds, given=None if taught is None else given)
+
+    def combine(predictions: Mapping[str, Probs]) -> tuple[Probs, Mapping[str, float]]:
+        return join(given, predictions) if taught is None else (mix(predictions, taught.weights), taught.weights)
+
+    votes, agreement = vote(given if taught is None else taught.labels)
     predictions = {**others, "neighbours": votes}
-    probs, weights = join(given, predictions)
+    probs, weights = combine(predictions)
     guess = probs.argmax(1)
     if probs.size <= LARGE:
-        truth = soft_labels(torch.from_numpy(given), torch.from_numpy(probs))
-        predictions[f"neighbours{CORRECTED}"] = neighbour_votes(truth, near, num_classes, apart=folds)[0]
-        probs, weights = join(given, predictions)
+        truth = soft_labels(torch.from_numpy(given), torch.from_numpy(probs)) if taught is None else taught.truth
+        predictions[f"neighbours{CORRECTED}"] = vote(truth)[0]
+        probs, weights = combine(predictions)
     return Evidence(probs, np.asarray(x), neighbour_agreement=agreement, guess=guess, weights=weights)

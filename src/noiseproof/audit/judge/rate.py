@@ -82,8 +82,8 @@ def _mean_wrong(rows: NoisyRows, noise: ClassNoise) -> float:
     return 1 - float(torch.cat(right).mean())
 
 
-def shift_to_mean(probs: Tensor, mean: float) -> Tensor:
-    """Probabilities (n,) whose log odds are shifted by one number, so that they have this ``mean``."""
+def shift_to_mean(probs: Tensor, mean: float) -> tuple[Tensor, float]:
+    """Probabilities (n,) whose log odds are shifted by one number, so that they have this ``mean``; and that number."""
     log_odds = torch.logit(probs, eps=1e-9)
     low, high = -50.0, 50.0
     for _ in range(60):
@@ -92,4 +92,9 @@ def shift_to_mean(probs: Tensor, mean: float) -> Tensor:
             low = middle
         else:
             high = middle
-    return torch.sigmoid(log_odds + low)
+    return shifted(probs, low), low
+
+
+def shifted(probs: Tensor, shift: float) -> Tensor:
+    """Probabilities (n,) whose log odds are larger by ``shift``."""
+    return torch.sigmoid(torch.logit(probs, eps=1e-9) + shift)

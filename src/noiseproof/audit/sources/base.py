@@ -49,6 +49,7 @@ class AuditData:
     groups: NDArray[np.int64] | None = None  # (N,)
     time: NDArray[np.float64] | None = None  # (N,)
     trusted: NDArray[np.bool_] | None = None  # (N,)
+    decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
     annotators: NDArray[np.int64] | None = None  # (N, A), −1: none
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class AuditData:
         """Return the rows where ``keep`` is true; the others are listed as skipped for ``reason``."""
         if keep.all():
             return self
-        columns = ("given", "row", "x", "pred_probs", "ids", "groups", "time", "trusted", "annotators")
+        columns = ("given", "row", "x", "pred_probs", "ids", "groups", "time", "trusted", "decided", "annotators")
         arrays = {name: value[keep] for name in columns if (value := getattr(self, name)) is not None}
         if self.table is not None:
             arrays["table"] = self.table.subset(keep)

@@ -1,0 +1,130 @@
+"""An audit again: what a reviewer decided trains the models, and all other labels are ranked anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.audit.decisions import FILE as DECISIONS
+from noiseproof.audit.decisions import Decision, check_decisions, read_decisions
+from noiseproof.audit.evidence.gather import FAST_FOLDS
+from noiseproof.audit.evidence.network import METHOD
+from noiseproof.audit.files import Audit, cache_beside, read_audit, write_audit
+from noiseproof.audit.inputs import read_again
+from noiseproof.audit.report import LabelReport, audit
+from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.progress import Progress
+from noiseproof.data.sources import PathLike
+
+
+def audit_again(
+    folder: PathLike,
+    data: AuditData | None = None,
+    *,
+    decisions: PathLike | None = None,
+    estimator: Any = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> LabelReport:
+    """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the result there.
+
+    All options are those of the earlier audit. Models are trained on the decided labels: on the given one where it was
+    kept, on the other one where it was corrected; rows that were skipped stay as they are. They are judged by models of
+    other folds, so that ``model_quality`` of a row never depends on the decision on it. Rows, given labels and
+    decisions stay as they are, and so does the sample that measures.
+
+    Args:
+        data: what ``read_rows`` read, where it was in memory and can't be read again.
+        decisions: file of the review, by default decisions.csv in the folder.
+        estimator: that judged the earlier audit, where it was an object without a name.
+    """
+    earlier, path = read_audit(Path(folder)), Path(folder, DECISIONS) if decisions is None else Path(decisions)
+    config = earlier.config
+    _check_trained(earlier)
+    chosen = read_decisions(path) if path.exists() else {}
+    check_decisions(chosen, earlier)
+    chosen = {row: decision for row, decision in chosen.items() if decision.decision != "skip"}
+    if not chosen:
+        raise ValueError(
+            f"Expected decisions to learn from in {path}, got none. Make some with `noiseproof review {folder}`."
+        )
+    if data is None:
+        data = read_again(config, cache_beside(folder))
+    _check_same(earlier, data)
+    data = replace(data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, config)))
+    report = audit(
+        data, mode=config["mode"], method=None if config["method"] == METHOD else config["method"],
+        model=config["model"], estimator=_estimator(config) if estimator is None else estimator,
+        epochs=config["epochs"], folds=config["folds"], seed=config["seed"], device=device, progress=progress,
+        command=config["command"],
+    )  # fmt: skip
+    if lost := sorted({*chosen} - {*report.data.row.tolist()}):
+        raise ValueError(
+            f"Expected models of other folds for each decided row, got none for row {lost[0]}, whose class lies in one "
+            "fold. Undo the decision on it."
+        )
+    report = replace(report, config={**report.config, "again": config.get("again", 0) + 1})
+    write_audit(Path(folder), report)
+    return report
+
+
+def _check_trained(earlier: Audit) -> None:
+    """Refuse an audit that trained nothing."""
+    if earlier.config["mode"] == "predictions":
+        raise ValueError(
+            f"Expected an audit that trained models, got one of another model's predictions in {earlier.folder}. Train "
+            "that model on the corrected labels, and audit its new predictions with --force, which keeps the decisions."
+        )
+
+
+def _check_same(earlier: Audit, data: AuditData) -> None:
+    """Refuse data whose rows or labels are not those of the earlier audit."""
+    is_audited = data.row >= 0
+    names = np.array(data.classes, dtype=object)[data.given[is_audited]]
+    now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], names, strict=True), strict=True))
+    before = earlier.issues[["row", "id", "given_label"]]
+    changed = [row for row, id, given in before.itertuples(index=False) if now.get(row) != (id, given)]
+    if tuple(data.classes) != earlier.classes or data.source_rows != earlier.config["source_rows"] or changed:
+        which = f"row {changed[0]} is another one" if changed else f"it has {data.source_rows} rows"
+        raise ValueError(
+            f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it without --again."
+        )
+
+
+def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.int64]:
+    """The decided label of each row of ``data``, (N,), −1 where there is none."""
+    number = {name: k for k, name in enumerate(data.classes)}
+    decided = np.full(data.source_rows, -1)
+    for row, decision in decisions.items():
+        decided[row] = number[decision.label]
+    return np.where(data.row >= 0, decided[data.row], -1)
+
+
+def _notes(decisions: Mapping[int, Decision], config: Mapping[str, Any]) -> list[str]:
+    """Sentences on the decisions, and on what they change."""
+    counts = Counter("kept" if d.label == d.given_label else "corrected" for d in decisions.values())
+    notes = [
+        f"Audited again with {len(decisions)} decisions, {counts['kept']} labels kept and {counts['corrected']} "
+        "corrected: models of other folds learned them."
+    ]
+    if config["mode"] == "fast":
+        notes.append(f"The earlier audit was fast; models of {FAST_FOLDS} folds judge now, which did not see the row.")
+    return notes
+
+
+def _estimator(config: Mapping[str, Any]) -> Any:
+    """The name of the estimator; refuse one that was an object."""
+    name = config["estimator"]
+    if name is None or (":" in name and not any(sign in name for sign in "( \n")):
+        return name
+    raise ValueError(
+        f"Expected an estimator that has a name, got {name}, which was an object in Python. Pass it there: "
+        "`audit_again(folder, estimator=…)`."
+    )

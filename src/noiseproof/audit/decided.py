@@ -1,0 +1,70 @@
+"""Labels judged again, by models that learned what a reviewer decided on other rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from noiseproof.audit.judge.cut import cut_labels
+from noiseproof.audit.judge.posterior import SMALL
+from noiseproof.audit.judge.rate import shifted
+from noiseproof.audit.labels import DYNAMICS, LabelIssues, select
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.network import Evidence
+    from noiseproof.audit.sources.base import AuditData
+
+
+def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, undecided: Evidence) -> LabelIssues:
+    """Judge the labels of ``data`` by a ``training`` with decisions, from ``issues`` by one without, ``undecided``.
+
+    T, β, the shift of the log odds and predictions for training rows, which all rows share or which a row's own label
+    has trained, stay those without decisions. So ``model_quality`` of a row does not depend on the decision on it, and
+    decided rows measure how good it is for all others. ``quality`` of a decided row is 1 where its label was kept, else
+    0, and the label that was decided on is the suggested one. The cut is made among the other rows.
+    """
+    assert data.decided is not None and issues.judge is not None
+    given, K = torch.from_numpy(data.given), len(data.classes)
+    decided, counted = torch.from_numpy(data.decided), torch.from_numpy(data.row >= 0)
+    trusted = torch.zeros_like(counted) if data.trusted is None else torch.from_numpy(data.trusted)
+    probs = torch.from_numpy(training.pred_probs)
+    if undecided.dynamics is not None:
+        probs = torch.lerp(probs, torch.from_numpy(undecided.dynamics), DYNAMICS)
+    people = None if data.annotators is None else torch.from_numpy(data.annotators)
+    posterior = issues.judge.posterior(given, probs, people)
+    wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
+    model_quality = (1 - wrong).to(torch.float32)
+
+    is_decided, is_corrected = decided >= 0, (decided >= 0) & (decided != given)
+    wrong = torch.where(is_decided, is_corrected.double(), wrong)
+    suggested = torch.where(is_corrected, decided, posterior.suggested)
+    rate = float(wrong[counted].mean())
+    low, high = min(issues.noise_interval[0], rate), max(issues.noise_interval[1], rate)
+    uncertain = counted & ~trusted & ~is_decided
+    cut = cut_labels(
+        given, wrong, uncertain, float(wrong[uncertain].mean()) if bool(uncertain.any()) else 0.0, K,
+        looks_fine=issues.looks_fine, is_predictable=issues.is_predictable,
+    )  # fmt: skip
+    is_issue = cut.is_issue | (is_corrected & counted)
+    at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
+    return replace(
+        issues,
+        quality=(1 - wrong).to(torch.float32).numpy(),
+        model_quality=model_quality.numpy(),
+        is_issue=is_issue.numpy(),
+        suggested=suggested.numpy(),
+        predicted=posterior.predicted.numpy(),
+        noise_rate=rate,
+        noise_interval=(low, high),
+        transition=issues.judge.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
+        cut=cut.thresholds.numpy(),
+        false_positive_rate=float(right[is_issue].sum() / right[counted].sum().clamp(min=SMALL)),
+        margin=posterior.margin.numpy(),
+        confidence=probs[at, given].numpy(),
+        suggested_confidence=probs[at, suggested].numpy(),
+        neighbour_agreement=training.neighbour_agreement,
+        unlearned=training.unlearned,
+        doubt=training.doubt,
+    )

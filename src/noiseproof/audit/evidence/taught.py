@@ -1,0 +1,24 @@
+"""What models are fitted to once a reviewer has decided on some labels, so that no decision judges its own row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """Labels of N rows to fit models to.
+
+    A model of a fold learns the decisions on the rows of other folds only. What all folds share would carry a decision
+    back to its own row: a weight of models depends on predictions for other rows, and those on the decision. So soft
+    labels and weights are those of models that saw no decision.
+    """
+
+    labels: NDArray[np.int64]  # (N,): the decided label, else the given one
+    truth: Tensor | None  # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows
+    weights: Mapping[str, float]  # of the models, by name
