@@ -540,3 +540,39 @@ def test_models_are_chosen_and_named(options: tuple[str, ...], models: set[str],
     config = json.loads(Path("audit/config.json").read_text())
     assert {model["name"] for model in config["models"]} == models
     assert {config["model"], config["estimator"]} >= {options[1]}
+
+
+def test_an_audit_again_learns_the_decisions(digits: tuple[Path, np.ndarray], here: Path) -> None:
+    run_json(digits[0], "--label", "digit", "--id", "name", "--model", "network", *QUICK)
+    before = read_audit("audit")
+    log, truth = DecisionLog("audit/decisions.csv"), load_digits().target
+    for row, id, given, suggested in before.issues[["row", "id", "given_label", "suggested_label"]].values[:60]:
+        true = f"a {truth[int(id.removeprefix('digit-'))]}"
+        choice = "keep" if true == given else "accept" if true == suggested else "other"
+        log.add(Decision(row, id, given, choice, true))
+    log.close()
+    result = run("audit", "--again", "--device", "cpu", "--threads", "1", "--export", "label-studio")
+    assert result.exit_code == 0, result.output
+    after = read_audit("audit")
+    assert after.config["again"] == 1 and after.config["command"] == before.config["command"]
+    assert "note: Audited again with 60 decisions" in result.stdout and "next: noiseproof review audit" in result.stdout
+    assert Path("audit/label-studio.json").exists()
+    undecided = after.issues[~after.issues["row"].isin(list(read_decisions("audit/decisions.csv")))]
+    assert undecided["model_quality"].equals(undecided["label_quality"])
+    old = before.issues.set_index("row").loc[undecided["row"], "label_quality"]
+    assert (old.to_numpy() != undecided["label_quality"].to_numpy()).mean() > 0.9
+    assert run_json("audit", "--again", "--device", "cpu")["rows"] == 600
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("audit", "--label", "y", "--seed", "0"), "Expected no --label, --seed beside --again: all options are those"),
+        (("audit", "--out", "other"), "Expected no --out beside --again"),
+        ((), "Expected the folder of an audit beside --again, got none"),
+        (("nowhere",), "Expected an audit in nowhere, found no issues.csv"),
+    ],
+)
+def test_options_that_an_audit_again_has_already_are_refused(options: tuple[str, ...], message: str) -> None:
+    result = run(*options, "--again")
+    assert result.exit_code == 2 and message in " ".join(result.stderr.split())

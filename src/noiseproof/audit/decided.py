@@ -28,7 +28,7 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
     assert data.decided is not None and issues.judge is not None
     given, K = torch.from_numpy(data.given), len(data.classes)
     decided, counted = torch.from_numpy(data.decided), torch.from_numpy(data.row >= 0)
-    trusted = torch.zeros_like(counted) if data.trusted is None else torch.from_numpy(data.trusted)
+    trusted = torch.zeros_like(counted) if data.trusted is None else torch.tensor(data.trusted)
     probs = torch.from_numpy(training.pred_probs)
     if undecided.dynamics is not None:
         probs = torch.lerp(probs, torch.from_numpy(undecided.dynamics), DYNAMICS)
@@ -40,6 +40,7 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
     is_decided, is_corrected = decided >= 0, (decided >= 0) & (decided != given)
     wrong = torch.where(is_decided, is_corrected.double(), wrong)
     suggested = torch.where(is_corrected, decided, posterior.suggested)
+    share = posterior.suggested_share.masked_fill(is_corrected, 1)
     rate = float(wrong[counted].mean())
     low, high = min(issues.noise_interval[0], rate), max(issues.noise_interval[1], rate)
     uncertain = counted & ~trusted & ~is_decided
@@ -55,6 +56,7 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
         model_quality=model_quality.numpy(),
         is_issue=is_issue.numpy(),
         suggested=suggested.numpy(),
+        suggestion_quality=(wrong * share).float().numpy(),
         predicted=posterior.predicted.numpy(),
         noise_rate=rate,
         noise_interval=(low, high),

@@ -9,7 +9,8 @@ the worst label to the best. UTF-8, comma, one header line, booleans True/False,
 ====================  =======  ======================================================================================
 row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
 id                    str      the --id column; for an image its path in the folder, with /; else the row number
-is_label_issue        bool     below the cut of its class
+is_label_issue        bool     below the cut of its class; once an audit --again learned decisions, a corrected label is
+                               an issue of quality 0, a kept one is none and has quality 1
 label_quality         float    in [0, 1], P(the given label is right): by the models, and by decisions once `noiseproof
                                measure` has seen some; issues come first, each part is sorted by this
 given_label           str      name of the class, as in the source
@@ -28,7 +29,7 @@ confidence            float    the model's probability of the given label
 suggested_confidence  float    the model's probability of the suggested label
 unlearned             float    share of epochs in which the given label was not predicted; empty without training
 doubt                 float    in [0, 1], the noise estimated by the head; empty if it estimates none
-model_quality         float    label_quality by the models alone, which decisions do not change
+model_quality         float    label_quality by the models alone: no decision on the row itself changes it
 ====================  =======  ======================================================================================
 
 ``summary.json``: ``format`` 2, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
@@ -48,7 +49,8 @@ that whole numbers are positions among them, unless they are the names), ``heade
 its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
 licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
 in summary.json, ``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line,
-in the order of the source; rows without one: an empty line), ``versions``, ``command``.
+in the order of the source; rows without one: an empty line), ``versions``, ``command``, ``again`` (how often decisions
+were learned, if they were).
 
 ``out_of_sample.npy``, of a thorough audit: probabilities (source_rows, K) float32 of models that did not see the row,
 NaN for rows that were not audited; beyond 100 million numbers it is not written.
@@ -62,11 +64,13 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
@@ -190,39 +194,43 @@ def cache_beside(folder: PathLike) -> Path:
 
 
 def write_audit(folder: Path, report: LabelReport) -> list[Path]:
-    """Write the files of an audit to an existing ``folder``, replacing earlier ones."""
+    """Write the files of an audit to an existing ``folder``; earlier ones are replaced once all are written."""
     began = time.perf_counter()
-    table, summary = report.table(), report.summary()
+    table, summary, predictions = report.table(), report.summary(), _predictions(report)
     # pandas quotes carriage returns in cells only if they can end a line.
     texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
     end = "\r\n" if any("\r" in text for text in texts) else "\n"
-    written = [folder / FILES[0]]
-    with replacing(written[0]) as path:
-        table.to_csv(path, index=False, lineterminator=end, encoding="utf-8")
-    if importlib.util.find_spec("pyarrow") is not None:
-        written.append(folder / "issues.parquet")
-        with replacing(written[-1]) as path:
-            table.to_parquet(path, index=False, engine="pyarrow")
-    summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
-    for name, content in zip(FILES[1:], (summary, report.config), strict=True):
-        written.append(folder / name)
-        with replacing(written[-1]) as path:
-            path.write_text(json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return [*written, *_write_predictions(folder / PREDICTIONS, report)]
+    written: list[Path] = []
+    with ExitStack() as stack:
+
+        def part(name: str) -> Path:
+            written.append(folder / name)
+            return stack.enter_context(replacing(written[-1]))
+
+        table.to_csv(part(FILES[0]), index=False, lineterminator=end, encoding="utf-8")
+        if importlib.util.find_spec("pyarrow") is not None:
+            table.to_parquet(part("issues.parquet"), index=False, engine="pyarrow")
+        summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
+        for name, content in zip(FILES[1:], (summary, report.config), strict=True):
+            text = json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
+            part(name).write_text(text, encoding="utf-8")
+        if predictions is not None:
+            with open(part(PREDICTIONS), "wb") as file:
+                np.save(file, predictions)
+    if predictions is None:
+        (folder / PREDICTIONS).unlink(missing_ok=True)  # those of an earlier audit
+    return written
 
 
-def _write_predictions(path: Path, report: LabelReport) -> list[Path]:
-    """Write the out-of-sample predictions in the order of the source, NaN for rows that were not audited."""
+def _predictions(report: LabelReport) -> NDArray[np.float32] | None:
+    """The out-of-sample predictions in the order of the source, NaN for rows that were not audited."""
     data, probs = report.data, report.out_of_sample
-    path.unlink(missing_ok=True)  # those of an earlier audit
     if probs is None or data.source_rows * probs.shape[1] > MOST_PREDICTIONS:
-        return []
+        return None
     audited = data.row >= 0
     table = np.full((data.source_rows, probs.shape[1]), np.nan, np.float32)
     table[data.row[audited]] = probs[audited]
-    with replacing(path) as part, open(part, "wb") as file:
-        np.save(file, table)
-    return [path]
+    return table
 
 
 def _plain(value: Any) -> Any:

@@ -129,8 +129,7 @@ def find_label_issues(
     predictability = guesses.predictability(K)
     is_predictable = rows.calibrate or people is not None or predictability.is_predictable
 
-    judge, estimates, probs = _fit(given, probs, rows, evidence, people, seed)
-    posterior = judge.posterior(given, probs, people)
+    judge, estimates, probs, posterior = _fit(given, probs, rows, evidence, people, seed)
     wrong = posterior.wrong.masked_fill(rows.trusted, 0)
     rate = _noise_rate(estimates, wrong, rows, has_annotators=people is not None, is_predictable=is_predictable)
     contradiction = guesses.confident_contradiction() if is_predictable and people is None else None
@@ -215,8 +214,8 @@ def select(mask: Tensor) -> Any:
 
 def _fit(
     given: Tensor, probs: Tensor, rows: _Rows, evidence: Evidence | None, annotators: Tensor | None, seed: int
-) -> tuple[RowJudge, RateEstimates, Tensor]:
-    """T and β, the noise rates, and the predictions to rank by: with those for training rows, where there are any."""
+) -> tuple[RowJudge, RateEstimates, Tensor, RowPosterior]:
+    """T and β, the noise rates, the predictions to rank by (with those for training rows, if any), and what follows."""
     generator = torch.Generator().manual_seed(seed)
     fitted = select(~rows.trusted if rows.calibrate else rows.counted)
 
@@ -232,7 +231,8 @@ def _fit(
         probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
         noise = fit(probs)[0]
     accuracy = None if annotators is None else AnnotatorModel.fit(annotators, given, probs, noise).accuracy
-    return RowJudge(noise, accuracy), estimates, probs
+    judge = RowJudge(noise, accuracy)
+    return judge, estimates, probs, judge.posterior(given, probs, annotators)
 
 
 def _checked_probabilities(pred_probs: Any) -> Tensor:

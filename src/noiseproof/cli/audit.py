@@ -200,7 +200,6 @@ def _audit_again(
             f"Expected no {', '.join(given)} beside --again: all options are those of the audit in {folder}. Leave "
             "them out, or audit the data without --again."
         )
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported: idle threads sleep
     from noiseproof.audit.again import audit_again
     from noiseproof.audit.files import FILES
 

@@ -1,0 +1,323 @@
+"""An audit again: decisions train models of other folds, and never judge their own row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from noiseproof.audit import audit, audit_again, files, read_audit, read_rows
+from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_decisions
+from noiseproof.audit.evidence import gather
+from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
+from noiseproof.audit.report import LabelReport
+from noiseproof.audit.sources.base import AuditData
+
+Array = NDArray[Any]
+
+
+def planted(n: int = 240, K: int = 3, rate: float = 0.2, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Inputs in K overlapping clusters, true labels, and given ones of which some are the next class."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(K, size=n)
+    x = (2 * np.eye(K, 5)[true] + rng.normal(size=(n, 5))).astype(np.float32)
+    return x, true, np.where(rng.random(n) < rate, (true + 1) % K, true)
+
+
+def decide(folder: Path, truth: dict[int, str], rows: list[int], skipped: tuple[int, ...] = ()) -> None:
+    """A review of ``rows`` by somebody who knows the truth; on ``skipped`` ones they can't tell."""
+    issues = read_audit(folder).issues.set_index("row")
+    log = DecisionLog(folder / FILE)
+    for row in [*rows, *skipped]:
+        id, given, suggested = issues.loc[row, ["id", "given_label", "suggested_label"]]
+        label = truth[row]
+        choice = "keep" if label == given else "accept" if label == suggested else "other"
+        if row in skipped:
+            choice, label = "skip", ""
+        log.add(Decision(row, id, given, choice, label))  # type: ignore[arg-type]
+    log.close()
+
+
+def with_decision(data: AuditData, rows: Array, labels: Array) -> AuditData:
+    decided = np.full(len(data), -1)
+    decided[rows] = labels
+    return replace(data, decided=decided)
+
+
+def quick(data: AuditData, **options: Any) -> LabelReport:
+    return audit(data, device="cpu", epochs=3, folds=3, **options)
+
+
+MODELS: list[dict[str, Any]] = [
+    {"model": "network"},  # all folds in one training
+    {"model": "network", "method": "co-teaching"},  # a training for each fold
+    {"model": "trees"},
+    {"model": "both"},
+    {"mode": "fast"},
+    {"mode": "fast", "model": "network"},
+    {"estimator": LogisticRegression()},
+]
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_the_decision_on_a_row_has_no_influence_on_its_own_model_quality(options: dict[str, Any]) -> None:
+    x, true, given = planted()
+    data = read_rows(x, labels=given)
+    rows = np.random.default_rng(1).permutation(len(x))[:60]
+    row = int(rows[0])
+    first = quick(with_decision(data, rows, true[rows]), **options).label_issues
+    changed = true[rows].copy()
+    changed[0] = (changed[0] + 1) % 3
+    second = quick(with_decision(data, rows, changed), **options).label_issues
+    alone = quick(with_decision(data, rows[1:], true[rows[1:]]), **options).label_issues
+    assert first.model_quality is not None and second.model_quality is not None and alone.model_quality is not None
+    assert first.model_quality[row] == second.model_quality[row] == alone.model_quality[row]
+    assert first.margin[row] == second.margin[row] == alone.margin[row]
+    assert (first.model_quality != second.model_quality).sum() > 20
+    assert first.quality[row] != second.quality[row]
+
+
+def test_annotators_and_trusted_rows_carry_no_decision_back_either() -> None:
+    x, true, given = planted()
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame(x).add_prefix("x").assign(y=given, checked=np.arange(240) % 6 == 0)
+    for name in "ab":
+        frame[name] = np.where(rng.random(240) < 0.2, (true + 1) % 3, true)
+    for options in ({"annotators": ["a", "b"]}, {"trusted": "checked", "ignore": ["a", "b"]}):
+        data = read_rows(frame, label="y", **options)
+        rows = np.setdiff1d(np.arange(60), np.arange(0, 60, 6))
+        labels = true[rows]
+        first = quick(with_decision(data, rows, labels)).label_issues.model_quality
+        labels[0] = (labels[0] + 1) % 3
+        second = quick(with_decision(data, rows, labels)).label_issues.model_quality
+        assert first is not None and second is not None
+        assert first[rows[0]] == second[rows[0]] and (first != second).any()
+
+
+def test_decided_labels_are_learned_and_judged_as_decided() -> None:
+    x, true, given = planted()
+    data = read_rows(x, labels=given)
+    wrong = given != true
+    rows = np.concatenate([np.flatnonzero(wrong)[:20], np.flatnonzero(~wrong)[:20]])
+    before = quick(data)
+    report = quick(with_decision(data, rows, true[rows]))
+    labels = report.label_issues
+    assert (labels.quality[rows] == ~wrong[rows]).all() and (labels.is_issue[rows] == wrong[rows]).all()
+    assert (labels.suggested[rows[:20]] == true[rows[:20]]).all()
+    assert (labels.suggestion_quality[rows[:20]] == 1).all() and (labels.suggestion_quality[rows[20:]] == 0).all()
+    others = np.setdiff1d(np.arange(240), rows)
+    assert labels.model_quality is not None and (labels.model_quality[others] == labels.quality[others]).all()
+    assert (labels.model_quality[rows] != labels.quality[rows]).all()
+    assert (report.data.given == given).all()
+    table = report.table().set_index("row")
+    assert table.loc[rows[0], "why"] == f"A reviewer corrected it to '{true[rows[0]]}'."
+    assert table.loc[rows[-1], "why"] == "A reviewer kept the label."
+    # Where every wrong label is corrected, others are judged by models of clean labels.
+    clean = quick(with_decision(data, rows := np.flatnonzero(np.arange(240) >= 30), true[rows])).label_issues
+    assert clean.model_quality is not None
+    left = np.arange(30)
+    assert average_precision(-clean.model_quality[left], wrong[left]) > average_precision(
+        -before.label_issues.quality[left], wrong[left]
+    )
+
+
+def average_precision(score: Array, wrong: Array) -> float:
+    hit = wrong[np.argsort(-score, kind="stable")]
+    return float((np.cumsum(hit) / np.arange(1, len(hit) + 1))[hit].mean())
+
+
+def test_models_are_fitted_to_the_decided_labels_of_other_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference: scikit-learn's own fit on corrected labels, without the fold of the row."""
+    x, true, given = planted()
+    data = read_rows(x, labels=given)
+    rows = np.flatnonzero(given != true)[:30]
+    seen: list[tuple[Array, Array]] = []
+    cross_fit = gather.cross_fit
+
+    def spy(estimator: Any, x: Any, labels: Any, K: int, folds: Any, **options: Any) -> Any:
+        probs = cross_fit(estimator, x, labels, K, folds, **options)
+        for fold in np.unique(folds):
+            model = LogisticRegression(random_state=0).fit(x[folds != fold], labels[folds != fold])
+            np.testing.assert_allclose(probs[folds == fold], model.predict_proba(x[folds == fold]), atol=1e-5)
+        seen.append((np.array(labels), np.array(folds)))
+        return probs
+
+    monkeypatch.setattr(gather, "cross_fit", spy)
+    quick(with_decision(data, rows, true[rows]), estimator=LogisticRegression())
+    (first, folds), (second, again) = seen
+    assert (first == given).all() and (folds == again).all()
+    expected = given.copy()
+    expected[rows] = true[rows]
+    assert (second == expected).all()
+
+
+def test_neighbours_vote_by_the_taught_labels_and_agree_with_the_given_one() -> None:
+    near = Neighbours(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.ones((3, 2), np.float32), 1.0)
+    votes, agreement = neighbour_votes([0, 1, 1], near, 2, given=[0, 0, 1])
+    prior = np.array([2, 1]) / 3
+    np.testing.assert_allclose(votes, (np.array([[0, 2], [1, 1], [1, 1]]) + prior) / 3, rtol=1e-6)
+    np.testing.assert_allclose(agreement, [0, 0.5, 0.5])
+    soft, _ = neighbour_votes(np.eye(2)[[0, 1, 1]], near, 2, given=[0, 0, 1])
+    np.testing.assert_allclose(soft, votes, rtol=1e-6)
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> tuple[Path, dict[int, str]]:
+    """A table of 300 digits whose labels are wrong in one of six rows, and the truth."""
+    images, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    wrong = rng.random(300) < 1 / 6
+    given = np.where(wrong, (y[:300] + rng.integers(1, 10, 300)) % 10, y[:300])
+    table = pd.DataFrame(images[:300]).add_prefix("pixel").assign(digit=[f"a {k}" for k in given])
+    table.to_csv(tmp_path / "digits.csv", index=False)
+    return tmp_path / "digits.csv", {row: f"a {k}" for row, k in enumerate(y[:300])}
+
+
+def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Path, dict[int, str]]) -> None:
+    path, truth = digits
+    folder = path.parent / "audit"
+    audit(path, label="digit", device="cpu", epochs=3, folds=2, model="network", seed=5).save(folder)
+    old = read_audit(folder)
+    rows = old.issues["row"].tolist()[:40]
+    decide(folder, truth, rows, skipped=(299,))
+    decisions = (folder / FILE).read_bytes()
+    for name in ("measure.json", "strata.npy"):
+        (folder / name).write_bytes(b"the design")
+    predictions = np.load(folder / "out_of_sample.npy")
+
+    report = audit_again(folder, device="cpu")
+    new = read_audit(folder)
+    assert (folder / FILE).read_bytes() == decisions
+    assert all((folder / name).read_bytes() == b"the design" for name in ("measure.json", "strata.npy"))
+    columns = ["row", "id", "given_label"]
+    pd.testing.assert_frame_equal(
+        new.issues[columns].sort_values("row", ignore_index=True),
+        old.issues[columns].sort_values("row", ignore_index=True),
+    )
+    assert new.config == {**old.config, "again": 1, "models": new.config["models"]}
+    assert not np.array_equal(np.load(folder / "out_of_sample.npy"), predictions)
+    table = {row["row"]: row for row in new.issues.to_dict("records")}
+    wrong = {row for row in rows if truth[row] != table[row]["given_label"]}
+    assert len(wrong) > 20
+    for row in rows:
+        assert table[row]["is_label_issue"] == (row in wrong) == (table[row]["label_quality"] == 0)
+        assert 0 < table[row]["model_quality"] < 1
+        if row in wrong:
+            assert table[row]["suggested_label"] == truth[row]
+    assert table[299]["label_quality"] == table[299]["model_quality"]
+    assert (
+        f"Audited again with 40 decisions, {40 - len(wrong)} labels kept and {len(wrong)} corrected"
+        in (report.summary()["notes"][-1])
+    )
+
+    # The decisions remain valid, and a second round starts from the data, not from the first.
+    assert len(read_decisions(folder / FILE)) == 41
+    audit_again(folder, device="cpu")
+    second = read_audit(folder)
+    assert second.config["again"] == 2
+    pd.testing.assert_frame_equal(second.issues, new.issues)
+
+
+def test_an_interrupted_audit_changes_nothing(
+    digits: tuple[Path, dict[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, truth = digits
+    folder = path.parent / "audit"
+    audit(path, label="digit", device="cpu", epochs=2, folds=2, model="network").save(folder)
+    decide(folder, truth, list(range(10)))
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def stop(stage: str, done: int, total: int | None) -> None:
+        if stage == "training" and done > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit_again(folder, device="cpu", progress=stop)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(files, "_plain", full)
+        audit_again(folder, device="cpu")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    audit_again(folder, device="cpu")
+    assert read_audit(folder).config["again"] == 1
+
+
+def test_texts_pictures_and_arrays(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    moods = np.array(["good", "bad"])[rng.integers(2, size=80)]
+    words = {"good": ["sun", "warm", "fine", "happy"], "bad": ["rain", "cold", "wind", "sad"]}
+    texts = [" ".join(rng.choice(words[mood], 3)) + f" {i % 7}" for i, mood in enumerate(moods)]
+    given = np.where(rng.random(80) < 0.1, np.where(moods == "good", "bad", "good"), moods)
+    pd.DataFrame({"text": texts, "mood": given}).to_csv(tmp_path / "texts.csv", index=False)
+    pixels = rng.random((80, 8, 8)) * 128 + 120 * (moods == "good")[:, None, None]
+    for i, (image, label) in enumerate(zip(pixels, given, strict=True)):
+        file = tmp_path / "photos" / label / f"{i:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.astype(np.uint8)).save(file)
+    np.save(tmp_path / "x.npy", pixels.reshape(80, -1).astype(np.float32))
+    np.save(tmp_path / "y.npy", (given == "good").astype(int))
+    sources: dict[str, dict[str, Any]] = {
+        "texts.csv": {"label": "mood", "text": "text", "features": "tfidf"},
+        "photos": {"features": "pixels"},
+        "x.npy": {"labels": tmp_path / "y.npy", "mode": "fast"},
+    }
+    for name, options in sources.items():
+        folder = tmp_path / f"audit-{name}"
+        audit(tmp_path / name, **options, epochs=2, folds=2, device="cpu").save(folder)
+        issues = read_audit(folder).issues
+        truth = dict(zip(issues["row"], issues["suggested_label"], strict=True))
+        decide(folder, truth, issues["row"].tolist()[:5])
+        assert audit_again(folder, device="cpu").config["again"] == 1
+        table = read_audit(folder).issues
+        assert table["is_label_issue"].head(5).all() and (table["label_quality"].head(5) == 0).all()
+
+
+def test_refusals(digits: tuple[Path, dict[int, str]]) -> None:
+    path, truth = digits
+    folder = path.parent / "audit"
+    with pytest.raises(FileNotFoundError, match="Expected an audit in"):
+        audit_again(folder)
+    y = load_digits().target
+    audit(labels=y[:50], pred_probs=np.eye(10)[y[:50]]).save(path.parent / "predictions")
+    with pytest.raises(ValueError, match="an audit that trained models, got one of another model's predictions"):
+        audit_again(path.parent / "predictions")
+    audit(path, label="digit", device="cpu", epochs=2, folds=2, estimator=LogisticRegression(max_iter=20)).save(folder)
+    with pytest.raises(ValueError, match=r"Expected decisions to learn from .* got none\. Make some with `noiseproof"):
+        audit_again(folder)
+    decide(folder, truth, [], skipped=(0,))
+    with pytest.raises(ValueError, match="Expected decisions to learn from"):
+        audit_again(folder)
+    decide(folder, truth, [3])
+    with pytest.raises(ValueError, match=r"got LogisticRegression\(max_iter=20\), which was an object in Python"):
+        audit_again(folder)
+    assert audit_again(folder, estimator=LogisticRegression(max_iter=20), device="cpu").config["again"] == 1
+    table = pd.read_csv(path)
+    table.loc[7, "digit"] = "a 1" if table.loc[7, "digit"] != "a 1" else "a 2"
+    table.to_csv(path, index=False)
+    with pytest.raises(ValueError, match=r"it has changed: row 7 is another one\. Audit it without --again"):
+        audit_again(folder, estimator=LogisticRegression())
+    with pytest.raises(FileNotFoundError, match="a file or a folder to audit"):
+        path.unlink()
+        audit_again(folder, estimator=LogisticRegression())
+
+
+def test_data_in_memory_is_passed_in(tmp_path: Path) -> None:
+    x, true, given = planted()
+    data = read_rows(x, labels=given)
+    quick(data).save(tmp_path / "audit")
+    decide(tmp_path / "audit", {row: str(k) for row, k in enumerate(true)}, list(range(20)))
+    with pytest.raises(ValueError, match="data to audit, or both `labels` and"):
+        audit_again(tmp_path / "audit")
+    assert audit_again(tmp_path / "audit", data, device="cpu").config["again"] == 1
