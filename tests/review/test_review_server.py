@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 
-from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, to_line
+from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, read_log, to_line
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.pictures import PictureSource
@@ -479,10 +479,17 @@ def test_decisions_of_another_audit_are_refused(tmp_path: Path) -> None:
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
 texts |= st.sampled_from(["\r", "a\rb", '"', "\n", ",", "\r\n"])  # what means something in a CSV file
+choices = st.sampled_from(["accept", "keep", "other", "undo"])
+questions = st.just(("", None)) | st.tuples(st.just("measure"), st.floats(0, 1, exclude_min=True))
 some_words = st.lists(
-    st.builds(Decision, st.integers(0, 9), texts, texts, st.sampled_from(["accept", "keep", "other", "undo"]), texts),
+    st.builds(
+        lambda row, id, given, choice, label, reviewer, question: Decision(
+            row, id, given, choice, label, reviewer, *question
+        ),
+        st.integers(0, 9), texts, texts, choices, texts, texts, questions,
+    ),
     max_size=3,
-)
+)  # fmt: skip
 
 
 @settings(max_examples=15)
@@ -497,6 +504,7 @@ def test_a_file_torn_at_any_byte_keeps_every_whole_word(
         path.write_bytes(whole[:cut])
         complete = written[: max(int((ends <= cut).sum()) - 1, 0)]
         last = {word.row: word for word in complete}
+        assert read_log(path) == complete
         assert read_decisions(path) == {row: word for row, word in last.items() if word.decision != "undo"}
         if cut % 13 == 0:
             log = DecisionLog(path)
