@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.judge.goal import parse_goal
-from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measure.estimate import Population, Sample
 
 CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
@@ -41,20 +40,20 @@ class Calibrated:
         return self.suggestion > 1 - self.wrong
 
 
-def recalibrate(audit: Audit, answers: Sequence[Decision], goal: str = "f1") -> Calibrated:
+def recalibrate(
+    audit: Audit, answers: Sequence[Decision], goal: str = "f1", population: Population | None = None
+) -> Calibrated:
     """The probabilities of an audit's rows after the measured ``answers``; without any, those of the models."""
     frame = audit.issues
     wrong = 1 - frame["model_quality"].to_numpy(np.float64)
     right = frame["suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)  # given that the label is wrong
-    design = Design.read(audit)
-    if design is not None:
-        population = Population.of(audit, design)
-        sample = Sample.of(population, answers)
-        if len(sample):
-            strata = population.strata[sample.at]
-            stands_for = design.sizes / np.maximum(np.bincount(strata, minlength=len(design.sizes)), 1)
-            wrong = calibrate_wrong(wrong, sample.at, sample.wrong, stands_for[strata])
-            right = calibrate_suggestion(right, sample.at[sample.wrong > 0], sample.suggested[sample.wrong > 0])
+    population = population or Population.read(audit)
+    sample = None if population is None else Sample.of(population, answers)
+    if population is not None and sample:
+        strata = population.strata[sample.at]
+        stands_for = np.bincount(population.strata)[strata] / np.bincount(strata)[strata]
+        wrong = calibrate_wrong(wrong, sample.at, sample.wrong, stands_for)
+        right = calibrate_suggestion(right, sample.at[sample.wrong > 0], sample.suggested[sample.wrong > 0])
     worst = np.argsort(-wrong, kind="stable")
     is_issue = np.zeros(len(frame), dtype=bool)
     is_issue[worst[: parse_goal(goal).count(wrong[worst])]] = True

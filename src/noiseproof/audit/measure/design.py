@@ -1,7 +1,7 @@
 """The designed sample: which rows a person is asked about, in which order, and with which probability.
 
 Rows are divided into strata of similar P(wrong), bounded so that each has the same sum of √(p(1 − p)) (Dalenius and
-Hodges 1959); up to four given classes have strata of their own. Inside a stratum rows are asked in a random order, so
+Hodges 1959); two given classes have strata of their own. Inside a stratum rows are asked in a random order, so
 that those answered are a simple random sample of it, whoever stops whenever. The pilot has 30 questions, by the
 models' P(wrong); after it, and whenever the number has doubled, the next ones are allocated by the answers so far, in
 proportion to N_h·√(p_h(1 − p_h)) (Neyman 1934; integers as in Wright 2012). The constants were chosen on the ``--dev``
@@ -29,7 +29,7 @@ FILE, STRATA_FILE = "measure.json", "strata.npy"  # in the folder of an audit
 FORMAT = 1
 PILOT = 30  # questions
 STRATA = 6
-FEW_CLASSES = 4
+FEW_CLASSES = 2
 LEAST = 2  # questions of the pilot in each stratum
 DOUBT = 0.15  # least share of wrong labels that the allocation reckons with: models may have learned the mistakes
 PRIOR_WEIGHT = 8.0  # answers that the share by the models counts as

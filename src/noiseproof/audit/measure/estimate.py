@@ -71,6 +71,12 @@ class Population:
     is_issue: NDArray[np.bool_]  # (N,)
 
     @classmethod
+    def read(cls, audit: Audit) -> Population | None:
+        """The rows of an audit by the design in its folder; None where nothing was measured."""
+        design = Design.read(audit)
+        return None if design is None else cls.of(audit, design)
+
+    @classmethod
     def of(cls, audit: Audit, design: Design) -> Population:
         rows = audit.issues["row"].to_numpy()
         number = {name: k for k, name in enumerate(audit.classes)}
@@ -125,12 +131,9 @@ def measure(audit: Audit, answers: Sequence[Decision], population: Population | 
 
     Rows that were answered twice say how often a person errs, and correct the rates for it.
     """
-    if population is None:
-        if (design := Design.read(audit)) is None:
-            return None
-        population = Population.of(audit, design)
-    sample = Sample.of(population, answers)
-    if not len(sample):
+    population = population or Population.read(audit)
+    sample = None if population is None else Sample.of(population, answers)
+    if population is None or not sample:
         return None
     people = agreement(answers, len(population.classes))
 
@@ -163,17 +166,16 @@ def _by_class(
     return classes, pairs
 
 
-def gain(audit: Audit, answers: Sequence[Decision], accepted: NDArray[np.bool_]) -> Gain | None:
+def gain(
+    audit: Audit, answers: Sequence[Decision], accepted: NDArray[np.bool_], population: Population | None = None
+) -> Gain | None:
     """What suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order of the issues.
 
     Measured rows that the same rule accepts stand for the undecided ones. None without any.
     """
-    if (design := Design.read(audit)) is None:
-        return None
-    population = Population.of(audit, design)
-    sample = Sample.of(population, answers)
-    among = accepted[sample.at]
-    if not among.any():
+    population = population or Population.read(audit)
+    sample = None if population is None else Sample.of(population, answers)
+    if population is None or not sample or not accepted[sample.at].any():
         return None
     decided = {answer.row for answer in answers if answer.decision != "skip"}
     undecided = accepted & ~audit.issues["row"].isin(decided).to_numpy()
@@ -184,7 +186,7 @@ def gain(audit: Audit, answers: Sequence[Decision], accepted: NDArray[np.bool_])
     # In [0, 1], with ½ where the given and the suggested label are both wrong.
     balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
     net = Estimate(*((2 * share - 1) * count for share in (balance.value, balance.low, balance.high)))
-    return Gain(mended, spoiled, net, int(among.sum()), _needed(net, len(sample)))
+    return Gain(mended, spoiled, net, int(accepted[sample.at].sum()), _needed(net, len(sample)))
 
 
 def _needed(net: Estimate, decisions: int) -> int:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Z = 1.959964  # two-sided 95 %
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -35,9 +33,9 @@ class Estimate:
 def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]) -> Estimate:
     """The share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the ``sizes`` N_h of strata, (H,) each.
 
-    The interval is the hull of two: the bounds of each stratum combined as squares (MOVER; Zou and Donner 2008), and a
-    Wilson interval of the effective number of rows (Korn and Graubard 1998). The first is too narrow where strata have
-    hits that are rare, the second where there are many rows. Bounds of a stratum are Jeffreys', drawn in by
+    The interval is the hull of two: the bounds of each stratum combined as squares (MOVER; Zou and Donner 2008), and
+    the exact interval of the effective number of rows (Korn and Graubard 1998). Either alone was too narrow in some of
+    the simulations of ``benchmarks/decisions.py``. Bounds of a stratum are Jeffreys', drawn in by
     √((N − n)/(N − 1)) where most of it was asked. A stratum without answers has the bounds 0 and 1. Hits may be
     fractions: numbers in [0, 1] vary at most as much as yes or no with the same mean.
 
@@ -49,12 +47,14 @@ def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDA
     pooled = hits.sum() / max(asked.sum(), 1.0)
     share = np.where(asked > 0, hits / np.maximum(asked, 1), pooled)
     left = np.sqrt(np.clip((sizes - asked) / np.maximum(sizes - 1, 1), 0, 1))  # finite population correction
-    low, high = jeffreys(hits, asked)
+    lows, highs = jeffreys(hits, asked)
     value = float(weights @ share)
-    below = math.sqrt(float(np.sum((weights * left * (share - low)) ** 2)))
-    above = math.sqrt(float(np.sum((weights * left * (high - share)) ** 2)))
-    few = _wilson(value, _effective(hits, asked, weights, left))
-    return Estimate(value, max(0.0, min(value - below, few[0])), min(1.0, max(value + above, few[1])))
+    below = math.sqrt(float(np.sum((weights * left * (share - lows)) ** 2)))
+    above = math.sqrt(float(np.sum((weights * left * (highs - share)) ** 2)))
+    n = _effective(hits, asked, weights, left)
+    pooled_bounds = Estimate(value, value, value) if math.isinf(n) else exact_share(value * n, n)
+    low, high = min(value - below, pooled_bounds.low), max(value + above, pooled_bounds.high)
+    return Estimate(value, max(0.0, low), min(1.0, high))
 
 
 def jeffreys(hits: NDArray[np.float64], asked: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -74,15 +74,6 @@ def _effective(
     variance = float(np.sum(weights**2 * share * (1 - share) / np.maximum(asked, 1) * left**2))
     mean = float(weights @ share)
     return mean * (1 - mean) / variance if variance > 0 else math.inf
-
-
-def _wilson(share: float, n: float) -> tuple[float, float]:
-    """Wilson's (1927) interval of a share of n rows."""
-    if math.isinf(n):
-        return share, share
-    centre, scale = share + Z**2 / (2 * n), 1 + Z**2 / n
-    half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    return (centre - half) / scale, (centre + half) / scale
 
 
 def exact_share(count: float, total: float) -> Estimate:
