@@ -48,7 +48,7 @@ from timing import write_rows
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
+from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measure.estimate import Population, gain, measure
 
@@ -194,12 +194,13 @@ def f1(data: Evidence, called: NDArray[np.bool_]) -> float:
 
 def applied(data: Evidence, answers: list[Decision], calibrated: Calibrated, expected: Any) -> Row:
     """Wrong labels after `apply --accept-all`: where it refuses, after the decisions alone."""
-    refused = expected is None or expected.net.low <= 0
+    refused = expected is None or not expected.is_clear
+    slips = find_slips(data.audit, answers, calibrated)
     labels = data.given.copy()
     if not refused:
         labels[calibrated.accepted] = data.suggested[calibrated.accepted]
     for decision in answers:
-        if decision.asked == "measure":
+        if decision.asked == "measure" and decision.row not in slips:
             labels[decision.row] = int(decision.label)
     after = float((labels != data.truth).mean())
     return {"refused": refused, "after": after, "worse": after > float(data.wrong.mean()) + 1e-12}

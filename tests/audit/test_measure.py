@@ -17,7 +17,13 @@ from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.judge.goal import Goal, parse_goal
 from noiseproof.audit.measure import calibrate
-from noiseproof.audit.measure.calibrate import calibrate_suggestion, calibrate_wrong, recalibrate
+from noiseproof.audit.measure.calibrate import (
+    Calibrated,
+    calibrate_suggestion,
+    calibrate_wrong,
+    find_slips,
+    recalibrate,
+)
 from noiseproof.audit.measure.design import PILOT, Design, allocate, make_strata
 from noiseproof.audit.measure.estimate import Population, gain, measure
 from noiseproof.audit.measure.interval import exact_share, stratified
@@ -324,6 +330,29 @@ def test_suggestions_move_towards_what_was_decided() -> None:
     assert moved[300] == pytest.approx(0.3, abs=0.03)
     few = calibrate_suggestion(right, at[:2], np.zeros(2))
     assert 0.5 < few[300] < 0.9
+
+
+def test_slips_by_bayes_rule(tmp_path: Path) -> None:
+    """Of 20 rows asked twice, 2 differ: e solves 1 − (1 − e)² − e²/2 = 0.1."""
+    audit, _ = make_audit(tmp_path)
+    lines = audit.issues.set_index("row")
+    rows = audit.issues["row"].tolist()[:20]
+
+    def said(row: int, is_wrong: bool, asked: str) -> Decision:
+        given = lines.loc[row, "given_label"]
+        label = lines.loc[row, "suggested_label"] if is_wrong else given
+        return Decision(row, str(row), given, "accept" if is_wrong else "keep", label, "", asked)  # type: ignore[arg-type]
+
+    answers = [said(row, True, "measure") for row in rows]
+    answers += [said(row, i >= 2, "repeat") for i, row in enumerate(rows)]
+    likely, unlikely = audit.issues["row"].tolist()[30:32]
+    answers += [said(likely, True, ""), said(unlikely, True, "")]
+    wrong = np.full(len(audit.issues), 0.5)
+    e = (2 / 3) * (1 - math.sqrt(1 - 0.1 / (2 / 3)))
+    wrong[[0, 1, 30, 31]] = 0.51, 0.49, e + 0.001, e - 0.001
+    calibrated = Calibrated(wrong, wrong, wrong > 0.5)
+    assert find_slips(audit, answers, calibrated) == {rows[1], unlikely}
+    assert find_slips(audit, answers[:20], calibrated) == set()  # nothing was asked twice
 
 
 @pytest.mark.parametrize("text", ["f1", "precision=0.7", "recall=0.8", "budget=17", "budget=9999"])

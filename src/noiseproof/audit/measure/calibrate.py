@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.judge.goal import parse_goal
+from noiseproof.audit.measure.design import is_wrong
 from noiseproof.audit.measure.estimate import Population, Sample
+from noiseproof.audit.measure.reviewers import agreement
 
 CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
 COEFFICIENTS, PENALTY = np.array([-2.0, 0.5, 0.3]), np.array([0.1, 1.0, 1.0])  # of 1, −log rank − 1, log odds
@@ -58,6 +60,25 @@ def recalibrate(
     is_issue = np.zeros(len(frame), dtype=bool)
     is_issue[worst[: parse_goal(goal).count(wrong[worst])]] = True
     return Calibrated(wrong, wrong * np.clip(right, 0, 1), is_issue)
+
+
+def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated) -> set[int]:
+    """Rows whose decided change is likelier a mistake of the reviewer than of the label.
+
+    With the error e of one answer, known from rows that were asked twice, the odds that a label is wrong are
+    P(wrong)/(1 − P(wrong))·((1 − e)/e)^(answers that say so − answers that do not). Without such rows there are no slips.
+    """
+    people = agreement(answers, len(audit.classes))
+    if people is None or people.error.value == 0:
+        return set()
+    votes: dict[int, int] = {}
+    for answer in answers:
+        if answer.decision != "skip":
+            votes[answer.row] = votes.get(answer.row, 0) + (1 if is_wrong(answer) else -1)
+    wrong = dict(zip(audit.issues["row"].tolist(), _logit(calibrated.wrong).tolist(), strict=True))
+    trust = -float(_logit(np.array(people.error.value)))
+    changed = {answer.row for answer in answers if is_wrong(answer) and answer.asked != "repeat"}
+    return {row for row in changed if wrong[row] + trust * votes[row] < 0}
 
 
 def calibrate_wrong(

@@ -17,6 +17,7 @@ from noiseproof.audit.measure.interval import Estimate, stratified
 from noiseproof.audit.measure.reviewers import Agreement, agreement, corrected
 
 ENOUGH = 10  # decisions on rows of a class, from which on its rate is reported
+ENOUGH_ACCEPTED = 8  # measured rows that the rule of --accept-all would change
 SEEN = 2  # times that a confusion must have been seen
 
 
@@ -58,6 +59,11 @@ class Gain:
     net: Estimate
     decisions: int  # measured rows that the rule would change
     needed: int  # further decisions after which `net` is expected to be clearly positive; 0 if it is, −1 if never
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether more labels are mended than spoiled, by enough decisions: the same ones also chose the rule."""
+        return self.net.low > 0 and self.decisions >= ENOUGH_ACCEPTED
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,14 +192,13 @@ def gain(
     # In [0, 1], with ½ where the given and the suggested label are both wrong.
     balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
     net = Estimate(*((2 * share - 1) * count for share in (balance.value, balance.low, balance.high)))
-    return Gain(mended, spoiled, net, int(accepted[sample.at].sum()), _needed(net, len(sample)))
+    among = int(accepted[sample.at].sum())
+    return Gain(mended, spoiled, net, among, _needed(net, among, len(sample)))
 
 
-def _needed(net: Estimate, decisions: int) -> int:
-    """Further decisions, in tens, until the interval of ``net`` excludes 0: its width falls as 1/√n."""
-    if net.low > 0:
-        return 0
+def _needed(net: Estimate, accepted: int, decisions: int) -> int:
+    """Further decisions, in tens, until the gain is clear; the width of the interval falls as 1/√n."""
     if net.value <= 0:
         return -1
-    more = decisions * (((net.value - net.low) / net.value) ** 2 - 1)
-    return 10 * math.ceil(max(more, 1) / 10)
+    factor = max(((net.value - net.low) / net.value) ** 2, ENOUGH_ACCEPTED / accepted)
+    return 10 * math.ceil(decisions * max(factor - 1, 0) / 10)
