@@ -66,7 +66,7 @@ def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated
     """Rows whose decided change is likelier a mistake of the reviewer than of the label.
 
     With the error e of one answer, known from rows that were asked twice, the odds that a label is wrong are
-    P(wrong)/(1 − P(wrong))·((1 − e)/e)^(answers that say so − answers that do not). Without such rows there are no slips.
+    P(wrong)/(1 − P(wrong))·((1 − e)/e)^(answers that say so − others). Without such rows there are no slips.
     """
     people = agreement(answers, len(audit.classes))
     if people is None or people.error.value == 0:
