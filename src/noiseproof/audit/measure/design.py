@@ -169,7 +169,7 @@ class Design:
 
 def make_strata(wrong: NDArray[np.float64], given: NDArray[np.int64], num_classes: int) -> NDArray[np.int16]:
     """The stratum of each row, (N,), by P(wrong) and for few classes by the given label; worst rows first."""
-    p = np.clip(wrong, 0.02, 0.98)
+    p = np.clip(wrong, 0.004, 0.996)
     spread = np.sqrt(p * (1 - p))
     group = given if num_classes <= FEW_CLASSES else np.zeros_like(given)
     strata, first = np.empty(len(wrong), np.int16), 0
