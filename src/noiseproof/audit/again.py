@@ -36,9 +36,9 @@ def audit_again(
     """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the result there.
 
     All options are those of the earlier audit. Models are trained on the decided labels: on the given one where it was
-    kept, on the other one where it was corrected; rows that were skipped stay as they are. They are judged by models of
-    other folds, so that ``model_quality`` of a row never depends on the decision on it. Rows, given labels and
-    decisions stay as they are, and so does the sample that measures.
+    kept, on the other one where it was corrected; rows that were skipped stay as they are. Each row is judged by models
+    of other folds, so that its quality never depends on the decision on it. Rows, given labels and decisions stay as
+    they are, and so does the sample that measures.
 
     Args:
         data: what ``read_rows`` read, where it was in memory and can't be read again.
@@ -70,7 +70,15 @@ def audit_again(
             f"Expected models of other folds for each decided row, got none for row {lost[0]}, whose class lies in one "
             "fold. Undo the decision on it."
         )
-    report = replace(report, config={**report.config, "again": config.get("again", 0) + 1})
+    decided = report.data.decided
+    assert decided is not None
+    issues = report.label_issues.is_issue & (report.data.row >= 0)
+    left = f"{int((issues & (decided < 0)).sum())} of the {int(issues.sum())} issues are undecided."
+    report = replace(
+        report,
+        data=replace(report.data, notes=(*report.data.notes, left)),
+        config={**report.config, "again": config.get("again", 0) + 1},
+    )
     write_audit(Path(folder), report)
     return report
 

@@ -21,13 +21,11 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
     """Judge the labels of ``data`` by a ``training`` with decisions, from ``issues`` by one without, ``undecided``.
 
     T, β, the shift of the log odds and predictions for training rows, which all rows share or which a row's own label
-    has trained, stay those without decisions. So ``model_quality`` of a row does not depend on the decision on it, and
-    decided rows measure how good it is for all others. ``quality`` of a decided row is 1 where its label was kept, else
-    0, and the label that was decided on is the suggested one. The cut is made among the other rows.
+    has trained, stay those without decisions. So the quality of a row does not depend on the decision on it, and
+    decided rows measure how good it is for all others. Only the noise rate counts decided rows as decided.
     """
     assert data.decided is not None and issues.judge is not None
-    given, K = torch.from_numpy(data.given), len(data.classes)
-    decided, counted = torch.from_numpy(data.decided), torch.from_numpy(data.row >= 0)
+    given, counted = torch.from_numpy(data.given), torch.from_numpy(data.row >= 0)
     trusted = torch.zeros_like(counted) if data.trusted is None else torch.tensor(data.trusted)
     probs = torch.from_numpy(training.pred_probs)
     if undecided.dynamics is not None:
@@ -35,37 +33,30 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
     people = None if data.annotators is None else torch.from_numpy(data.annotators)
     posterior = issues.judge.posterior(given, probs, people)
     wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
-    model_quality = (1 - wrong).to(torch.float32)
-
-    is_decided, is_corrected = decided >= 0, (decided >= 0) & (decided != given)
-    wrong = torch.where(is_decided, is_corrected.double(), wrong)
-    suggested = torch.where(is_corrected, decided, posterior.suggested)
-    share = posterior.suggested_share.masked_fill(is_corrected, 1)
-    rate = float(wrong[counted].mean())
-    low, high = min(issues.noise_interval[0], rate), max(issues.noise_interval[1], rate)
-    uncertain = counted & ~trusted & ~is_decided
+    uncertain = counted & ~trusted
     cut = cut_labels(
-        given, wrong, uncertain, float(wrong[uncertain].mean()) if bool(uncertain.any()) else 0.0, K,
+        given, wrong, uncertain, float(wrong[counted].mean()), len(data.classes),
         looks_fine=issues.looks_fine, is_predictable=issues.is_predictable,
     )  # fmt: skip
-    is_issue = cut.is_issue | (is_corrected & counted)
+    decided = torch.from_numpy(data.decided)
+    rate = float(torch.where(decided >= 0, (decided != given).double(), wrong)[counted].mean())
+    low, high = issues.noise_interval
     at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
     return replace(
         issues,
-        quality=(1 - wrong).to(torch.float32).numpy(),
-        model_quality=model_quality.numpy(),
-        is_issue=is_issue.numpy(),
-        suggested=suggested.numpy(),
-        suggestion_quality=(wrong * share).float().numpy(),
+        quality=cut.quality.numpy(),
+        is_issue=cut.is_issue.numpy(),
+        suggested=posterior.suggested.numpy(),
+        suggestion_quality=(wrong * posterior.suggested_share).float().numpy(),
         predicted=posterior.predicted.numpy(),
         noise_rate=rate,
-        noise_interval=(low, high),
+        noise_interval=(min(low, rate), max(high, rate)),
         transition=issues.judge.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
         cut=cut.thresholds.numpy(),
-        false_positive_rate=float(right[is_issue].sum() / right[counted].sum().clamp(min=SMALL)),
+        false_positive_rate=float(right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)),
         margin=posterior.margin.numpy(),
         confidence=probs[at, given].numpy(),
-        suggested_confidence=probs[at, suggested].numpy(),
+        suggested_confidence=probs[at, posterior.suggested].numpy(),
         neighbour_agreement=training.neighbour_agreement,
         unlearned=training.unlearned,
         doubt=training.doubt,

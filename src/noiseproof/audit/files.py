@@ -9,8 +9,7 @@ the worst label to the best. UTF-8, comma, one header line, booleans True/False,
 ====================  =======  ======================================================================================
 row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
 id                    str      the --id column; for an image its path in the folder, with /; else the row number
-is_label_issue        bool     below the cut of its class; once an audit --again learned decisions, a corrected label is
-                               an issue of quality 0, a kept one is none and has quality 1
+is_label_issue        bool     below the cut of its class
 label_quality         float    in [0, 1], P(the given label is right): by the models, and by decisions once `noiseproof
                                measure` has seen some; issues come first, each part is sorted by this
 given_label           str      name of the class, as in the source

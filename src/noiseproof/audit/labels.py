@@ -60,7 +60,6 @@ class LabelIssues:
     contradicted: float | None = None  # share that confident neighbours contradict, where models count fewer errors
     classes: tuple[Any, ...] | None = None  # (K,) of labels that are words; None where labels are class numbers
     judge: RowJudge | None = None  # that a row is judged by, given predictions for it
-    model_quality: NDArray[np.float32] | None = None  # (N,): without decisions on the row itself; None: as `quality`
 
     def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Labels of class numbers such as ``suggested``, as the given labels are written."""

@@ -188,11 +188,6 @@ class LabelReport:
         at = np.flatnonzero(labels.is_issue[rows])
         reasons = zip(*(issue.explain(data, rows[at]) for issue in self.issues), strict=True)
         sentences[at] = ["; ".join(filter(None, parts)) + "." for parts in reasons]
-        if data.decided is not None:
-            for i in np.flatnonzero(data.decided[rows] >= 0).tolist():
-                label = data.decided[rows[i]]
-                verb = "kept the label" if label == data.given[rows[i]] else f"corrected it to {data.classes[label]!r}"
-                sentences[i] = f"A reviewer {verb}."
         return sentences
 
     def summary(self) -> dict[str, Any]:

@@ -322,7 +322,8 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         typer.echo("\nworst pairs")
         cells = [(p["given"], p["suggested"], str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
         show(("given", "should be", "issues", "P(given | should be)"), cells)
-    data, labels, worst = report.data, report.label_issues, report.order[:SHOWN]
+    data, labels, order = report.data, report.label_issues, report.order
+    worst = (order if data.decided is None else order[data.decided[order] < 0])[:SHOWN]
     none = "" if labels.is_issue[worst].any() else ", none of them an issue"
     typer.echo(f"\nworst labels{none}")
     rows = [

@@ -53,7 +53,7 @@ class WrongLabels(Issue):
             "given_label": named(data.given), "predicted_label": named(labels.predicted),
             "suggested_label": named(labels.suggested),
             "suggestion_quality": rounded(labels.suggestion_quality, rows),
-            "model_quality": rounded(labels.quality if labels.model_quality is None else labels.model_quality, rows),
+            "model_quality": rounded(labels.quality, rows),
             **{name: rounded(getattr(labels, name), rows) for name in numbers},
         }  # fmt: skip
 

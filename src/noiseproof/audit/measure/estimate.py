@@ -74,6 +74,7 @@ class Population:
     position: Mapping[int, int]  # of a row of the source
     strata: NDArray[np.int64]  # (N,)
     given: NDArray[np.int64]  # (N,)
+    suggested: NDArray[np.int64]  # (N,)
     is_issue: NDArray[np.bool_]  # (N,)
 
     @classmethod
@@ -91,6 +92,7 @@ class Population:
             {row: i for i, row in enumerate(rows.tolist())},
             design.strata[rows].astype(np.int64),
             audit.issues["given_label"].map(number).to_numpy().astype(np.int64),
+            audit.issues["suggested_label"].map(number).to_numpy().astype(np.int64),
             audit.issues["is_label_issue"].to_numpy(bool),
         )
 
@@ -120,13 +122,12 @@ class Sample:
         asked = measured_answers(answers).values()
         decided = [answer for answer in asked if answer.decision != "skip"]
         number = {name: k for k, name in enumerate(population.classes)}
-        return cls(
-            np.array([population.position[answer.row] for answer in decided], dtype=np.int64),
-            np.array([is_wrong(answer) for answer in decided], dtype=np.float64),
-            np.array([number.get(answer.label, -1) for answer in decided], dtype=np.int64),
-            np.array([answer.decision == "accept" for answer in decided], dtype=np.float64),
-            len(asked) - len(decided),
-        )
+        at = np.array([population.position[answer.row] for answer in decided], dtype=np.int64)
+        label = np.array([number.get(answer.label, -1) for answer in decided], dtype=np.int64)
+        wrong = np.array([is_wrong(answer) for answer in decided], dtype=np.float64)
+        # Not what was accepted: an audit again may suggest another label.
+        suggested = (label == population.suggested[at]).astype(np.float64)
+        return cls(at, wrong, label, suggested, len(asked) - len(decided))
 
     def __len__(self) -> int:
         return len(self.at)
