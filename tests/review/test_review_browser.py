@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,81 +11,16 @@ import numpy as np
 import pytest
 from handmade_audit import ANIMALS, write_audit, write_table_audit
 from PIL import Image
+from review_browser import CHROMIUM, browsing, open_page, row_shown, until
+from review_server import Server
 
 from noiseproof.audit.decisions import read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.review.page import file_page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
-CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        yield driver.chromium
-
-
-@contextmanager
-def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
-    """A browser with a memory of its own; any error on its pages, and any request to elsewhere, is a failure."""
-    context = chromium.launch_persistent_context(
-        str(profile), executable_path=CHROMIUM, args=ARGUMENTS, accept_downloads=True,
-        **{"viewport": {"width": 1100, "height": 700}, **options},
-    )  # fmt: skip
-    page, errors = context.new_page(), []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on(
-        "request",
-        lambda r: None if re.match(r"(http://127\.0\.0\.1:|file:|data:|blob:)", r.url) else errors.append(r.url),
-    )
-    try:
-        yield page
-        assert errors == []
-    finally:
-        context.close()
-
-
-class Server:
-    """`noiseproof review` in a process of its own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().split()[1]
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-def open_page(page: Any, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector("body[data-ready]")
-
-
-def until(page: Any, expression: str, arg: object = None) -> None:
-    """Wait until a page says yes; playwright's own waiting evaluates strings, which the page forbids."""
-    ends = time.monotonic() + 30
-    while not page.evaluate(expression, arg):
-        assert time.monotonic() < ends, f"{expression}; the page says {page.inner_text('body')[:500]}"
-        page.wait_for_timeout(20)
-
-
-def row_shown(page: Any) -> int:
-    return int(page.locator("#row").get_attribute("data-row"))
 
 
 def decided(page: Any, count: int) -> str:
@@ -123,14 +51,14 @@ def test_every_issue_by_keyboard_alone_through_a_closed_browser_and_a_killed_ser
         expected[row] = (choice, {"accept": suggested, "keep": given, "skip": "", "other": label}[choice])
 
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
-        open_page(page, server.address)
+        open_page(page, server.link)
         assert "token" not in page.url
         for row in range(30):
             press(page, row)
         decided(page, 30)
     # The browser is closed and the server killed. Both come again, at another address.
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
-        open_page(page, server.address)
+        open_page(page, server.link)
         assert decided(page, 30) and row_shown(page) == 30
         for row in range(30, 50):
             press(page, row)
@@ -144,7 +72,7 @@ def test_every_issue_by_keyboard_alone_through_a_closed_browser_and_a_killed_ser
 def test_undo_other_label_filter_and_moves(chromium: Any, tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
-        open_page(page, server.address)
+        open_page(page, server.link)
         press = page.keyboard.press
         press("a")
         press("k")
@@ -225,9 +153,9 @@ def test_what_a_dead_server_did_not_confirm_is_counted_and_two_tabs_see_each_oth
 ) -> None:
     folder = write_table_audit(tmp_path)
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
-        open_page(page, server.address)
+        open_page(page, server.link)
         other = page.context.new_page()
-        open_page(other, server.address)
+        open_page(other, server.link)
         other.keyboard.press("s")
         decided(other, 1)
         other.close()
@@ -250,13 +178,13 @@ def test_a_tab_of_another_audit_decides_nothing_at_the_same_address(chromium: An
     folder, other = write_table_audit(tmp_path), write_table_audit(tmp_path / "more", rows=221)
     with browsing(chromium, tmp_path / "profile") as page:
         with Server(folder) as server:
-            open_page(page, server.address)
-            port = server.address.split(":")[2].split("/")[0]
+            open_page(page, server.link)
+            port = str(server.port)
         page.keyboard.press("a")  # its server is gone
         until(page, "document.getElementById('counts').textContent.includes('1 not saved yet')")
         with Server(other, "--port", port) as server:
             tab = page.context.new_page()
-            open_page(tab, server.address)  # the browser's cookie lets both in
+            open_page(tab, server.link)  # the browser's cookie lets both in
             until(page, "document.getElementById('message').textContent.includes('belongs to another audit')")
             page.wait_for_selector("#item-0:not(:has(.done))")
             assert decided(page, 0) and decided(tab, 0)
@@ -307,7 +235,7 @@ def test_many_issues_scroll_with_a_few_nodes(chromium: Any, tmp_path: Path, mode
     with browsing(chromium, tmp_path / "profile") as page:
         if mode == "served":
             server = Server(folder)
-            address = server.address
+            address = server.link
         else:
             audit = read_audit(folder)
             (tmp_path / "review.html").write_text(file_page(audit), "utf-8")
@@ -333,7 +261,7 @@ def test_many_issues_scroll_with_a_few_nodes(chromium: Any, tmp_path: Path, mode
             assert page.evaluate("view.pages.size") <= 41
         finally:
             if mode == "served":
-                server.__exit__()
+                server.kill()
     assert most < 400
 
 
@@ -439,7 +367,7 @@ def test_pictures_are_seen_within_the_budget(chromium: Any, tmp_path: Path) -> N
     assert len(small) < 120_000 + len(file_page(audit, max_bytes=0)) and len(small) < len(whole)
     (tmp_path / "small.html").write_text(small, "utf-8")
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
-        open_page(page, server.address)
+        open_page(page, server.link)
         until(page, "document.querySelector('#row img')?.naturalWidth === 320")
         until(page, "[...document.querySelectorAll('.item img')].every((i) => i.naturalWidth === 96)")
         open_page(page, (tmp_path / "small.html").as_uri())

@@ -5,15 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
+from review_server import Server
 
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, DecisionLog, read_decisions, read_log, to_line
 from noiseproof.audit.files import read_audit
@@ -41,38 +39,6 @@ SECRET = b"root:x:0:0:secret"
 CHOICES = ("accept", "keep", "skip")
 
 
-class Server:
-    """`noiseproof review` in a process of its own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.fullmatch(r"review: (http://127\.0\.0\.1:(\d+))/\?token=(\S+)\n", line)
-        assert found, line
-        self.address, self.port, self.token = found[1], int(found[2]), found[3]
-
-    def client(self, **options: Any) -> Any:
-        headers = {"authorization": f"Bearer {self.token}"}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=30, **options)
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Server]:
-    server = Server(folder, *options)
-    try:
-        yield server
-    finally:
-        server.kill()
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
@@ -82,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(root: Path) -> Iterator[Server]:
-    with serving(root / "audit") as running:
+    with Server(root / "audit") as running:
         yield running
 
 
@@ -212,7 +178,7 @@ def write_pictures(root: Path) -> Path:
 
 
 def test_pictures_come_by_row_and_never_from_outside_the_folder(tmp_path: Path) -> None:
-    with serving(write_pictures(tmp_path)) as server, server.client() as client:
+    with Server(write_pictures(tmp_path)) as server, server.client() as client:
         for row in (0, 2, 3, 7, 10):
             answer = client.get(f"/api/rows/{row}/picture", params={"side": 96})
             assert answer.status_code == 200 and answer.headers["content-type"] == "image/jpeg"
@@ -282,7 +248,7 @@ def test_where_labels_are_no_longer_those_that_were_audited_no_row_is_shown(tmp_
         for row, id in audit.issues[["row", "id"]].itertuples(index=False):
             assert list(rows.show(row, id)) == ["note"] and rows.picture(row, id, 96) is None
             assert "changed since the audit" in rows.show(row, id)["note"]
-    with serving(pictures) as server, server.client() as client:
+    with Server(pictures) as server, server.client() as client:
         assert "changed since the audit" in client.get("/api/rows/0").json()["note"]
         assert client.get("/api/rows/0/picture").status_code == 404
 
@@ -337,7 +303,7 @@ def words(folder: Path) -> list[tuple[str, ...]]:
 
 def test_an_answer_means_that_the_decision_is_in_the_file(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with serving(folder) as server, server.client() as client:
+    with Server(folder) as server, server.client() as client:
         sent: list[dict[str, Any]] = [
             {"row": 0, "decision": "accept"}, {"row": 1, "decision": "keep"}, {"row": 2, "decision": "skip"},
             {"row": 3, "decision": "other", "label": "fox"}, {"row": 1, "decision": "undo"},
@@ -389,7 +355,7 @@ def test_fifty_clients_at_once_lose_nothing(tmp_path: Path) -> None:
                 statuses.append(client.get("/api/issues", params={"offset": row, "limit": 20}).status_code)
             return statuses
 
-    with serving(folder) as server:
+    with Server(folder) as server:
         with ThreadPoolExecutor(50) as pool:
             statuses = [status for found in pool.map(review, range(50)) for status in found]
         assert set(statuses) == {200}
@@ -433,7 +399,7 @@ def test_killed_in_the_middle_of_it_nothing_that_was_answered_is_lost(tmp_path: 
         assert answered.items() <= kept.items()
         with open(folder / "decisions.csv", "ab") as file:  # what a crash in the middle of a write leaves
             file.write(b'7,7,"ow')
-    with serving(folder) as server, server.client() as client:
+    with Server(folder) as server, server.client() as client:
         shown = [i for at in (0, 100) for i in client.get("/api/issues", params={"offset": at}).json()["issues"]]
         assert answered.items() <= {issue["row"]: issue["decision"] for issue in shown}.items()
         assert client.post("/api/decisions", json={"row": 199, "decision": "keep"}).status_code == 200
@@ -450,7 +416,7 @@ def test_a_second_review_of_the_same_file_is_refused(server: Server, root: Path)
 
 def test_a_page_that_another_audit_left_behind_is_refused(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with serving(folder) as server, server.client() as client:
+    with Server(folder) as server, server.client() as client:
         key, before = client.get("/api/audit").json()["key"], (folder / "decisions.csv").read_bytes()
         word = {"row": 0, "decision": "accept"}
         for other in (f"{key[:-1]}?", "x", ""):
@@ -565,13 +531,17 @@ def test_what_is_no_list_of_decisions_is_refused_and_left_alone(tmp_path: Path, 
 # --- whatever a schema can think of -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["positive", "negative"])
-def test_no_request_that_a_schema_can_think_of_breaks_the_server(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(
+    "mode, options, paths", [("positive", (), 7), ("negative", (), 7), ("positive", ("--measure", "5", "--blind"), 6)]
+)
+def test_no_request_that_a_schema_can_think_of_breaks_the_server(
+    tmp_path: Path, mode: str, options: tuple[str, ...], paths: int
+) -> None:
     schemathesis = pytest.importorskip("schemathesis", reason="the fuzzer of the review server is not installed")
     from schemathesis.openapi.checks import RejectedPositiveData
 
     fuzzed = set()
-    with serving(write_pictures(tmp_path)) as server:
+    with Server(write_pictures(tmp_path), *options) as server:
         headers = {"authorization": f"Bearer {server.token}"}
         schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json", headers=headers)
         for found in schema.get_all_operations():
@@ -597,4 +567,4 @@ def test_no_request_that_a_schema_can_think_of_breaks_the_server(tmp_path: Path,
         assert server.process.poll() is None
         with server.client() as client:
             assert client.get("/api/audit").status_code == 200
-    assert len(fuzzed) == 7
+    assert len(fuzzed) == paths

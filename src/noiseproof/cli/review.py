@@ -16,6 +16,7 @@ from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.audit.apply import Comparison, Retraining
+    from noiseproof.review.measuring import Plan
 
 Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit` wrote.")]
 
@@ -27,6 +28,8 @@ Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit`
         "review audit/ --html review.html",
         "review audit/ --html review.html --max-mb 20 --force",
         "review audit/ --all --decisions mine.csv --browser",
+        "review audit/ --measure 100",
+        "review audit/ --measure 100 --blind --reviewer ann --repeats 0.1 --seed 1",
     )
 )
 @refusals()
@@ -38,6 +41,22 @@ def review(
     decisions: Annotated[
         Path | None, typer.Option(help="File that decisions are added to, by default decisions.csv in the folder.")
     ] = None,
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Ask about a designed sample until this number of rows is measured, to estimate the "
+            "noise rate and what is left of it.",
+        ),
+    ] = None,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Hide the given and the suggested label while measuring.")
+    ] = False,
+    reviewer: Annotated[str, typer.Option(help="Who decides; the name is kept with each decision.")] = "",
+    repeats: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of measured rows to ask a second time, for a second opinion.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, when the first row of it is measured.")] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Review the other rows, too, after the issues.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 is any free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
@@ -47,6 +66,9 @@ def review(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing --html page.")] = False,
 ) -> None:
     """Decide on each issue with the keyboard; every decision is saved at once."""
+    if html is not None and reviewer:
+        raise ValueError("Expected --reviewer without --html: decisions in a browser have no reviewer. Leave it out.")
+    plan = _plan(measure, blind, repeats, seed, has_page=html is not None, everything=everything)
     if html is not None:
         return _write_page(folder, html, everything, max_mb, force)
     import secrets
@@ -61,7 +83,7 @@ def review(
             "Run `pip install noiseproof[review]`, or use --html for a page without a server."
         ) from error
     token = secrets.token_urlsafe(32)
-    server = make_app(folder, token, decisions=decisions, everything=everything)
+    server = make_app(folder, token, decisions=decisions, everything=everything, reviewer=reviewer, plan=plan)
     listening = bind(port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
     listening.listen(128)  # requests wait until the server answers
@@ -69,6 +91,27 @@ def review(
     if browser:
         webbrowser.open(address)
     return serve(server, listening)
+
+
+def _plan(
+    measure: int | None, blind: bool, repeats: float, seed: int, *, has_page: bool, everything: bool
+) -> Plan | None:
+    """Return what to measure; refuse options that do not go together."""
+    from noiseproof.review.measuring import Plan
+
+    if measure is None:
+        used = [name for name, value in (("--blind", blind), ("--repeats", repeats), ("--seed", seed)) if value]
+        if used:
+            raise ValueError(f"Expected --measure beside {' and '.join(used)}, got none. Add --measure 100.")
+        return None
+    if has_page:
+        raise ValueError(
+            "Expected --measure without --html: which row is asked next depends on the answers, and a page without a "
+            "server cannot know. Leave out --html."
+        )
+    if everything:
+        raise ValueError("Expected --measure without --all: the sample is drawn from all rows. Leave out --all.")
+    return Plan(measure, blind, repeats, seed)
 
 
 def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force: bool) -> None:

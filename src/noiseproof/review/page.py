@@ -67,4 +67,6 @@ def _json(value: Any) -> str:
 
 def _render(data: str) -> str:
     packed = pack(data) if data else ""
-    return render("review.html.j2", "noiseproof.review", scripts=("review.js",), title="Review", data=packed)
+    return render(
+        "review.html.j2", "noiseproof.review", scripts=("measure.js", "review.js"), title="Review", data=packed
+    )

@@ -81,8 +81,9 @@ def rounded(value: float) -> float | None:
 class Queue:
     """Issues and the log of decisions on them; thread-safe."""
 
-    def __init__(self, audit: Audit, path: Path, everything: bool = False) -> None:
+    def __init__(self, audit: Audit, path: Path, everything: bool = False, reviewer: str = "") -> None:
         self.issues = Issues(audit, everything)
+        self.reviewer = reviewer
         self.log = DecisionLog(path)
         self._lock = threading.Lock()
         self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
@@ -126,6 +127,10 @@ class Queue:
 
     def decide(self, row: int, choice: Choice, label: str | None = None) -> Decision:
         """Save a decision; KeyError for a row without an issue, ValueError for an unknown label."""
+        return self.save(self.resolve(row, choice, label))
+
+    def resolve(self, row: int, choice: Choice, label: str | None = None) -> Decision:
+        """Return the decision that a choice means, and do not save it."""
         i = self.issues.position[row]
         given, suggested = (self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested))
         if (choice == "other") != (label is not None):
@@ -135,8 +140,12 @@ class Queue:
         if label is not None and label not in self.issues.classes:
             raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
         label = {"accept": suggested, "keep": given}.get(choice, label or "")
-        decision = Decision(row, self.issues.id[i], given, choice, label)
+        return Decision(row, self.issues.id[i], given, choice, label, self.reviewer)
+
+    def save(self, decision: Decision) -> Decision:
+        """Return the decision once it is on the disk."""
         with self._lock:
             self.log.add(decision)
-            self._count(decision)
+            if decision.asked != "repeat":  # a second opinion
+                self._count(decision)
         return decision

@@ -25,7 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice
 from noiseproof.audit.files import read_audit
+from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
+from noiseproof.review.measuring import Measuring, Panel, Plan
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.queue import Queue
 
@@ -59,6 +61,7 @@ class DecisionBody(BaseModel):
     row: int = Field(ge=0, le=COUNTABLE)
     decision: Choice
     label: str | None = Field(default=None, max_length=10_000)
+    question: int | None = Field(default=None, ge=1, le=COUNTABLE, description="Its number, while measuring.")
 
 
 class Guard:
@@ -133,11 +136,12 @@ class Guard:
 class Review:
     """The answers of the server: one audit, the rows of its source and the decisions on them."""
 
-    def __init__(self, folder: str | Path, decisions: str | Path | None, everything: bool) -> None:
+    def __init__(self, folder: str | Path, decisions: str | Path | None, everything: bool, reviewer: str) -> None:
         self.audit = read_audit(folder)
         self.rows = open_rows(self.audit.config)
         self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
-        self.queue = Queue(self.audit, self.path, everything)
+        self.queue = Queue(self.audit, self.path, everything, reviewer)
+        self.panel = Panel(self.audit, Design.read(self.audit))
         self.page = served_page()
 
     def check_audit(
@@ -154,8 +158,10 @@ class Review:
 
     def show_audit(self) -> dict[str, Any]:
         """What was audited, its classes and class pairs, and the progress of the review."""
-        progress = {"saved_in": str(self.path), "progress": self.queue.progress()}
-        return describe(self.audit, self.queue.issues) | progress
+        return describe(self.audit, self.queue.issues) | {"saved_in": str(self.path)} | self._progress()
+
+    def _progress(self) -> dict[str, Any]:
+        return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}
 
     def list_issues(
         self,
@@ -188,12 +194,17 @@ class Review:
         """Save a decision; it is on the disk when the answer is sent."""
         self._id(body.row)
         try:
-            saved = self.queue.decide(body.row, body.decision, body.label)
+            return self._save(body)
         except ValueError as error:
             raise HTTPException(409, str(error)) from None
         except OSError as error:
             raise HTTPException(507, f"Not saved: {error}") from None
-        return {"saved": saved._asdict(), "progress": self.queue.progress()}
+
+    def _save(self, body: DecisionBody) -> dict[str, Any]:
+        if body.question is not None:
+            raise ValueError("Expected a decision on an issue, got an answer to a question. Reload the page.")
+        saved = self.queue.decide(body.row, body.decision, body.label)
+        return {"saved": saved._asdict()} | self._progress()
 
     def _id(self, row: int) -> str:
         if row not in self.queue.issues.position:
@@ -201,20 +212,70 @@ class Review:
         return self.queue.issues.id[self.queue.issues.position[row]]
 
 
+class MeasuringReview(Review):
+    """The answers of a server that asks the questions of a designed sample, and shows no other row."""
+
+    def __init__(self, folder: str | Path, decisions: str | Path | None, reviewer: str, plan: Plan) -> None:
+        super().__init__(folder, decisions, True, reviewer)
+        self.measuring = Measuring(self.audit, self.queue, plan)
+
+    def show_audit(self) -> dict[str, Any]:
+        """What was audited, its classes, and what was measured."""
+        shown = describe(self.audit, self.queue.issues)
+        about = {name: shown[name] for name in ("name", "key", "classes", "has_pictures")}
+        return about | {"saved_in": str(self.path), "measure": self.measuring.describe()} | self.ask()
+
+    def ask(self) -> dict[str, Any]:
+        """The question to answer now (null: there is none), the last answered one, and what was measured."""
+        return self.measuring.state()
+
+    def show_row(self, row: Row) -> dict[str, Any]:
+        """What the dataset has in this row; asked blind, without what may name the label."""
+        content = super().show_row(row)
+        if not self.measuring.plan.blind or "fields" not in content:
+            return content
+        hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
+        return content | {"fields": [field for field in content["fields"] if field[0] not in hidden]}
+
+    def _save(self, body: DecisionBody) -> dict[str, Any]:
+        return self.measuring.answer(body.row, body.question, body.decision, body.label)
+
+    def _id(self, row: int) -> str:
+        if not self.measuring.has_asked(row):
+            raise HTTPException(404, f"Row {row} was not asked about.")
+        return super()._id(row)
+
+
 def make_app(
-    folder: str | Path, token: str, *, decisions: str | Path | None = None, everything: bool = False
+    folder: str | Path,
+    token: str,
+    *,
+    decisions: str | Path | None = None,
+    everything: bool = False,
+    reviewer: str = "",
+    plan: Plan | None = None,
 ) -> FastAPI:
-    """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default."""
-    review = Review(folder, decisions, everything)
+    """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default.
+
+    With a ``plan`` it asks the questions of a designed sample instead.
+    """
+    review = (
+        Review(folder, decisions, everything, reviewer) if plan is None else
+        MeasuringReview(folder, decisions, reviewer, plan)
+    )  # fmt: skip
     app = FastAPI(
         title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS,
         dependencies=[Depends(review.check_audit)],
     )  # fmt: skip
+    app.state.review = review
     app.add_middleware(Guard, token=token)
     app.get("/", response_class=HTMLResponse)(review.show_page)
     app.get("/api/audit")(review.show_audit)
-    app.get("/api/issues")(review.list_issues)
-    app.get("/api/issues/next")(review.next_issue)
+    if isinstance(review, MeasuringReview):
+        app.get("/api/question")(review.ask)
+    else:
+        app.get("/api/issues")(review.list_issues)
+        app.get("/api/issues/next")(review.next_issue)
     app.get("/api/rows/{row}", responses=NO_ROW)(review.show_row)
     images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
     app.get("/api/rows/{row}/picture", response_class=Response, responses={**NO_ROW, **images})(review.show_picture)

@@ -132,6 +132,7 @@ class ServedStore {
     const answer = await store.ask("/api/audit");
     store.audit = answer;
     store.progress = answer.progress;
+    store.measured = answer.measured;
     store.where = `Every decision is saved at once in ${answer.saved_in}.`;
     return store;
   }
@@ -155,7 +156,8 @@ class ServedStore {
   }
 
   async read() {
-    this.progress = (await this.ask("/api/audit")).progress;
+    const { progress, measured } = await this.ask("/api/audit");
+    Object.assign(this, { progress, measured });
   }
 
   query(filter, more) {
@@ -184,7 +186,11 @@ class ServedStore {
   }
 
   save(row, decision, label) {
-    this.waiting.push(decision === "other" ? { row, decision, label } : { row, decision });
+    this.post(decision === "other" ? { row, decision, label } : { row, decision });
+  }
+
+  post(body) {
+    this.waiting.push(body);
     this.busy ??= this.send().finally(() => { this.busy = null; });
     showProgress();
   }
@@ -194,8 +200,10 @@ class ServedStore {
     for (let tries = 0; this.waiting.length; ) {
       try {
         const body = JSON.stringify(this.waiting[0]);
-        this.progress = (await this.ask("/api/decisions", { method: "POST", headers, body })).progress;
+        const { saved, ...state } = await this.ask("/api/decisions", { method: "POST", headers, body });
         this.waiting.shift();
+        Object.assign(this, { progress: state.progress, measured: state.measured });
+        if (this.audit.measure) measuring.show(state);
         if (tries) say("Saved.");
         tries = 0;
       } catch (error) {
@@ -204,6 +212,7 @@ class ServedStore {
           view.words.delete(row);
           drawSoon();
           say(`Refused: ${error.message}`, true);
+          if (this.audit.measure) measuring.read().catch((again) => say(again.message, true));
         } else {
           tries++;
           say(`Not saved yet: ${this.waiting.length}. ${error.message}`, true);
@@ -239,12 +248,16 @@ function say(text, bad = false) {
 }
 
 function showProgress() {
-  const { total, decided, accept, keep, other, skip } = store.progress;
-  byId("progress").max = Math.max(total, 1);
-  byId("progress").value = decided;
+  const { value, max, text } = (store.audit.measure ? progressOfMeasuring : progressOfReview)(store.progress);
+  byId("progress").max = Math.max(max, 1);
+  byId("progress").value = value;
+  byId("counts").textContent = text + (store.unsaved ? ` · ${store.unsaved} not saved yet` : "");
+  drawMeasured(store.measured);
+}
+
+function progressOfReview({ total, decided, accept, keep, other, skip }) {
   const parts = Object.entries({ accept, keep, other, skip }).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`);
-  const unsaved = store.unsaved ? ` · ${store.unsaved} not saved yet` : "";
-  byId("counts").textContent = [`${decided} of ${total} decided`, ...parts].join(" · ") + unsaved;
+  return { value: decided, max: total, text: [`${decided} of ${total} decided`, ...parts].join(" · ") };
 }
 
 // --- issues, page by page
@@ -289,7 +302,7 @@ async function show(i) {
 
 async function showNextOpen() {
   const from = view.current;
-  if (from < 0) return;
+  if (from < 0 || store.audit.measure) return;
   for (let i = from + 1; i < view.total; i++) {
     const issue = issueAt(i);
     if (!issue) break;
@@ -313,6 +326,7 @@ function put(row, decision, label) {
 }
 
 function decide(decision, label = null) {
+  if (store.audit.measure) return measuring.answer(decision, label);
   const issue = issueAt(view.current);
   if (!issue) return;
   say("");
@@ -321,7 +335,12 @@ function decide(decision, label = null) {
   showNextOpen();
 }
 
+function decideByLabel(decision) { // asked blind, there is no given and no suggested label to decide on
+  if (!store.audit.measure?.blind) decide(decision);
+}
+
 async function undo() {
+  if (store.audit.measure) return measuring.undo();
   const issue = issueAt(view.current);
   const last = view.done.pop() ?? (issue?.decision ? { row: issue.row, at: view.current, filter: view.filter, decision: null } : null);
   if (!last) return say("There is nothing to undo.");
@@ -354,6 +373,7 @@ function scrollTo(i) {
 }
 
 function drawList() {
+  if (store?.audit.measure) return; // it would be an invitation to choose, and chosen rows are no random sample
   const { list, seen, stretch } = geometry(), top = list.scrollTop * stretch;
   const first = Math.max(0, Math.floor(top / HEIGHT) - 2), last = Math.min(view.total, Math.ceil((top + seen) / HEIGHT) + 2);
   const items = [];
@@ -398,6 +418,26 @@ async function drawCard() {
     card.replaceChildren(make("p", null, view.total ? "Loading …" : `No issues. ${store.audit.verdict}`));
     return;
   }
+  const row = make("div", { id: "row", "data-row": issue.row });
+  const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
+  const judged = "given" in issue ? [drawLabels(issue), make("p", null, issue.why)] : []; // not where it is asked blind
+  card.replaceChildren(drawLine(at, issue), ...judged, fresh ? row : card.querySelector("#row"));
+  if (!fresh) return;
+  card.scrollTop = 0;
+  const content = await store.content(issue.row).catch((error) => ({ note: error.message }));
+  row.replaceChildren(...drawContent(issue, content)); // if another issue is shown by now, nobody sees it
+}
+
+function drawLine(at, issue) {
+  const where = store.audit.measure ? `Question ${issue.number}` : `Issue ${at + 1} of ${view.total}`;
+  return make("div", { class: "labels" },
+    make("span", { class: "faint" }, "id" in issue ? `${where} · ${named(issue)}` : where),
+    ...(issue.marks ?? []).map((mark) => make("span", { class: "mark" }, mark)),
+    issue.decision ? done(issue) : null,
+  );
+}
+
+function drawLabels(issue) {
   const percent = (p) => (p === null ? "" : `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)} % likely`);
   const label = (title, name, more, chosen) =>
     make("div", { class: chosen ? "label chosen" : "label" }, title, make("strong", null, name), make("span", { class: "faint" }, more));
@@ -407,24 +447,13 @@ async function drawCard() {
     label("suggested", issue.suggested, percent(issue.suggested_confidence), chosen === issue.suggested),
   );
   if (issue.decision === "other") labels.append(label("your label", issue.label, "", true));
-  const line = make("div", { class: "labels" },
-    make("span", { class: "faint" }, `Issue ${at + 1} of ${view.total} · ${named(issue)}`),
-    ...issue.marks.map((mark) => make("span", { class: "mark" }, mark)),
-    issue.decision ? done(issue) : null,
-  );
-  const row = make("div", { id: "row", "data-row": issue.row });
-  const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
-  card.replaceChildren(line, labels, make("p", null, issue.why), fresh ? row : card.querySelector("#row"));
-  if (!fresh) return;
-  card.scrollTop = 0;
-  const content = await store.content(issue.row).catch((error) => ({ note: error.message }));
-  row.replaceChildren(...drawContent(issue, content)); // if another issue is shown by now, nobody sees it
+  return labels;
 }
 
 function drawContent(issue, { text, fields, note, has_image, image }) {
   const parts = [];
   if (has_image || image) {
-    const picture = make("img", { src: image ?? store.picture(issue.row, 640), alt: `Row ${issue.row}, given ${issue.given}` });
+    const picture = make("img", { src: image ?? store.picture(issue.row, 640), alt: "given" in issue ? `Row ${issue.row}, given ${issue.given}` : "The picture to label" });
     picture.addEventListener("load", () => picture.classList.toggle("tiny", picture.naturalWidth <= 64));
     picture.addEventListener("error", () => picture.replaceWith(make("p", { class: "faint" }, "This picture cannot be shown.")));
     parts.push(picture);
@@ -483,15 +512,17 @@ const chooser = {
 function chooseOther() {
   const issue = issueAt(view.current);
   if (!issue) return;
-  const note = new Map([[issue.given, "given"], [issue.suggested, "suggested"]]);
+  const note = new Map("given" in issue ? [[issue.given, "given"], [issue.suggested, "suggested"]] : []);
   const others = store.audit.classes.filter((name) => !note.has(name));
   const items = [...others, ...note.keys()].map((text) => ({ text, value: text, note: note.get(text) }));
-  chooser.open(`Another label than ${issue.given} or ${issue.suggested}`, items, (label) => {
+  const title = note.size ? `Another label than ${issue.given} or ${issue.suggested}` : "The label of this row";
+  chooser.open(title, items, (label) => {
     if (issueAt(view.current)?.row === issue.row) decide("other", label);
   });
 }
 
 function chooseFilter() {
+  if (store.audit.measure) return;
   const all = { text: "All pairs", value: { given: null, suggested: null }, note: String(store.audit.total) };
   const pairs = store.audit.pairs.map(({ given, suggested, issues }) =>
     ({ text: `${given} → ${suggested}`, value: { given, suggested }, note: String(issues) }));
@@ -505,15 +536,16 @@ function chooseFilter() {
 // --- keys
 
 const KEYS = {
-  a: () => decide("accept"), k: () => decide("keep"), o: chooseOther, s: () => decide("skip"), u: undo,
+  a: () => decideByLabel("accept"), k: () => decideByLabel("keep"), o: chooseOther, s: () => decide("skip"), u: undo,
   j: () => move(1), ArrowDown: () => move(1), ArrowRight: () => move(1), ArrowUp: () => move(-1), ArrowLeft: () => move(-1),
   PageDown: () => move(10), PageUp: () => move(-10), Home: () => move(-Infinity), End: () => move(Infinity),
   n: showNextOpen, f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
   "?": () => byId("keys").showModal(),
 };
+for (let number = 1; number <= FEW; number++) KEYS[number] = () => answerByNumber(number);
 
 function move(step) {
-  if (view.current >= 0) show(Math.min(Math.max(view.current + step, 0), view.total - 1));
+  if (view.current >= 0 && !store.audit.measure) show(Math.min(Math.max(view.current + step, 0), view.total - 1));
 }
 
 document.addEventListener("keydown", (event) => {
@@ -534,6 +566,12 @@ document.addEventListener("keydown", (event) => {
   act();
 });
 
+async function showFirst() {
+  const first = await store.nextOpen(view.filter, -1);
+  if (first === null && store.audit.total) say("Everything is decided.");
+  await show(first ?? 0);
+}
+
 async function start() {
   const packed = byId("data").textContent;
   store = packed ? new FileStore(JSON.parse(await unpack(packed))) : await ServedStore.open();
@@ -543,9 +581,7 @@ async function start() {
   byId("where").textContent = store.where;
   byId("export").hidden = !store.export;
   showProgress();
-  const first = await store.nextOpen(view.filter, -1);
-  if (first === null && store.audit.total) say("Everything is decided.");
-  await show(first ?? 0);
+  await (store.audit.measure ? measuring.start() : showFirst());
   document.body.dataset.ready = "true";
 }
 
@@ -556,8 +592,9 @@ byId("list").addEventListener("click", (event) => {
 });
 new ResizeObserver(drawSoon).observe(byId("list"));
 byId("choices").addEventListener("click", (event) => {
-  const choice = event.target.closest("button")?.dataset.choice;
-  if (choice) ({ other: chooseOther, undo }[choice] ?? (() => decide(choice)))();
+  const { choice, label } = event.target.closest("button")?.dataset ?? {};
+  if (label !== undefined) decide(choice, label);
+  else if (choice) ({ other: chooseOther, undo }[choice] ?? (() => decide(choice)))();
 });
 byId("filter").addEventListener("click", chooseFilter);
 byId("export").addEventListener("click", () => store.export());
@@ -571,6 +608,7 @@ addEventListener("beforeunload", (event) => { if (store?.unsaved) event.preventD
 async function refresh() { // another tab may have decided meanwhile
   if (!store || store.unsaved || view.current < 0) return;
   try {
+    if (store.audit.measure) return await measuring.read();
     await store.read();
   } catch (error) {
     return say(error.message, true);
