@@ -140,7 +140,7 @@ class Evidence:
         issues = pd.DataFrame(
             {
                 "row": rows, "id": rows.astype(str), "is_label_issue": self.is_issue, "model_quality": self.quality,
-                "label_quality": self.quality, "suggestion_quality": self.suggestion,
+                "label_quality": self.quality, "model_suggestion_quality": self.suggestion,
                 "given_label": names[self.given], "suggested_label": names[self.suggested],
             }
         )  # fmt: skip

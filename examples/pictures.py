@@ -34,7 +34,7 @@ report.to_fiftyone("audit/fiftyone")
 report.to_label_studio("audit/label-studio.json")
 
 # Correct. A new folder with each picture in the folder of its label; photos/ is not changed.
-changes = corrections(audited, {}, accept_all=True)
+changes = corrections(audited, {}, accept_all=True, yes=True)
 corrected = write_corrected(audited, changes, "corrected")
 
 

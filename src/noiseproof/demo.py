@@ -9,14 +9,20 @@ from pathlib import Path
 
 import torch
 
-from noiseproof.audit import audit, corrections, read_audit, read_rows, write_corrected
-from noiseproof.audit.files import check_folder
+from noiseproof.audit import audit, read_audit, read_rows, write_corrected
+from noiseproof.audit.decisions import FILE, Choice, Decision, DecisionLog, read_answers
+from noiseproof.audit.files import Audit, check_folder
+from noiseproof.audit.measure.design import Design
+from noiseproof.audit.measure.interval import Estimate
+from noiseproof.audit.measured import write_measured
+from noiseproof.audit.plan import plan_corrections, read_decided
 from noiseproof.data import get_dataset
 from noiseproof.review.page import file_page
 from noiseproof.train import Settings, Task, prepare, train
 
 NOISE = "symmetric:rate=0.4"
 METHODS = ("ce", "gce", "sln-mo-lc", "ln", "co-teaching")  # a loss, another, strategies, a head, two models
+DECISIONS = 60  # of the scripted reviewer
 MENDED = ("ce", "gce")  # methods that train on the corrected labels, too
 FIGURES = (
     "loss-weights", "accuracy-curves", "false-labels", "margins", "dissection", "label-probability", "confusion",
@@ -49,6 +55,19 @@ class Audited:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a reviewer who knows the digits measured on a designed sample of the training labels."""
+
+    decisions: int
+    rate: Estimate
+    precision: Estimate | None  # of the labels called wrong
+    wrong_left: Estimate  # once the decisions are applied
+    issues: int  # labels called wrong after the recalibration
+    found: int  # issues that are wrong
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Written:
     """Pages to open in a browser: the analysis of the methods, and the issues to review."""
 
@@ -59,10 +78,11 @@ class Written:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The table with every label that is more likely wrong than right replaced by the suggestion, without a review."""
+    """The table with the decisions, and with suggestions that are more likely right than the other labels."""
 
     path: Path
     changed: int
+    expected: str  # numbers of labels mended and spoiled, before the table was written
     wrong_before: int
     wrong_after: int
 
@@ -76,7 +96,7 @@ class Mended:
     after: float
 
 
-Step = Trained | Audited | Written | Corrected | Mended
+Step = Trained | Audited | Measured | Written | Corrected | Mended
 
 
 def demo(
@@ -88,7 +108,7 @@ def demo(
     epochs: int = SETTINGS.epochs,
     seed: int = 0,
 ) -> Iterator[Step]:
-    """Train on scikit-learn's digits with wrong labels, audit them, write pages, correct and train again.
+    """Train on scikit-learn's digits with wrong labels, audit and measure them, write pages, correct and train again.
 
     Every fifth digit is a test, which neither the methods nor the audit see. Each method gets the same wrong labels,
     initial weights and batches, and its defaults. Some defaults were chosen with results on digits in view, so this
@@ -108,6 +128,7 @@ def demo(
         accuracy[method] = last["test_accuracy"]
         yield Trained(method, last["test_accuracy"], last["false_label_accuracy"], seconds)
     yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)  # None: the default of the audit
+    yield _measure(task, folder)
     yield _write_pages(folder, methods)
     corrected, task = _correct(task, folder)
     yield corrected
@@ -131,6 +152,33 @@ def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
     )  # fmt: skip
 
 
+def review_by(audit: Audit, truth: Sequence[str], count: int) -> list[Decision]:
+    """Answer the questions of a designed sample, up to ``count`` rows in all, by the labels ``truth`` of the source."""
+    path, design = audit.folder / FILE, Design.open(audit)
+    rows = {row: cells for row, *cells in audit.issues[["row", "id", "given_label", "suggested_label"]].values.tolist()}
+    log = DecisionLog(path)
+    while questions := design.questions(read_answers(path), count):  # a pilot, then where it showed most to learn
+        for question in questions:
+            true, (id, given, suggested) = truth[question.row], rows[question.row]
+            choice: Choice = "keep" if true == given else "accept" if true == suggested else "other"
+            log.add(Decision(question.row, id, given, choice, true, "", question.asked, question.probability))
+    log.close()
+    return read_answers(path)
+
+
+def _measure(task: Task, folder: Path) -> Measured:
+    """Answer the questions of a designed sample by the true digits, and recalibrate the audit by the answers."""
+    began, data = time.perf_counter(), task.train
+    assert data.clean is not None and data.is_flipped is not None
+    saved = read_audit(folder / "audit")
+    answers = review_by(saved, [data.classes[k] for k in data.clean.tolist()], DECISIONS)
+    measured = write_measured(saved, answers)
+    found, issues = measured.measurement, measured.audit.issues.query("is_label_issue")["row"]
+    wrong = int(data.is_flipped[torch.from_numpy(issues.to_numpy(copy=True))].sum())
+    seconds = time.perf_counter() - began
+    return Measured(found.decisions, found.rate, found.precision, found.wrong_left, len(issues), wrong, seconds)
+
+
 def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
     from noiseproof.analysis import collect, open_runs, save
     from noiseproof.analysis.runs import page_title, runs_table
@@ -146,9 +194,12 @@ def _correct(task: Task, folder: Path) -> tuple[Corrected, Task]:
     import pandas as pd
 
     saved, data = read_audit(folder / "audit"), task.train
-    changes = corrections(saved, {}, accept_all=True)
-    path = write_corrected(saved, changes, folder / "corrected.csv")
+    decided = read_decided(saved.folder, None)
+    plan = plan_corrections(saved, *decided, accept_all=True)
+    if plan.gain is None or plan.gain.net.low <= 0:  # as `noiseproof apply` does: what may spoil labels is not done
+        plan = plan_corrections(saved, *decided)
+    path = write_corrected(saved, plan.changes, folder / "corrected.csv")
     mended = replace(data, given=torch.from_numpy(pd.read_csv(path)["digit"].to_numpy(copy=True)))
     assert data.is_flipped is not None and mended.is_flipped is not None
     counts = int(data.is_flipped.sum()), int(mended.is_flipped.sum())
-    return Corrected(path, len(changes), *counts), replace(task, train=mended)
+    return Corrected(path, len(plan.changes), plan.expected(), *counts), replace(task, train=mended)

@@ -28,7 +28,6 @@ from noiseproof.audit import read_rows
 from noiseproof.audit.apply import (
     Retraining,
     corrected,
-    corrections,
     hold_out,
     plan_retraining,
     read_again,
@@ -36,6 +35,7 @@ from noiseproof.audit.apply import (
 )
 from noiseproof.audit.decisions import COLUMNS, BadDecisions, Decision, read_decisions, to_line
 from noiseproof.audit.files import read_audit
+from noiseproof.audit.plan import corrections
 from noiseproof.audit.records import TextRecords
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
@@ -132,7 +132,7 @@ def test_labels_alone_are_corrected_beside_a_row_without_one(tmp_path: Path) -> 
     pd.DataFrame({"y": ["b", None, *["a", "b"] * 19]}).to_csv(path, index=False)  # a gap is written as two quotes
     probs = np.eye(2)[[0, 0, *[0, 1] * 19]] * 0.8 + 0.1
     audit_rows(read_rows(path, label="y", pred_probs=probs)).save(tmp_path / "audit")
-    run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new.csv")
+    run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     assert (tmp_path / "new.csv").read_text() == path.read_text().replace("b", "a", 1)
 
 
@@ -328,7 +328,7 @@ def test_pictures_in_folders_called_by_numbers_move_by_name(tmp_path: Path) -> N
     command = ("audit", tmp_path / "photos", "--pred-probs", tmp_path / "p.npy", "--out", tmp_path / "audit")
     assert "with `classes`" in run(*command, code=2)
     run(*command, "--classes", ",".join(names))
-    run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new")
+    run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new")
     assert snapshot(tmp_path / "new") == {{"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()}
 
 
@@ -395,7 +395,7 @@ def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: st
     def apply(table: pd.DataFrame) -> list[str]:
         write(table)
         if kind == "frame":
-            return list(corrected(folder, table, accept_all=True)["y"])
+            return list(corrected(folder, table, accept_all=True, yes=True)["y"])
         write_corrected(read_audit(folder), {0: "b"}, out)
         return list((pd.read_csv(out) if kind == "csv" else pd.read_parquet(out))["y"])
 
@@ -403,7 +403,7 @@ def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: st
     probs = np.array([[0.1, 0.9]] + [[0.9, 0.1]] * 2 + [[0.1, 0.9]] * 3)
     folder = tmp_path / "audit"
     audit_rows(read_rows(frame if kind == "frame" else path, label="y", id="id", pred_probs=probs)).save(folder)
-    assert corrections(read_audit(folder), {}, accept_all=True) == {0: "b"}
+    assert corrections(read_audit(folder), {}, accept_all=True, yes=True) == {0: "b"}
     swapped, without_id = frame.iloc[[2, 1, 0, 3, 4, 5]], frame.drop(columns="id")
     for other, words in ((swapped, "Audit the data again"), (without_id, "column 'id'")):
         with pytest.raises(ValueError, match=words):
@@ -437,23 +437,23 @@ def test_accept_all_takes_suggestions_where_nobody_decided(tmp_path: Path) -> No
     folder = write_table_audit(tmp_path, rows=12, issues=6)
     audit = read_audit(folder)
     write_decisions(folder, (0, 0, "cat", "keep", "cat"), (1, 1, "dog", "other", "owl"), (2, 2, "fox", "skip", ""))
-    found = corrections(audit, read_decisions(folder / "decisions.csv"), accept_all=True)
+    found = corrections(audit, read_decisions(folder / "decisions.csv"), accept_all=True, yes=True)
     suggested = audit.issues.set_index("row")["suggested_label"]
-    assert found == {1: "owl", 3: suggested[3], 4: suggested[4], 5: suggested[5]}
+    assert found == {1: "owl", 3: suggested[3], 4: suggested[4]}  # 5 is right with 6/13, its suggestion with 3/4·7/13
     assert corrections(audit, read_decisions(folder / "decisions.csv")) == {1: "owl"}
 
 
 def test_accept_all_leaves_labels_that_are_likelier_right(tmp_path: Path) -> None:
-    folder = write_table_audit(tmp_path, rows=12, issues=10)  # of quality 1/13 … 10/13
+    folder = write_table_audit(tmp_path, rows=12, issues=10)  # of quality 1/13 … 10/13, suggestions 3/4 of the rest
     suggested = read_audit(folder).issues.set_index("row")["suggested_label"]
-    assert corrections(read_audit(folder), {}, accept_all=True) == {row: suggested[row] for row in range(6)}
-    shown = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv")
-    assert "changed: 6 of 12 labels" in shown
-    left = "left as they are: 4 issues whose label is more likely right than wrong"
+    assert corrections(read_audit(folder), {}, accept_all=True, yes=True) == {row: suggested[row] for row in range(5)}
+    shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
+    assert "changed: 5 of 12 labels" in shown
+    left = "left as they are: 5 issues whose suggestion is no more likely right than the label"
     assert f"{left}; `noiseproof review {folder}`" in shown
     write_decisions(folder, (9, 9, "dog", "accept", suggested[9]), (8, 8, "cat", "skip", ""))
-    shown = run("apply", folder, "--accept-all", "--out", tmp_path / "newer.csv", "--json")
-    assert (json.loads(shown)["changed"], json.loads(shown)["left"]) == (7, 2)
+    shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "newer.csv", "--json")
+    assert (json.loads(shown)["changed"], json.loads(shown)["left"]) == (6, 3)
     assert "left as they are" not in run("apply", folder, "--out", tmp_path / "newest.csv")
 
 
@@ -466,7 +466,7 @@ def test_accept_all_mends_more_than_accepting_every_issue_would(tmp_path: Path) 
     report = audit_rows(read_rows(labels=given, pred_probs=np.stack([1 - p, p], 1)))
     report.save(tmp_path / "audit")
     issues = report.data.row[report.label_issues.is_issue]
-    mended = corrected(tmp_path / "audit", given, accept_all=True)
+    mended = corrected(tmp_path / "audit", given, accept_all=True, yes=True)
     changed = np.flatnonzero(mended != given)
     assert set(changed) < set(issues)
     all_mended = given.copy()
@@ -500,14 +500,14 @@ def test_a_frame_in_memory_is_corrected_in_a_copy(tmp_path: Path, dtype: str) ->
     pd.testing.assert_frame_equal(found, before.assign(y=mended.set_axis(before.index)))
     pd.testing.assert_frame_equal(frame, before)
     (tmp_path / "audit" / "decisions.csv").unlink()
-    pd.testing.assert_frame_equal(corrected(tmp_path / "audit", frame, accept_all=True), found)
+    pd.testing.assert_frame_equal(corrected(tmp_path / "audit", frame, accept_all=True, yes=True), found)
 
 
 def test_truth_values_among_numbers_keep_their_spelling(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Series([True, *[True, 0] * 19, True], dtype=object)})
     probs = np.eye(2)[[0, *[1, 0] * 19, 1]] * 0.8 + 0.1
     audit_rows(read_rows(frame, label="y", pred_probs=probs)).save(tmp_path / "audit")
-    found = corrected(tmp_path / "audit", frame, accept_all=True)["y"].tolist()
+    found = corrected(tmp_path / "audit", frame, accept_all=True, yes=True)["y"].tolist()
     assert found[0] is not False and found == [0, *frame["y"].tolist()[1:]]
     assert list(map(type, found)) == [int, *[bool, int] * 19, bool]
 
@@ -528,11 +528,11 @@ def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(t
         corrected(tmp_path / "audit", frame)
     for other in (frame[1:], frame[::-1], frame.assign(y="a")):
         with pytest.raises(ValueError, match="that were audited in memory, they or their order have changed since"):
-            corrected(tmp_path / "audit", other, accept_all=True)
+            corrected(tmp_path / "audit", other, accept_all=True, yes=True)
     with pytest.raises(ValueError, match="its column 'y', got x"):
-        corrected(tmp_path / "audit", frame[["x"]], accept_all=True)
+        corrected(tmp_path / "audit", frame[["x"]], accept_all=True, yes=True)
     for options in ((), ("--retrain",)):
-        refused = run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
+        refused = run("apply", tmp_path / "audit", "--accept-all", "--yes", *options, code=2)
         assert f"`noiseproof.audit.corrected('{tmp_path / 'audit'}', data)`" in refused
     assert "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
 
@@ -544,10 +544,10 @@ def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path)
     given[0] = 1
     probs = np.eye(2)[true] * 0.8 + 0.1
     audit_rows(read_rows(tmp_path / "x.npy", labels=given, pred_probs=probs)).save(tmp_path / "audit")
-    assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", code=2)
-    assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
+    assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", "--yes", code=2)
+    assert corrected(tmp_path / "audit", given, accept_all=True, yes=True).tolist() == true.tolist()
     with pytest.raises(ValueError, match="Expected the labels that were audited, an array"):
-        corrected(tmp_path / "audit", pd.DataFrame({"y": given}), accept_all=True)
+        corrected(tmp_path / "audit", pd.DataFrame({"y": given}), accept_all=True, yes=True)
 
 
 def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
@@ -556,9 +556,9 @@ def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
     given[0] = 1
     x = random.normal(size=(40, 2)) + 4 * true[:, None]
     audit_rows(read_rows(x, labels=given, pred_probs=np.eye(2)[true] * 0.8 + 0.1)).save(tmp_path / "audit")
-    assert corrected(tmp_path / "audit", given, accept_all=True).tolist() == true.tolist()
+    assert corrected(tmp_path / "audit", given, accept_all=True, yes=True).tolist() == true.tolist()
     for options in ((), ("--retrain",)):
-        assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", *options, code=2)
+        assert "audit.corrected" in run("apply", tmp_path / "audit", "--accept-all", "--yes", *options, code=2)
     assert "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
 
 
@@ -572,7 +572,7 @@ def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:
         "audit", "--labels", tmp_path / "y.npy", "--embeddings", tmp_path / "x.npy", "--fast", "--epochs", 5,
         "--out", tmp_path / "audit",
     )  # fmt: skip
-    options = ("--accept-all", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
+    options = ("--accept-all", "--yes", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
     assert "difference" in run("apply", tmp_path / "audit", *options)
     assert np.load(tmp_path / "new.npy").tolist() == np.array(["cat", "dog"])[true].tolist()
 
@@ -605,7 +605,7 @@ def noisy_audit(root: Path, **config: Any) -> tuple[Path, list[str], list[str]]:
 def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(tmp_path: Path) -> None:
     folder, given, true = noisy_audit(tmp_path)
     audit = read_audit(folder)
-    changes = corrections(audit, {}, accept_all=True)
+    changes = corrections(audit, {}, accept_all=True, yes=True)
     assert [changes.get(row, label) for row, label in enumerate(given)] == true
     found = plan_retraining(audit, changes, {}, seed=0).run()
     assert found == plan_retraining(audit, changes, {}, seed=0).run()  # the same seed, the same numbers
@@ -615,7 +615,9 @@ def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(t
     assert found.after > 0.9 > found.before > found.before_by_given
     assert found.interval[0] < found.after - found.before < found.interval[1]
     assert found.warning is not None and f"{held.sum()} held-out labels" in found.warning
-    shown = json.loads(run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--json"))
+    shown = json.loads(
+        run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", "--retrain", "--json")
+    )
     assert shown["changed"] == 100 and shown["retrain"]["after"] == found.after
     assert pd.read_csv(tmp_path / "new.csv")["kind"].tolist() == true
 
@@ -623,14 +625,14 @@ def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(t
 def test_an_estimator_is_compared_on_the_same_rows(tmp_path: Path) -> None:
     folder, _, true = noisy_audit(tmp_path)
     audit = read_audit(folder)
-    changes = corrections(audit, {}, accept_all=True)
+    changes = corrections(audit, {}, accept_all=True, yes=True)
     plan = plan_retraining(audit, changes, {}, estimator=KNeighborsClassifier(1), seed=0)
     labels = np.array([ord(label) - 97 for label in true])
     right = KNeighborsClassifier(1).fit(plan.x[~plan.held], labels[~plan.held]).predict(plan.x[plan.held])
     comparison = plan.run()
     assert comparison.method == "KNeighborsClassifier" and comparison.after == (right == labels[plan.held]).mean() > 0.9
     assert comparison.before < 0.8 and comparison.held_rows == plan_retraining(audit, changes, {}).run().held_rows
-    options = ("--accept-all", "--retrain", "--json", "--estimator", "sklearn.neighbors:KNeighborsClassifier")
+    options = ("--accept-all", "--yes", "--retrain", "--json", "--estimator", "sklearn.neighbors:KNeighborsClassifier")
     shown = json.loads(run("apply", folder, "--out", tmp_path / "new.csv", *options))
     five = plan_retraining(audit, changes, {}, estimator="sklearn.neighbors:KNeighborsClassifier").run()
     assert shown["retrain"]["after"] == five.after and shown["retrain"]["method"] == "KNeighborsClassifier"
@@ -641,7 +643,7 @@ def test_trusted_rows_are_held_out_and_need_no_warning(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"ignore": []}))
     audit = read_audit(folder)
-    found = plan_retraining(audit, corrections(audit, {}, accept_all=True), {}, epochs=5).run()
+    found = plan_retraining(audit, corrections(audit, {}, accept_all=True, yes=True), {}, epochs=5).run()
     near = sum(row % 7 == 0 for row in range(100))  # near-duplicates of rows that are held out
     assert (found.train_rows, found.held_rows, found.warning) == (100 - near, 200, None)
     assert found.before == found.before_by_given  # their labels did not change
@@ -688,7 +690,17 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
     shown = run("apply", folder, "--out", tmp_path / "same.csv", "--retrain")
     assert "no label changed" in shown and (tmp_path / "same.csv").read_bytes() == (tmp_path / "t.csv").read_bytes()
     shown = run(
-        "apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 3, "--method", "gce"
+        "apply",
+        folder,
+        "--accept-all",
+        "--yes",
+        "--out",
+        tmp_path / "new.csv",
+        "--retrain",
+        "--epochs",
+        3,
+        "--method",
+        "gce",
     )
     for words in ("changed: 100 of 300 labels", "gce on 241 rows", "given labels", "95 % interval", "warning:"):
         assert words in shown
@@ -697,7 +709,7 @@ def test_the_command_shows_both_accuracies_and_the_warning(tmp_path: Path) -> No
     )
     np.save(tmp_path / "y.npy", np.array(["a", "b"]))
     out = tmp_path / "new.npy"
-    assert "predictions only" in run("apply", predictions, "--accept-all", "--out", out, "--retrain", code=2)
+    assert "predictions only" in run("apply", predictions, "--accept-all", "--yes", "--out", out, "--retrain", code=2)
     assert not out.exists()  # nothing is written for a comparison that cannot be made
 
 
@@ -721,7 +733,7 @@ def test_a_retraining_that_cannot_begin_is_refused_before_anything_is_written(
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"model": "resnet18"}))
     before = snapshot(tmp_path)
-    shown = run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", *options, code=2)
+    shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", "--retrain", *options, code=2)
     assert words in shown and "is written" not in shown
     assert snapshot(tmp_path) == before
 
@@ -737,7 +749,7 @@ def test_a_retraining_that_fails_later_says_what_was_written(
 
     monkeypatch.setattr(Retraining, "run", fail)
     new = tmp_path / "new.csv"
-    options = ("--accept-all", "--out", str(new), "--retrain", "--json")
+    options = ("--accept-all", "--yes", "--out", str(new), "--retrain", "--json")
     result = CliRunner().invoke(app, ["apply", str(folder), *options])
     assert (result.exit_code, result.stdout) == (code, "")
     said, why = result.stderr.splitlines()
@@ -750,7 +762,7 @@ def test_a_retraining_that_was_stopped_goes_on_with_what_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _, _ = noisy_audit(tmp_path)
-    command = ("apply", folder, "--accept-all", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 1)
+    command = ("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", "--retrain", "--epochs", 1)
 
     def stop(*_: Any) -> Any:
         raise Interrupted("")
@@ -790,7 +802,7 @@ def test_without_out_the_copy_is_in_the_current_folder(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "here")
     folder = write_table_audit(tmp_path / "data")
     before = snapshot(tmp_path)
-    assert "corrected: corrected.csv" in run("apply", folder, "--accept-all")
+    assert "corrected: corrected.csv" in run("apply", folder, "--accept-all", "--yes")
     assert snapshot(tmp_path).keys() - before.keys() == {"here/corrected.csv"}
 
 
@@ -812,6 +824,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
 
 KILLED = """
 import os, signal, sys
+from noiseproof.audit.plan import corrections
 from noiseproof.audit.records import TextRecords
 from noiseproof.cli import app
 
@@ -837,7 +850,7 @@ def test_an_apply_killed_while_it_writes_leaves_no_half_table_under_the_name(tmp
 def test_what_a_killed_apply_left_is_named(tmp_path: Path) -> None:
     folder = picture_audit(tmp_path)
     (tmp_path / "new.part" / "cat").mkdir(parents=True)
-    said = run("apply", folder, "--accept-all", "--out", tmp_path / "new", code=2)
+    said = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new", code=2)
     assert f"Expected no {tmp_path / 'new.part'}" in said and "Delete it" in said and "Errno" not in said
     assert (tmp_path / "new.part" / "cat").exists() and not (tmp_path / "new").exists()
 
@@ -922,7 +935,7 @@ def test_from_a_table_to_its_correction(tmp_path: Path) -> None:
     run("audit", tmp_path / "t.csv", "--label", "kind", "--fast", "--out", tmp_path / "audit")
     run("review", tmp_path / "audit", "--html", tmp_path / "review.html")
     assert "exists. Use --force" in run("review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2)
-    run("apply", tmp_path / "audit", "--accept-all", "--out", tmp_path / "new.csv")
+    run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     corrected = pd.read_csv(tmp_path / "new.csv")
     assert (corrected["kind"].to_numpy() != names[true]).sum() <= 6 < 24
     assert corrected.drop(columns="kind").equals(pd.read_csv(tmp_path / "t.csv").drop(columns="kind"))
@@ -952,7 +965,7 @@ def test_a_class_that_no_audited_row_has(tmp_path: Path, ending: str, words: boo
         tmp_path / "audit", classes[:2] * 2, classes[2:] * 4, issues=1, kind="table", data=path, label="y",
         classes=classes, classes_named=named, words=list("0101"),
     )  # fmt: skip
-    run("apply", folder, "--accept-all", "--out", tmp_path / f"new{ending}")
+    run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / f"new{ending}")
     new = tmp_path / f"new{ending}"
     after = pd.read_csv(new) if ending == ".csv" else pd.read_parquet(new)
     assert after["y"].astype(str).tolist() == ["2" if named else "7", "1", "0", "1"]
@@ -970,7 +983,7 @@ def test_classes_that_the_user_named_are_known_when_it_retrains(tmp_path: Path) 
         "audit", "--labels", tmp_path / "y.npy", "--pred-probs", tmp_path / "p.npy", "--embeddings",
         tmp_path / "x.npy", "--classes", "cat,dog,emu", "--out", tmp_path / "audit",
     )  # fmt: skip
-    options = ("--accept-all", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
+    options = ("--accept-all", "--yes", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
     assert "difference" in run("apply", tmp_path / "audit", *options)
     assert np.load(tmp_path / "new.npy").tolist()[0] == "cat"
 
@@ -982,7 +995,7 @@ def test_a_class_called_by_a_number_that_no_row_has_is_written_by_its_name(tmp_p
         tmp_path / "audit", ["0", "2"] * 2, ["10"] * 4, issues=1, kind="table", data=path, label="y",
         classes=["0", "1", "10", "2"], classes_named=True, words=["0", "2"] * 2,
     )  # fmt: skip
-    run("apply", folder, "--accept-all", "--out", tmp_path / "new.csv")
+    run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     assert pd.read_csv(tmp_path / "new.csv", dtype=str)["y"].tolist() == ["10", "2", "0", "2"]
 
 

@@ -32,7 +32,7 @@ COLUMNS = [
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
     "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
     "duplicate_conflict", "is_outlier", "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
-    "model_quality",
+    "model_quality", "model_suggestion_quality",
 ]  # fmt: skip
 
 
@@ -106,6 +106,7 @@ def test_the_list_is_ranked_and_every_cell_is_right(tmp_path: Path) -> None:
     assert table["is_label_issue"].tolist() == [True, True, False, False]
     assert table["label_quality"].tolist() == table["model_quality"].tolist() == [0.125, 0.25, 0.5, 0.75]
     assert table["suggestion_quality"].tolist() == [0.75, 0.5, 0.5, 0.125]
+    assert table["model_suggestion_quality"].equals(table["suggestion_quality"])
     assert table["given_label"].tolist() == ["ant", "Käfer, rot", 'b"ee', "ant"]
     assert table["predicted_label"].tolist() == ['b"ee', "Käfer, rot", 'b"ee', "Käfer, rot"]
     assert table["suggested_label"].tolist() == ['b"ee', 'b"ee', "ant", "Käfer, rot"]
@@ -154,6 +155,7 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
             "conflicts": [{"group": 0, "rows": [4, 2], "labels": ["ant", "ant"]}],
         },
         "outliers": {"rows": 1, "cut": 1.5},
+        "known": {"trusted": 2, "annotators": 0},
         "models": [],
         "skipped": [{"reason": "no label", "count": 2, "rows": [3, 5]}],
         "notes": ["A note.", "Neighbours were found approximately, 98.0% of the true ones."],

@@ -43,7 +43,7 @@ def make_audit(folder: Path, *, rows: int = 400, classes: int = 3, seed: int = 0
         {
             "row": order, "id": order.astype(str), "is_label_issue": believed[order] > 0.5,
             "model_quality": 1 - believed[order], "label_quality": 1 - believed[order],
-            "suggestion_quality": 0.8 * believed[order], "given_label": names[given[order]],
+            "model_suggestion_quality": 0.8 * believed[order], "given_label": names[given[order]],
             "suggested_label": names[suggested[order]],
         }
     )  # fmt: skip
@@ -262,7 +262,7 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     issues = pd.DataFrame(
         {
             "row": rows, "id": rows.astype(str), "is_label_issue": rows < 10, "label_quality": 0.5,
-            "given_label": given, "model_quality": np.where(rows < 10, 0.2, 0.9), "suggestion_quality": 0.1,
+            "given_label": given, "model_quality": np.where(rows < 10, 0.2, 0.9), "model_suggestion_quality": 0.1,
             "suggested_label": np.where(rows % 2 == 0, "b", "a"),
         }
     )  # fmt: skip
@@ -321,7 +321,7 @@ def test_without_decisions_nothing_moves(tmp_path: Path) -> None:
     audit, _ = make_audit(tmp_path)
     calibrated = recalibrate(audit, [])
     assert calibrated.wrong == pytest.approx(1 - audit.issues["model_quality"].to_numpy())
-    assert calibrated.suggestion == pytest.approx(audit.issues["suggestion_quality"].to_numpy())
+    assert calibrated.suggestion == pytest.approx(audit.issues["model_suggestion_quality"].to_numpy())
 
 
 def test_suggestions_move_towards_what_was_decided() -> None:

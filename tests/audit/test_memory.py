@@ -180,7 +180,7 @@ def test_data_in_memory_is_audited_and_corrected(name: str, tmp_path: Path) -> N
     assert report.label_issues.is_issue.nonzero()[0].tolist() == [WRONG]
     report.save(tmp_path / "audit")
 
-    copy = corrected(tmp_path / "audit", to_correct, accept_all=True)
+    copy = corrected(tmp_path / "audit", to_correct, accept_all=True, yes=True)
     after = [label.item() if hasattr(label, "item") else label for label in labels_in(copy)]
     assert after == (TRUE if before[0] == "cat" else TRUE_CODES)
     assert [str(label) for label in labels_in(to_correct)] == before  # the original is unchanged
@@ -193,17 +193,17 @@ def test_data_in_memory_is_audited_and_corrected(name: str, tmp_path: Path) -> N
         if hasattr(to_correct, schema):
             assert str(getattr(copy, schema)) == str(getattr(to_correct, schema))
     with pytest.raises(ValueError, match="they or their order have changed since"):
-        corrected(tmp_path / "audit", copy, accept_all=True)
+        corrected(tmp_path / "audit", copy, accept_all=True, yes=True)
 
 
 def test_ids_of_foreign_tables_are_checked(tmp_path: Path) -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame({"name": [f"r{i}" for i in range(N)], **COLUMNS})
     audit(frame, label="y", id="name", pred_probs=PREDICTED).save(tmp_path / "audit")
-    assert corrected(tmp_path / "audit", frame, accept_all=True)["y"].to_list() == TRUE
+    assert corrected(tmp_path / "audit", frame, accept_all=True, yes=True)["y"].to_list() == TRUE
     other = frame.with_columns(name=pl.col("name").shift(1, fill_value="new"))
     with pytest.raises(ValueError, match="Expected 'r5' in row 5 of the table, found 'r4'"):
-        corrected(tmp_path / "audit", other, accept_all=True)
+        corrected(tmp_path / "audit", other, accept_all=True, yes=True)
 
 
 def test_class_labels_of_hugging_face_keep_their_names_and_gaps() -> None:
@@ -280,7 +280,7 @@ def test_columns_may_have_numbers_as_names(tmp_path: Path) -> None:
     assert rows.classes == ("cat", "dog") and rows.given.tolist() == CODES
     assert rows.groups is not None and len({*rows.groups.tolist()}) == N // 2
     audit(frame, label=0, pred_probs=PREDICTED).save(tmp_path / "audit")
-    assert corrected(tmp_path / "audit", frame, accept_all=True)[0].tolist() == TRUE
+    assert corrected(tmp_path / "audit", frame, accept_all=True, yes=True)[0].tolist() == TRUE
     texts = read_rows(pd.DataFrame({0: TEXTS, 1: GIVEN}), label=1, text=0, features="tfidf")
     assert texts.source.name == "text" and texts.given.tolist() == CODES
 

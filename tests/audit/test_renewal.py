@@ -111,7 +111,9 @@ def to_format_1(folder: Path) -> None:
         content = json.loads((folder / name).read_text("utf-8")) | {"format": 1}
         (folder / name).write_text(json.dumps(content), "utf-8")
     table = pd.read_csv(folder / "issues.csv", keep_default_na=False, dtype=str)
-    table.drop(columns=["model_quality", "suggestion_quality"]).to_csv(folder / "issues.csv", index=False)
+    table.drop(columns=["model_quality", "suggestion_quality", "model_suggestion_quality"]).to_csv(
+        folder / "issues.csv", index=False
+    )
 
 
 def test_an_audit_of_format_1_is_refused_with_the_command_that_renews_it(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", ["table", "arrays", "predictions"])
 def test_labels_in_memory_are_corrected_whatever_the_source(name: str, tmp_path: Path) -> None:
     audit(read_rows(**EXAMPLES[name](tmp_path), pred_probs=PREDICTED)).save(tmp_path / "audit")
-    assert corrected(tmp_path / "audit", np.array(GIVEN), accept_all=True).tolist() == LABELS
+    assert corrected(tmp_path / "audit", np.array(GIVEN), accept_all=True, yes=True).tolist() == LABELS
 
 
 @pytest.mark.usefixtures("forget_plugins")

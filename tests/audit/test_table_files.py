@@ -286,4 +286,4 @@ def test_a_trusted_table_may_be_of_another_kind(tmp_path: Path) -> None:
 
 def test_a_table_in_memory_is_corrected_as_before(tmp_path: Path) -> None:
     audit(read_rows(FRAME, label="y", pred_probs=PREDICTED)).save(tmp_path / "audit")
-    assert corrected(tmp_path / "audit", FRAME, accept_all=True)["y"].tolist() == LABELS
+    assert corrected(tmp_path / "audit", FRAME, accept_all=True, yes=True)["y"].tolist() == LABELS

@@ -13,7 +13,7 @@ COLUMNS = (
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
     "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
     "duplicate_conflict", "is_outlier", "outlier_score", "confidence", "suggested_confidence", "unlearned", "doubt",
-    "model_quality",
+    "model_quality", "model_suggestion_quality",
 )  # fmt: skip
 
 
@@ -38,11 +38,12 @@ def write_audit(
         out.writerow(COLUMNS)
         for row, (label, other) in enumerate(zip(given, suggested, strict=True)):
             quality, is_issue = (row + 1) / (len(given) + 1), row < issues
+            suggestion = f"{0.75 * (1 - quality):.6f}"
             why = f"Of its neighbours 1 in 10 is {label}."
             out.writerow((
                 row, ids[row], is_issue, f"{quality:.6f}", label, other if is_issue else label, other,
-                f"{0.75 * (1 - quality):.6f}", why, -1.5, 0.1, row % 7 == 0, 3 if row % 7 == 0 else "", row % 14 == 0,
-                row % 11 == 0, 1.5, 0.05, 0.9, "", "", f"{quality:.6f}",
+                suggestion, why, -1.5, 0.1, row % 7 == 0, 3 if row % 7 == 0 else "", row % 14 == 0,
+                row % 11 == 0, 1.5, 0.05, 0.9, "", "", f"{quality:.6f}", suggestion,
             ))  # fmt: skip
     summary = {
         "format": 2, "source_rows": len(given), "rows": len(given), "issues": issues, "labels_look_fine": not issues,

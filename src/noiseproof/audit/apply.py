@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_decisions
+from noiseproof.audit.decisions import Decision
 from noiseproof.audit.evidence.estimators import FittedClasses, check_classifier, select_rows
 from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
+from noiseproof.audit.plan import corrections, read_decided
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.objects import load_object
@@ -32,49 +33,25 @@ if TYPE_CHECKING:
     from noiseproof.train.job import EpochProgress
 
 EPOCHS = 50  # where the audit trained nothing
-EVEN = 0.5  # label quality at which a label is as likely right as wrong
 
 
-def corrections(audit: Audit, decisions: Mapping[int, Decision], *, accept_all: bool = False) -> dict[int, str]:
-    """Return the rows whose label changes, and their new labels.
-
-    ``accept_all`` takes the suggestion for undecided issues whose given label is more likely wrong than right
-    (``label_quality`` below 0.5): above, it would break more labels than it corrects.
-    """
-    check_decisions(decisions, audit)
-    frame = audit.issues.set_index("row")
-    changes: dict[Any, str] = {}
-    if accept_all:
-        changes = frame.loc[frame["is_label_issue"] & (frame["label_quality"] < EVEN), "suggested_label"].to_dict()
-    for row, decision in decisions.items():
-        changes.pop(row, None)
-        if decision.decision in ("accept", "other") and decision.label != decision.given_label:
-            if not decision.label:
-                raise BadDecisions(f"Expected a label with the decision {decision.decision} on row {row}, got none.")
-            changes[row] = decision.label
-    return dict(sorted(changes.items()))
-
-
-def read_decided(folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False) -> dict[int, Decision]:
-    """Return the decisions on the audit in ``folder``; only with ``accept_all`` may the file be missing."""
-    path = Path(decisions or Path(folder) / FILE)
-    if path.exists():
-        return read_decisions(path)
-    if not accept_all or decisions is not None:
-        raise FileNotFoundError(
-            f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."
-        )
-    return {}
-
-
-def corrected(folder: str | Path, data: Any, *, decisions: str | Path | None = None, accept_all: bool = False) -> Any:
+def corrected(
+    folder: str | Path,
+    data: Any,
+    *,
+    decisions: str | Path | None = None,
+    accept_all: bool = False,
+    yes: bool = False,
+) -> Any:
     """Return a copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
     ``corrected("audit", frame)`` is for data that was audited in memory; decisions are by default those in the folder.
-    Data whose labels, or whose ids in the rows that change, are not those that were audited is refused.
+    Data whose labels, or whose ids in the rows that change, are not those that were audited is refused. ``accept_all``
+    and ``yes`` are those of `corrections`.
     """
     audit = read_audit(folder)
-    changes = corrections(audit, read_decided(folder, decisions, accept_all=accept_all), accept_all=accept_all)
+    decided, answers = read_decided(folder, decisions, accept_all=accept_all)
+    changes = corrections(audit, decided, answers, accept_all=accept_all, yes=yes)
     return _source(audit).corrected(audit, data, changes)
 
 

@@ -6,38 +6,41 @@ audits (format 2):
 ``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
 the worst label to the best. UTF-8, comma, one header line, booleans True/False, empty cells for missing values.
 
-====================  =======  ======================================================================================
-row                   int      number of the row in the source, from 0 (a table without its header; the sorted images)
-id                    str      the --id column; for an image its path in the folder, with /; else the row number
-is_label_issue        bool     below the cut of its class
-label_quality         float    in [0, 1], P(the given label is right): by the models, and by decisions once `noiseproof
-                               measure` has seen some; issues come first, each part is sorted by this
-given_label           str      name of the class, as in the source
-predicted_label       str      the most likely label given all evidence
-suggested_label       str      the most likely label other than the given one: the correction of an issue
-suggestion_quality    float    in [0, 1], P(the suggested label is right); with label_quality at most 1
-why                   str      one sentence
-margin                float    log p(given) − log p(best other): negative where another label is more likely
-neighbour_agreement   float    share of the voting nearest rows with the same label; empty if none may vote
-is_near_duplicate     bool     another row is almost the same
-duplicate_group       int      equal for near-duplicates of each other; empty for none
-duplicate_conflict    bool     rows of its group have different labels
-is_outlier            bool     far from every other row; never a near-duplicate
-outlier_score         float    distance to its neighbours over the usual one; at most 1 for a copy; may be empty
-confidence            float    the model's probability of the given label
-suggested_confidence  float    the model's probability of the suggested label
-unlearned             float    share of epochs in which the given label was not predicted; empty without training
-doubt                 float    in [0, 1], the noise estimated by the head; empty if it estimates none
-model_quality         float    label_quality by the models alone: no decision on the row itself changes it
-====================  =======  ======================================================================================
+========================  =======  ==================================================================================
+row                       int      number of the row in the source, from 0 (without the header; of sorted images)
+id                        str      the --id column; for an image its path in the folder, with /; else the row number
+is_label_issue            bool     below the cut of its class
+label_quality             float    in [0, 1], P(the given label is right): by the models, and by decisions after
+                                   `noiseproof measure`; issues come first, each part is sorted by this
+given_label               str      name of the class, as in the source
+predicted_label           str      the most likely label given all evidence
+suggested_label           str      the most likely label other than the given one: the correction of an issue
+suggestion_quality        float    in [0, 1], P(the suggested label is right); with label_quality at most 1
+why                       str      one sentence
+margin                    float    log p(given) − log p(best other): negative where another label is more likely
+neighbour_agreement       float    share of the voting nearest rows with the same label; empty if none may vote
+is_near_duplicate         bool     another row is almost the same
+duplicate_group           int      equal for near-duplicates of each other; empty for none
+duplicate_conflict        bool     rows of its group have different labels
+is_outlier                bool     far from every other row; never a near-duplicate
+outlier_score             float    distance to its neighbours over the usual one; at most 1 for a copy; may be empty
+confidence                float    the model's probability of the given label
+suggested_confidence      float    the model's probability of the suggested label
+unlearned                 float    share of epochs in which the given label was not predicted; empty without training
+doubt                     float    in [0, 1], the noise estimated by the head; empty if it estimates none
+model_quality             float    label_quality by the models alone: no decision on the row itself changes it
+model_suggestion_quality  float    suggestion_quality by the models alone: no decision on the row itself changes it
+========================  =======  ==================================================================================
 
 ``summary.json``: ``format`` 2, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
 ``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
 rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
 suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
 conflicting (groups with different labels), conflicts (the first thousand of these): [{group, rows, labels}]},
-``outliers`` {rows, cut}, ``models`` [{name, weight}] (whose predictions were joined), ``skipped`` [{reason, count,
-rows}] (rows: the first thousand), ``notes`` [str], ``neighbour_recall``, ``seconds`` {stage: s}.
+``outliers`` {rows, cut}, ``known`` {trusted (rows), annotators}, ``models`` [{name, weight}] (whose predictions were
+joined), ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str], ``neighbour_recall``,
+``seconds`` {stage: s}. `noiseproof measure` adds ``measured`` (estimates with their intervals), ``goal`` and
+``reliability`` [{probabilities (models | recalibrated), predicted, measured, low, high, decisions}].
 
 ``config.json``: ``format`` 2, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
@@ -85,16 +88,17 @@ if TYPE_CHECKING:
 FORMAT = 2
 WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit takes over
 FILES = ("issues.csv", "summary.json", "config.json")
+PARQUET = "issues.parquet"
 DESIGN = ("measure.json", "strata.npy")  # of the designed sample that decisions measure
 PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
-QUALITIES = ("suggestion_quality", "model_quality")
+QUALITIES = ("suggestion_quality", "model_quality", "model_suggestion_quality")
 NUMBERS = ("label_quality", *QUALITIES, "margin", "neighbour_agreement", "confidence", "suggested_confidence")
 COLUMNS = (
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
     "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
     "duplicate_conflict", "is_outlier", "outlier_score",
-    "confidence", "suggested_confidence", "unlearned", "doubt", "model_quality",
+    "confidence", "suggested_confidence", "unlearned", "doubt", "model_quality", "model_suggestion_quality",
 )  # fmt: skip  # of issues.csv; those of further issue types follow
 
 
@@ -106,7 +110,7 @@ class Audit:
     issues: pd.DataFrame  # a row for each audited row, from the worst label to the best
     summary: dict[str, Any]
     config: dict[str, Any]
-    key: str  # digest of the content, to which decisions in a browser belong
+    key: str  # digest of what decisions are about, to which those in a browser belong
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -129,7 +133,6 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
                 f"Expected an audit of format {FORMAT} in {folder / name}, got {part.get('format')}. Audit again, "
                 f"which keeps decisions: {_renewing_command(config)}"
             )
-    data = (folder / FILES[0]).read_bytes()
     try:
         issues = pd.read_csv(
             folder / FILES[0],
@@ -140,8 +143,18 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
         _check(issues, config)
     except (ValueError, KeyError) as error:  # pandas raises several kinds on damaged files
         raise ValueError(f"Expected the table of an audit in {folder / FILES[0]}, got {error}. Audit again.") from error
-    key = hashlib.sha256(data + str(config.get("labels_sha256")).encode()).hexdigest()[:16]
-    return Audit(folder, issues, summary, config, key)
+    return Audit(folder, issues, summary, config, _key(issues, config))
+
+
+def _key(issues: pd.DataFrame, config: Mapping[str, Any]) -> str:
+    """The digest of rows, ids, given and suggested labels; decisions move qualities and their order, and not this."""
+    import pandas as pd
+
+    cells = issues[["row", "id", "given_label", "suggested_label"]].sort_values("row")
+    digest = hashlib.sha256(str(config.get("labels_sha256")).encode())
+    digest.update("\0".join(config["classes"]).encode())
+    digest.update(pd.util.hash_pandas_object(cells, index=False).to_numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -208,11 +221,10 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
 
         table.to_csv(part(FILES[0]), index=False, lineterminator=end, encoding="utf-8")
         if importlib.util.find_spec("pyarrow") is not None:
-            table.to_parquet(part("issues.parquet"), index=False, engine="pyarrow")
+            table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
         summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
         for name, content in zip(FILES[1:], (summary, report.config), strict=True):
-            text = json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
-            part(name).write_text(text, encoding="utf-8")
+            part(name).write_text(_to_json(content), encoding="utf-8")
         if predictions is not None:
             with open(part(PREDICTIONS), "wb") as file:
                 np.save(file, predictions)
@@ -230,6 +242,16 @@ def _predictions(report: LabelReport) -> NDArray[np.float32] | None:
     table = np.full((data.source_rows, probs.shape[1]), np.nan, np.float32)
     table[data.row[audited]] = probs[audited]
     return table
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write summary.json or config.json."""
+    with replacing(path) as part:
+        part.write_text(_to_json(content), encoding="utf-8")
+
+
+def _to_json(content: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

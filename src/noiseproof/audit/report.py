@@ -21,6 +21,7 @@ from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED
+from noiseproof.audit.issues.label import AGREES, NOT_ENOUGH
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import preview
@@ -179,10 +180,7 @@ class LabelReport:
         """One sentence for each of ``rows``, (R,): with its numbers for an issue, in general for the others."""
         data, labels = self.data, self.label_issues
         is_trusted = np.zeros(len(data), dtype=bool) if data.trusted is None else data.trusted
-        general = np.array(
-            ["The label is trusted.", "The evidence agrees with the label.",
-             "Another label is likelier, but not by enough to call this one wrong."], dtype=object
-        )  # fmt: skip
+        general = np.array(["The label is trusted.", AGREES, NOT_ENOUGH], dtype=object)
         cases = [is_trusted[rows], labels.predicted[rows] == data.given[rows]]
         sentences: NDArray[Any] = general[np.select(cases, [0, 1], 2)]
         at = np.flatnonzero(labels.is_issue[rows])
@@ -203,7 +201,12 @@ class LabelReport:
         skipped = [
             {"reason": s.reason, "count": len(s.rows), "rows": s.rows[:MAX_LISTED].tolist()} for s in data.skipped
         ]
+        known = {
+            "trusted": 0 if data.trusted is None else int(data.trusted.sum()),
+            "annotators": 0 if data.annotators is None else data.annotators.shape[1],
+        }
         return summary | {
+            "known": known,
             "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
             "seconds": dict(self.seconds),
         }  # fmt: skip

@@ -1,21 +1,17 @@
-"""`noiseproof review` and `noiseproof apply`: decide on the issues of an audit, and correct the dataset."""
+"""`noiseproof review`: decide on the issues of an audit."""
 
 from __future__ import annotations
 
 import webbrowser
-from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from noiseproof.cli.main import app
-from noiseproof.cli.options import on_training
-from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, training_exits, training_progress
+from noiseproof.cli.show import examples, refusals
 
 if TYPE_CHECKING:
-    from noiseproof.audit.apply import Comparison, Retraining
     from noiseproof.review.measuring import Plan
 
 Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit` wrote.")]
@@ -124,103 +120,3 @@ def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force
     page = file_page(audit, everything=everything, max_bytes=int(max_mb * 1e6))
     html.write_text(page, "utf-8")
     typer.echo(f"page: {html} ({html.stat().st_size / 1e6:.1f} MB)")
-
-
-@app.command(
-    epilog=examples(
-        "apply audit/",
-        "apply audit/ --decisions decisions.csv --out corrected.csv --retrain",
-        "apply audit/ --accept-all --retrain --method gce",
-        "apply audit/ --retrain --epochs 50 --seed 1 --json",
-        "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
-        "apply photos-audit/ --link",
-    )
-)
-@refusals()
-def apply(
-    folder: Folder,
-    decisions: Annotated[
-        Path | None, typer.Option(help="Decisions of the review, by default decisions.csv in the folder.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="New file or folder of the corrected data, by default ./corrected….")
-    ] = None,
-    accept_all: Annotated[
-        bool,
-        typer.Option("--accept-all", help="Correct undecided labels, too, if they are more likely wrong than right."),
-    ] = False,
-    link: Annotated[
-        bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
-    ] = False,
-    retrain: Annotated[
-        bool, typer.Option("--retrain", help="Train on the given and the corrected labels; compare on held-out rows.")
-    ] = False,
-    method: Annotated[str | None, on_training("Method of --retrain, by default the audit's.")] = None,
-    epochs: Annotated[int | None, on_training("Epochs of --retrain, by default the audit's.", min=1)] = None,
-    estimator: Annotated[
-        str | None, on_training("A scikit-learn classifier for --retrain in place of the method, as module:name.")
-    ] = None,
-    seed: Annotated[int, on_training("Seed of the held-out rows, the weights and the batches.", min=0)] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
-    from noiseproof.audit import corrections, read_audit
-    from noiseproof.audit.apply import default_out, plan_retraining, read_decided, write_corrected
-
-    audit = read_audit(folder)
-    decided = read_decided(folder, decisions, accept_all=accept_all)
-    changes = corrections(audit, decided, accept_all=accept_all)
-    planned = None
-    if retrain and changes:  # refuses what can't be trained before anything is written
-        with training_exits("Stopped."):
-            planned = plan_retraining(
-                audit, changes, decided, method=method, epochs=epochs, estimator=estimator, seed=seed
-            )
-    # A stopped retraining left its corrected data: the same command continues with it.
-    written = write_corrected(audit, changes, out or default_out(audit), link=link, same_ok=planned is not None)
-    comparison = None if planned is None else _retrain(planned, written, shown=not as_json)
-    issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
-    left = sum(row not in decided and row not in changes for row in issues)
-    counts = Counter(decision.decision for decision in decided.values())
-    if as_json:
-        result = {"decisions": counts, "changed": len(changes), "left": left, "corrected": written}
-        return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
-    typer.echo(f"decisions: {', '.join(f'{n} {choice}' for choice, n in sorted(counts.items())) or 'none'}")
-    typer.echo(f"changed: {len(changes)} of {audit.summary['source_rows']} labels\ncorrected: {written}")
-    if accept_all and left:
-        typer.echo(
-            f"left as they are: {left} issues whose label is more likely right than wrong; "
-            f"`noiseproof review {folder}` has them at the end"
-        )
-    if retrain and comparison is None:
-        typer.echo("no label changed: there is nothing to compare")
-    if comparison is not None:
-        _show_comparison(comparison)
-    return None
-
-
-def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
-    with training_exits("Stopped."):
-        try:
-            if planned.estimator is not None:
-                return planned.run()
-            with training_progress(2 * planned.settings.epochs, shown) as progress:
-                return planned.run(progress)
-        except BaseException:
-            say(f"The corrected data is written to {written}; the retraining is not finished.")
-            raise
-
-
-def _show_comparison(comparison: Comparison) -> None:
-    low, high = comparison.interval
-    typer.echo(f"\n{comparison.method} on {comparison.train_rows} rows, tested on {comparison.held_rows} held-out ones")
-    show(
-        ("trained on", "accuracy", "by the given labels"),
-        [
-            ("given labels", f"{comparison.before:.4f}", f"{comparison.before_by_given:.4f}"),
-            ("corrected labels", f"{comparison.after:.4f}", f"{comparison.after_by_given:.4f}"),
-        ],
-    )
-    typer.echo(f"difference: {comparison.after - comparison.before:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
-    if comparison.warning:
-        say(f"warning: {comparison.warning}")

@@ -271,7 +271,7 @@ def demo(
     epochs: Annotated[int, typer.Option(min=2, help="Epochs of each training, at most.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Train on digits of which 40 % are mislabelled, audit the labels, correct them, and train again.
+    """Train on digits of which 40 % are mislabelled, audit, measure and correct the labels, and train again.
 
     It takes about a minute, needs no network, and leaves a page of the trainings, a page to review the issues, and the
     corrected table.
@@ -299,7 +299,7 @@ def demo(
 
 def _demo_lines(step: Step) -> tuple[str, ...]:
     """Return a title for steps of this kind, and the lines that describe this one."""
-    from noiseproof.demo import Audited, Corrected, Trained, Written
+    from noiseproof.demo import Audited, Corrected, Measured, Trained, Written
 
     if isinstance(step, Trained):
         return (
@@ -315,6 +315,12 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
             f"  {step.found} of these are wrong, of {step.wrong} wrong labels in all ({step.seconds:.1f} s)",
             f"  {step.folder}",
         )
+    if isinstance(step, Measured):
+        return (
+            f"measure: {step.decisions} digits of a designed sample, decided by a reviewer who knows them",
+            f"  {step.rate.as_share()} of the labels are wrong, whatever the noise is like",
+            f"  {step.issues} called wrong now, {step.found} of these are wrong ({step.seconds:.1f} s)",
+        )
     if isinstance(step, Written):
         return (
             "pages, to open in a browser",
@@ -323,7 +329,8 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
         )
     if isinstance(step, Corrected):
         return (
-            "correct: labels that are more likely wrong than right, without a review",
+            "correct: the decided labels, and suggestions that are more likely right than the other labels",
+            f"  expected: {step.expected}",
             f"  {step.changed} labels changed: {step.wrong_before} wrong before, {step.wrong_after} now",
             f"  {step.path}",
         )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
 
 LARGEST_MATRIX, MAX_PAIRS = 200, 20
+AGREES = "The evidence agrees with the label."  # of rows that are no issues
+NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
 
 
 @register_issue("label")
@@ -54,6 +56,7 @@ class WrongLabels(Issue):
             "suggested_label": named(labels.suggested),
             "suggestion_quality": rounded(labels.suggestion_quality, rows),
             "model_quality": rounded(labels.quality, rows),
+            "model_suggestion_quality": rounded(labels.suggestion_quality, rows),
             **{name: rounded(getattr(labels, name), rows) for name in numbers},
         }  # fmt: skip
 

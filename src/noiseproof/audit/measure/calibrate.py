@@ -45,18 +45,23 @@ class Calibrated:
 def recalibrate(
     audit: Audit, answers: Sequence[Decision], goal: str = "f1", population: Population | None = None
 ) -> Calibrated:
-    """The probabilities of an audit's rows after the measured ``answers``; without any, those of the models."""
+    """The probabilities of an audit's rows after the measured ``answers``; without any, those of the models.
+
+    Ties are broken by the models' ranking, then by row: the order of the list, which this changes, has no influence.
+    """
     frame = audit.issues
     wrong = 1 - frame["model_quality"].to_numpy(np.float64)
-    right = frame["suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)  # given that the label is wrong
+    right = frame["model_suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)  # where labels are wrong
+    ranking = np.lexsort((frame["row"], -wrong))
+    rank = np.argsort(ranking)
     population = population or Population.read(audit)
     sample = None if population is None else Sample.of(population, answers)
     if population is not None and sample:
         strata = population.strata[sample.at]
         stands_for = np.bincount(population.strata)[strata] / np.bincount(strata)[strata]
-        wrong = calibrate_wrong(wrong, sample.at, sample.wrong, stands_for)
+        wrong = calibrate_wrong(wrong[ranking], rank[sample.at], sample.wrong, stands_for)[rank]
         right = calibrate_suggestion(right, sample.at[sample.wrong > 0], sample.suggested[sample.wrong > 0])
-    worst = np.argsort(-wrong, kind="stable")
+    worst = np.lexsort((rank, -wrong))
     is_issue = np.zeros(len(frame), dtype=bool)
     is_issue[worst[: parse_goal(goal).count(wrong[worst])]] = True
     return Calibrated(wrong, wrong * np.clip(right, 0, 1), is_issue)

@@ -1,0 +1,250 @@
+"""What decisions measured, written into the folder of an audit: recalibrated issues, a summary, reliability."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.decisions import Decision, check_decisions
+from noiseproof.audit.files import FILES, PARQUET, Audit, read_audit, write_json
+from noiseproof.audit.issues.label import AGREES, MAX_PAIRS, NOT_ENOUGH
+from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
+from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
+from noiseproof.audit.measure.estimate import Measurement, measure
+from noiseproof.audit.measure.interval import Estimate, exact_share
+from noiseproof.audit.plan import FIRST
+from noiseproof.core.files import replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DIAGRAM = "reliability.png"
+CHANGED = ("is_label_issue", "label_quality", "suggestion_quality", "why")  # columns of issues.csv
+MEASURED_WHY = "Of labels ranked like this one"
+PER_BIN, MOST_BINS, FOLDS = 10, 8, 5  # decisions of a bin of the diagram, bins, folds of decisions
+
+
+class NotMeasured(ValueError):
+    """An audit without measured decisions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """An audit after its decisions were measured."""
+
+    audit: Audit  # with recalibrated issues
+    measurement: Measurement
+    goal: str
+    reliability: pd.DataFrame
+    diagram: Path
+
+
+def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") -> Measured:
+    """Recalibrate an audit by the measured ones of ``answers``, and write that into its folder.
+
+    issues.csv (and issues.parquet) get new ``label_quality``, ``suggestion_quality`` and ``is_label_issue``, and are
+    sorted anew; ``model_quality`` stays, from which all of them are computed, so that a second call changes nothing.
+    summary.json gets ``measured``, ``goal`` and ``reliability``; reliability.png shows the last.
+    """
+    measured = _decided(answers)
+    if not measured or Design.read(audit) is None:
+        raise NotMeasured(
+            f"Expected measured decisions on {audit.folder}, got none. Run `noiseproof review {audit.folder} --measure "
+            f"{FIRST}` first: rows chosen by hand or from the top of the list do not represent the others."
+        )
+    check_decisions(measured, audit)
+    _write_issues(audit.folder, _recalibrated(audit, recalibrate(audit, answers, goal), len(measured)))
+    audit = read_audit(audit.folder)
+    measurement = measure(audit, answers)  # its precision is that of the new cut
+    assert measurement is not None
+    table = reliability(audit, answers)
+    summary = audit.summary | _counts(audit) | {
+        "verdict": _verdict(audit, measurement), "measured": measurement.as_dict(), "goal": goal,
+        "reliability": table.to_dict("records"),
+    }  # fmt: skip
+    write_json(audit.folder / FILES[1], summary)
+    diagram = _draw(table, audit.folder / DIAGRAM)
+    return Measured(replace(audit, summary=summary), measurement, goal, table, diagram)
+
+
+def _decided(answers: Sequence[Decision]) -> dict[int, Decision]:
+    """The answers to questions of the designed sample by row; skipped ones are left out."""
+    return {row: answer for row, answer in measured_answers(answers).items() if answer.decision != "skip"}
+
+
+# --- issues.csv and summary.json --------------------------------------------------------------------------------------
+
+
+def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.DataFrame:
+    """The columns that decisions change, from the worst label to the best."""
+    issues = audit.issues[["row", "why", "given_label", "predicted_label", "model_quality"]].assign(
+        is_label_issue=calibrated.is_issue,
+        label_quality=np.round(1 - calibrated.wrong, 6),
+        suggestion_quality=np.round(calibrated.suggestion, 6),
+    )
+    is_agreed = issues["predicted_label"] == issues["given_label"]
+    by_models = np.where(is_agreed, AGREES, NOT_ENOUGH)  # the sentence of a label that the models did not call wrong
+    rewritten = issues["why"].str.startswith(MEASURED_WHY)
+    issues.loc[rewritten, "why"] = by_models[rewritten]
+    general = issues["is_label_issue"] & issues["why"].isin((AGREES, NOT_ENOUGH))
+    shares = (100 * (1 - issues.loc[general, "label_quality"])).round().astype(int)
+    issues.loc[general, "why"] = [
+        f"{MEASURED_WHY} {share} % are wrong by {decisions} measured decisions." for share in shares
+    ]
+    keys = (issues["row"], issues["model_quality"], issues["label_quality"], ~issues["is_label_issue"])
+    return issues.iloc[np.lexsort(keys)]
+
+
+def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
+    """Replace columns of issues.csv and issues.parquet and sort their rows; every other cell stays as it is."""
+    import pandas as pd
+
+    changed = changed.set_index("row")[list(CHANGED)]
+    path = folder / FILES[0]
+    with open(path, "rb") as file:
+        end = "\r\n" if file.readline().endswith(b"\r\n") else "\n"
+    cells = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)  # as text, so that no digit changes
+    cells = cells.set_index(cells["row"].astype("int64")).loc[changed.index]
+    for name in CHANGED:
+        cells[name] = [str(value) for value in changed[name].tolist()]
+    with replacing(path) as part:
+        cells.to_csv(part, index=False, lineterminator=end, encoding="utf-8")
+    if (path := folder / PARQUET).exists():
+        table = pd.read_parquet(path)
+        table = table.set_index("row", drop=False).loc[changed.index].assign(**{n: changed[n] for n in CHANGED})
+        with replacing(path) as part:
+            table.to_parquet(part, index=False, engine="pyarrow")
+
+
+def _counts(audit: Audit) -> dict[str, Any]:
+    """The entries of summary.json that count issues."""
+    issues = audit.issues[audit.issues["is_label_issue"]]
+    others = audit.issues[~audit.issues["is_label_issue"]]
+    by_class, cuts = Counter(issues["given_label"]), others.groupby("given_label")["label_quality"].min()
+    pairs = Counter(zip(issues["given_label"], issues["suggested_label"], strict=True))
+    number = {name: k for k, name in enumerate(audit.classes)}
+    transition = audit.summary.get("transition")
+    worst = sorted(pairs.items(), key=lambda item: (-item[1], *(number[name] for name in item[0])))[:MAX_PAIRS]
+    return {
+        "issues": len(issues),
+        "classes": [
+            part | {"issues": by_class[part["name"]], "cut": float(cuts.get(part["name"], 1.0))}
+            for part in audit.summary["classes"]
+        ],
+        "worst_pairs": [
+            {
+                "given": given, "suggested": suggested, "issues": count,
+                "probability": None if transition is None else transition[number[suggested]][number[given]],
+            }
+            for (given, suggested), count in worst
+        ],
+    }  # fmt: skip
+
+
+def _verdict(audit: Audit, measurement: Measurement) -> str:
+    rate, issues = measurement.rate, int(audit.issues["is_label_issue"].sum())
+    return (
+        f"{rate.value:.1%} of the labels are wrong by {measurement.decisions} measured decisions (95 % confidence "
+        f"interval {rate.low:.1%} to {rate.high:.1%}): {issues} of {len(audit.issues)} are issues."
+    )
+
+
+# --- reliability ------------------------------------------------------------------------------------------------------
+
+
+def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
+    """Predicted P(wrong) beside the measured share of wrong labels with its 95 % interval, in bins of equal size.
+
+    Twice: by the models alone, and recalibrated. No decision recalibrates the row that it is compared at: decisions are
+    cross-fitted in five folds. Each row counts as the rows of its stratum over the decisions there; the interval is
+    exact for the effective number of decisions (Korn & Graubard 1998).
+    """
+    import pandas as pd
+
+    measured = _decided(answers)
+    rows = np.array(list(measured))
+    wrong = np.array([is_wrong(answer) for answer in measured.values()])
+    place = pd.Index(audit.issues["row"]).get_indexer(rows)
+    predicted = {"models": 1 - audit.issues["model_quality"].to_numpy()[place]}
+    predicted["recalibrated"] = _cross_fitted(audit, answers, rows, place)
+    weight = _weights(audit, rows)
+    tables = [
+        pd.DataFrame(bins).assign(probabilities=name)
+        for name, values in predicted.items()
+        if (bins := _bins(values, wrong, weight))
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _cross_fitted(
+    audit: Audit, answers: Sequence[Decision], rows: NDArray[np.int64], place: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """P(wrong) of the measured rows (n,), recalibrated by the decisions of the other folds."""
+    fold = np.random.default_rng(0).permutation(len(rows)) % FOLDS
+    predicted = np.empty(len(rows))
+    for k in range(min(FOLDS, len(rows))):
+        held = set(rows[fold == k].tolist())
+        others = [answer for answer in answers if answer.row not in held]
+        predicted[fold == k] = recalibrate(audit, others).wrong[place[fold == k]]
+    return predicted
+
+
+def _weights(audit: Audit, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many rows each measured one stands for, (n,): the rows of its stratum over the measured ones there."""
+    design = Design.read(audit)
+    assert design is not None
+    strata = design.strata[rows]
+    return np.asarray(design.sizes[strata] / np.bincount(strata)[strata])
+
+
+def _bins(
+    predicted: NDArray[np.float64], wrong: NDArray[np.bool_], weight: NDArray[np.float64]
+) -> list[dict[str, Any]]:
+    """Means of the predictions and of what was measured, in bins of about as many decisions."""
+    count = max(1, min(MOST_BINS, len(predicted) // PER_BIN))
+    edges = np.unique(np.quantile(predicted, np.linspace(0, 1, count + 1)[1:-1]))
+    bins = []
+    bin_of = np.searchsorted(edges, predicted, side="right")
+    for number in np.unique(bin_of):
+        inside = bin_of == number
+        share = weighted_share(wrong[inside], weight[inside])
+        mean = np.average(predicted[inside], weights=weight[inside])
+        bins.append({
+            "predicted": round(float(mean), 6), "measured": round(share.value, 6),
+            "low": round(share.low, 6), "high": round(share.high, 6), "decisions": int(inside.sum()),
+        })  # fmt: skip
+    return bins
+
+
+def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Estimate:
+    """The weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn & Graubard 1998)."""
+    weight = weight / weight.sum()
+    draws = 1 / float(weight @ weight)
+    return exact_share(min(float(weight @ hits), 1.0) * draws, draws)
+
+
+def _draw(table: pd.DataFrame, path: Path) -> Path:
+    """Draw the reliability diagram."""
+    from noiseproof.analysis.figures import Figure, Layer
+    from noiseproof.analysis.page.files import save
+
+    figure = Figure(
+        name="reliability",
+        title="Reliability of P(wrong)",
+        reading="Above the diagonal more labels are wrong than predicted, below it fewer.",
+        paper="",
+        data=table,
+        layers=(
+            Layer("line", "predicted", "predicted", label="as many wrong as predicted"),
+            Layer("points", "predicted", "measured", color="probabilities", low="low", high="high"),
+        ),
+        x_label="predicted P(wrong)",
+        y_label="measured share of wrong labels",
+    )
+    return save([figure], path)[0]

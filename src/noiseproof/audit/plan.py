@@ -1,0 +1,189 @@
+"""Which labels change, how many of them that is expected to mend and to spoil, and when it is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_answers, read_decisions
+from noiseproof.audit.files import Audit
+from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
+from noiseproof.audit.measure.design import measured_answers
+from noiseproof.audit.measure.estimate import Gain, gain
+from noiseproof.audit.measure.interval import Estimate
+from noiseproof.audit.measure.reviewers import Agreement, agreement
+
+Basis = Literal["measured", "known labels", "assumed"]
+FIRST = 50  # rows to measure where none was
+
+
+class Refused(ValueError):
+    """Labels that nobody decided on are not changed: the gain is not clearly positive, or not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The labels to change, and what changing those that nobody decided on is expected to do."""
+
+    changes: dict[int, str]  # new labels by row, of decisions and of suggestions
+    accepted: dict[int, str]  # suggestions for rows that nobody decided on
+    gain: Gain | None  # of ``accepted``; None if there are none
+    basis: Basis  # of the gain: measured decisions, trusted rows or annotators, or the assumption of the audit
+    measured: int = 0  # decisions of the designed sample
+    reviewers: Agreement | None = None  # where rows were asked twice
+    slips: tuple[int, ...] = ()  # rows whose decided change is left out: it is likelier a slip of the reviewer
+
+    def as_dict(self) -> dict[str, Any] | None:
+        """The gain as plain values."""
+        return None if self.gain is None else {"basis": self.basis, "labels": len(self.accepted)} | asdict(self.gain)
+
+    def expected(self) -> str:
+        """What the changes are expected to do, in one phrase."""
+        decided = len(self.changes) - len(self.accepted)
+        error = "" if self.reviewers is None else f" (single answers are wrong in {self.reviewers.error.as_share()})"
+        parts = [f"{decided} labels mended by decisions{error}"] if decided or self.gain is None else []
+        return "; ".join(parts if self.gain is None else [*parts, self._expected_of_accepted(self.gain)])
+
+    def _expected_of_accepted(self, gain: Gain) -> str:
+        by = {
+            "measured": f"by {gain.decisions} measured decisions among them",
+            "known labels": "if the probabilities of the audit are right, which trusted rows or annotators support",
+            "assumed": "if the probabilities of the audit are right",
+        }
+        mended, spoiled = (part.as_count() for part in (gain.mended, gain.spoiled))
+        rows = f"{len(self.accepted)} labels that nobody decided on"
+        return f"of {rows}, {mended} mended, {spoiled} spoiled, {by[self.basis]}"
+
+    def check(self, folder: str | Path, accept_all: str = "accept_all=True", yes: str = "yes=True") -> None:
+        """Refuse a gain that is not clearly positive; ``accept_all`` and ``yes`` are the user's names of options."""
+        if self.gain is None:
+            return
+        expected = self._expected_of_accepted(self.gain)
+        more = self.measured + (FIRST if self.basis == "assumed" else max(self.gain.needed, 0))
+        if self.basis == "assumed":
+            among = f"none of {self.measured} among the labels to change" if self.measured else "none"
+            raise Refused(
+                f"Expected measured decisions for {accept_all}, got {among}: {expected}, and these assume that "
+                f"mistakes depend on the class only. Measure it first, `noiseproof review {folder} --measure {more}`, "
+                f"or override this with {yes}."
+            )
+        if self.gain.is_clear or (self.basis == "known labels" and self.gain.net.low > 0):
+            return
+        remedy = f"Measure {self.gain.needed} more rows first, `noiseproof review {folder} --measure {more}`"
+        if self.gain.needed <= 0:
+            remedy = f"More decisions are not expected to change that: decide row by row, `noiseproof review {folder}`"
+        raise Refused(
+            f"Expected {accept_all} to mend clearly more labels than it spoils, got a gain of "
+            f"{self.gain.net.as_count()}: {expected}. {remedy}, or override this with {yes}."
+        )
+
+
+def plan_corrections(
+    audit: Audit,
+    decisions: Mapping[int, Decision],
+    answers: Sequence[Decision] = (),
+    *,
+    accept_all: bool = False,
+    yes: bool = False,
+) -> Plan:
+    """Return the labels to change by ``decisions``, and with ``accept_all`` by suggestions, with their expected gain.
+
+    ``accept_all`` takes the suggestion for undecided rows where it is more likely right than the given label, by the
+    probabilities that the measured ones of ``answers`` recalibrate. Without any, only for issues. Decided changes that
+    are likelier slips of the reviewer, by rows asked twice, are left out unless ``yes``.
+    """
+    check_decisions(decisions, audit)
+    decided = _decided(decisions)
+    calibrated, reviewers = recalibrate(audit, answers), agreement(answers, len(audit.classes))
+    slips = () if yes else tuple(sorted(find_slips(audit, answers, calibrated) & decided.keys()))
+    measured = sum(answer.decision != "skip" for answer in measured_answers(answers).values())
+    better = calibrated.accepted & accept_all
+    if not measured:
+        better &= audit.issues["is_label_issue"].to_numpy()
+    better &= ~audit.issues["row"].isin([row for row, one in decisions.items() if one.decision == "skip"]).to_numpy()
+    undecided = better & ~audit.issues["row"].isin(list(decisions)).to_numpy()
+    rows = audit.issues.loc[undecided, ["row", "suggested_label"]]
+    accepted = dict(sorted(zip(rows["row"].tolist(), rows["suggested_label"].tolist(), strict=True)))
+    changes = {row: label for row, label in sorted((accepted | decided).items()) if row not in slips}
+    basis: Basis = "known labels" if any((audit.summary.get("known") or {}).values()) else "assumed"
+    expected = None
+    if accepted:
+        expected = gain(audit, answers, better)
+        basis = basis if expected is None else "measured"
+        expected = expected or expected_gain(calibrated, undecided)
+    return Plan(changes, accepted, expected, basis, measured, reviewers, slips)
+
+
+def _decided(decisions: Mapping[int, Decision]) -> dict[int, str]:
+    """The labels that decisions change."""
+    decided: dict[int, str] = {}
+    for row, decision in decisions.items():
+        if decision.decision in ("accept", "other") and decision.label != decision.given_label:
+            if not decision.label:
+                raise BadDecisions(f"Expected a label with the decision {decision.decision} on row {row}, got none.")
+            decided[row] = decision.label
+    return decided
+
+
+def expected_gain(calibrated: Calibrated, changed: Any) -> Gain:
+    """The gain of taking the suggestions of the rows ``changed`` (N,), if the probabilities are right.
+
+    Rows are independent then, so that the variances of single rows add up.
+    """
+    right, given = calibrated.suggestion[changed], 1 - calibrated.wrong[changed]
+
+    def total(mean: Any, variance: Any, low: float) -> Estimate:
+        value, spread = float(mean.sum()), 1.96 * math.sqrt(float(variance.sum()))
+        return Estimate(value, max(low, value - spread), min(float(len(right)), value + spread))
+
+    return Gain(
+        mended=total(right, right * (1 - right), 0.0),
+        spoiled=total(given, given * (1 - given), 0.0),
+        net=total(right - given, np.maximum(right + given - (right - given) ** 2, 0.0), -float(len(right))),
+        decisions=0,
+        needed=FIRST,
+    )
+
+
+def corrections(
+    audit: Audit,
+    decisions: Mapping[int, Decision],
+    answers: Sequence[Decision] | None = None,
+    *,
+    accept_all: bool = False,
+    yes: bool = False,
+) -> dict[int, str]:
+    """Return the rows whose label changes, and their new labels.
+
+    ``accept_all`` takes the suggestion for undecided rows, too, where it is more likely right than the given label. It
+    is refused unless this clearly mends more labels than it spoils, by measured decisions or, without any, by an audit
+    with trusted rows or annotators. Decided changes that are likelier slips of the reviewer, by rows asked twice, are
+    left out. ``yes`` overrides both.
+
+    Args:
+        answers: all answers of the review (``read_answers``), with second opinions; by default ``decisions``.
+    """
+    answers = list(decisions.values()) if answers is None else answers
+    plan = plan_corrections(audit, decisions, answers, accept_all=accept_all, yes=yes)
+    if not yes:
+        plan.check(audit.folder)
+    return plan.changes
+
+
+def read_decided(
+    folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False
+) -> tuple[dict[int, Decision], list[Decision]]:
+    """Return the decisions on the audit in ``folder``, and all answers; only ``accept_all`` goes without the file."""
+    path = Path(decisions or Path(folder) / FILE)
+    if path.exists():
+        return read_decisions(path), read_answers(path)
+    if not accept_all or decisions is not None:
+        raise FileNotFoundError(
+            f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."
+        )
+    return {}, []

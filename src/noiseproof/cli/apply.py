@@ -1,0 +1,150 @@
+"""`noiseproof apply`: correct the dataset by decisions, and compare a model before and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noiseproof.cli.main import app
+from noiseproof.cli.options import on_training
+from noiseproof.cli.review import Folder
+from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, training_exits, training_progress
+
+if TYPE_CHECKING:
+    from noiseproof.audit.apply import Comparison, Retraining
+    from noiseproof.audit.decisions import Decision
+    from noiseproof.audit.files import Audit
+    from noiseproof.audit.plan import Plan
+
+
+@app.command(
+    epilog=examples(
+        "apply audit/",
+        "apply audit/ --decisions decisions.csv --out corrected.csv --retrain",
+        "apply audit/ --accept-all --retrain --method gce",
+        "apply audit/ --accept-all --yes",
+        "apply audit/ --retrain --epochs 50 --seed 1 --json",
+        "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
+        "apply photos-audit/ --link",
+    )
+)
+@refusals()
+def apply(
+    folder: Folder,
+    decisions: Annotated[
+        Path | None, typer.Option(help="Decisions of the review, by default decisions.csv in the folder.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New file or folder of the corrected data, by default ./corrected….")
+    ] = None,
+    accept_all: Annotated[
+        bool,
+        typer.Option(
+            "--accept-all",
+            help="Take suggestions for undecided rows, too, if they are more likely right than the label.",
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")
+    ] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
+    ] = False,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Train on the given and the corrected labels; compare on held-out rows.")
+    ] = False,
+    method: Annotated[str | None, on_training("Method of --retrain, by default the audit's.")] = None,
+    epochs: Annotated[int | None, on_training("Epochs of --retrain, by default the audit's.", min=1)] = None,
+    estimator: Annotated[
+        str | None, on_training("A scikit-learn classifier for --retrain in place of the method, as module:name.")
+    ] = None,
+    seed: Annotated[int, on_training("Seed of the held-out rows, the weights and the batches.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
+    from noiseproof.audit import read_audit
+    from noiseproof.audit.apply import default_out, plan_retraining, write_corrected
+    from noiseproof.audit.plan import plan_corrections, read_decided
+
+    audit = read_audit(folder)
+    decided, answers = read_decided(folder, decisions, accept_all=accept_all)
+    plan = plan_corrections(audit, decided, answers, accept_all=accept_all, yes=yes)
+    if not yes:
+        plan.check(folder, "--accept-all", "--yes")
+    if not as_json:
+        typer.echo(f"expected: {plan.expected()}")
+    planned = None
+    if retrain and plan.changes:  # refuses what can't be trained before anything is written
+        with training_exits("Stopped."):
+            settings: dict[str, Any] = {"method": method, "epochs": epochs, "estimator": estimator, "seed": seed}
+            planned = plan_retraining(audit, plan.changes, decided, **settings)
+    # A stopped retraining left its corrected data: the same command continues with it.
+    written = write_corrected(audit, plan.changes, out or default_out(audit), link=link, same_ok=planned is not None)
+    comparison = None if planned is None else _retrain(planned, written, shown=not as_json)
+    result = _count(audit, decided, plan) | {"corrected": written}
+    if as_json:
+        return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
+    _show(result, audit, accept_all=accept_all)
+    if comparison is not None:
+        return _show_comparison(comparison)
+    return typer.echo("no label changed: there is nothing to compare") if retrain else None
+
+
+def _count(audit: Audit, decided: Mapping[int, Decision], plan: Plan) -> dict[str, Any]:
+    issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
+    left = sum(row not in decided and row not in plan.changes for row in issues)
+    return {
+        "decisions": Counter(decision.decision for decision in decided.values()), "measured": plan.measured,
+        "changed": len(plan.changes), "gain": plan.as_dict(), "slips": plan.slips, "left": left,
+    }  # fmt: skip
+
+
+def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
+    counts = ", ".join(f"{n} {choice}" for choice, n in sorted(result["decisions"].items()))
+    typer.echo(f"decisions: {counts or 'none'}")
+    typer.echo(
+        f"changed: {result['changed']} of {audit.summary['source_rows']} labels\ncorrected: {result['corrected']}"
+    )
+    if slips := result["slips"]:
+        typer.echo(
+            f"held back: {len(slips)} decided changes, such as of row {slips[0]}, that are likelier slips of the "
+            f"reviewer; `noiseproof review {audit.folder} --measure {result['measured']} --repeats 1` asks again, and "
+            "--yes applies them as decided"
+        )
+    if accept_all and result["left"]:
+        typer.echo(
+            f"left as they are: {result['left']} issues whose suggestion is no more likely right than the label; "
+            f"`noiseproof review {audit.folder}` has them at the end"
+        )
+
+
+def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
+    with training_exits("Stopped."):
+        try:
+            if planned.estimator is not None:
+                return planned.run()
+            with training_progress(2 * planned.settings.epochs, shown) as progress:
+                return planned.run(progress)
+        except BaseException:
+            say(f"The corrected data is written to {written}; the retraining is not finished.")
+            raise
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    low, high = comparison.interval
+    typer.echo(f"\n{comparison.method} on {comparison.train_rows} rows, tested on {comparison.held_rows} held-out ones")
+    show(
+        ("trained on", "accuracy", "by the given labels"),
+        [
+            ("given labels", f"{comparison.before:.4f}", f"{comparison.before_by_given:.4f}"),
+            ("corrected labels", f"{comparison.after:.4f}", f"{comparison.after_by_given:.4f}"),
+        ],
+    )
+    typer.echo(f"difference: {comparison.after - comparison.before:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
+    if comparison.warning:
+        say(f"warning: {comparison.warning}")
