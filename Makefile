@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup  ## digits with 40 % wrong labels: train, audit, pages, correct, train again (about a minute)
+demo: setup  ## digits with 40 % wrong labels: train, audit, measure, correct, train again (about a minute)
 	$(BIN)/noiseproof demo
 
 test: lint  ## lint, types, tests and doctests (10 minutes on two cores)
