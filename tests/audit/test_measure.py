@@ -165,6 +165,14 @@ def test_each_row_of_a_stratum_is_asked_equally_often(tmp_path: Path) -> None:
         assert asked[row] / 2000 == pytest.approx(p, abs=4.5 * math.sqrt(p * (1 - p) / 2000) + 1e-9)
 
 
+def test_labels_that_models_call_surely_wrong_are_asked_about_as_those_surely_right() -> None:
+    """Else two of 355 digits stand for a quarter of the data, and the interval is wider than of a simple sample."""
+    strata = np.repeat(np.arange(2, dtype=np.int16), 300)
+    design = Design(0, strata, np.array([0.999, 0.001]))
+    asked = np.bincount([strata[question.row] for question in design.questions([], PILOT)])
+    assert asked.tolist() == [PILOT / 2, PILOT / 2]
+
+
 def test_a_killed_review_continues_with_the_same_questions(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path)
     design = Design.open(audit, seed=3)

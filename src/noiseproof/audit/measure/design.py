@@ -31,7 +31,7 @@ PILOT = 30  # questions
 STRATA = 6
 FEW_CLASSES = 2
 LEAST = 2  # questions of the pilot in each stratum
-DOUBT = 0.15  # least share of wrong labels that the allocation reckons with: models may have learned the mistakes
+DOUBT = 0.15  # least share of wrong, and of right, labels that the allocation reckons with: models may be mistaken
 PRIOR_WEIGHT = 8.0  # answers that the share by the models counts as
 APART = 10  # questions between two about the same row
 
@@ -127,7 +127,7 @@ class Design:
 
     def _rounds(self, measured: Mapping[int, Decision]) -> Iterator[list[Question]]:
         """The questions of each round; each needs the answers to all earlier ones."""
-        share, target = np.maximum(self.prior, DOUBT), np.minimum(LEAST, self.sizes)
+        share, target = np.clip(self.prior, DOUBT, 1 - DOUBT), np.minimum(LEAST, self.sizes)
         asked, number, size = np.zeros_like(self.sizes), 0, PILOT
         while asked.sum() < self.sizes.sum():
             target = allocate(min(size, int(self.sizes.sum())), share, self.sizes, target)
@@ -145,7 +145,7 @@ class Design:
 
     def _share(self, asked: NDArray[np.int64], measured: Mapping[int, Decision]) -> NDArray[np.float64]:
         """Shares of wrong labels by the answers of earlier rounds and, for few, by the models, (H,)."""
-        prior = np.maximum(self.prior, DOUBT)
+        prior = np.clip(self.prior, DOUBT, 1 - DOUBT)
         shares = []
         for h, count in enumerate(asked.tolist()):
             answers = [measured[row] for row in self.order[h][:count].tolist()]
