@@ -101,6 +101,20 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
         assert client.post("/api/decisions", json=choice(asked[0])).status_code == 409
 
 
+def test_more_can_be_measured_and_decisions_elsewhere_are_named(folder: Path) -> None:
+    own = folder.parent / "my decisions.csv"
+    options = ("--decisions", str(own))
+    for count, rows in ((10, 10), (25, 15), (10, 0), (1000, 195)):  # of 220
+        with Server(folder, "--measure", str(count), *options) as server, server.client() as client:
+            assert len(answer_all(client)) == rows
+            done = min(max(count, len(read_log(own))), 220)
+            assert ask(client)["progress"] == {"measured": done, "total": done}
+            commands = [line["command"] for line in client.get("/api/audit").json()["measure"]["next"]]
+    assert commands == [f"noiseproof {name} {folder} --decisions '{own}'" for name in ("measure", "review", "apply")]
+    assert sorted(line.row for line in read_log(own)) == list(range(220))
+    assert not (folder / "decisions.csv").exists()
+
+
 def test_no_row_can_be_chosen_while_measuring(folder: Path) -> None:
     with Server(folder, "--measure", str(COUNT)) as server, server.client() as client:
         first = ask(client)["question"]

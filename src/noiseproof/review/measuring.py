@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.measure.design import Design, Question, measured_answers
@@ -77,14 +78,17 @@ class Measuring:
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know once."""
-        folder = shlex.quote(str(self.audit.folder))
-        following = {
-            f"noiseproof measure {folder}": "shows all that was measured, and moves the audit to it.",
-            f"noiseproof review {folder}": "opens the issues, to find and correct wrong labels.",
-            f"noiseproof apply {folder}": "writes the corrected data.",
+        purposes = {
+            "measure": "shows all that was measured, and calls labels wrong by it.",
+            "review": "shows the labels that are called wrong, to decide on them.",
+            "apply": "writes the corrected data.",
         }
-        commands = [{"command": command, "why": why} for command, why in following.items()]
-        return {"blind": self.plan.blind, "next": commands}
+        path, words = self.queue.log.path, [str(self.audit.folder)]
+        if path != (self.audit.folder / DECISIONS).absolute():
+            words += ["--decisions", str(path)]
+        commands = {name: shlex.join(["noiseproof", name, *words]) for name in purposes}
+        following = [{"command": commands[name], "why": why} for name, why in purposes.items()]
+        return {"blind": self.plan.blind, "next": following}
 
     def state(self) -> dict[str, Any]:
         """Return the question that is asked now (null: all are answered), the last answer, and what was measured."""
@@ -97,7 +101,7 @@ class Measuring:
         return {
             "question": None if self.question is None else {"number": number, **self._shown(self.question.row)},
             "last": last and {"row": last.row, "question": number - 1},
-            "progress": {"measured": self.rows, "total": self.total},
+            "progress": {"measured": self.rows, "total": max(self.rows, self.total)},
             "measured": self.estimates,
         }
 

@@ -197,30 +197,33 @@ class ServedStore {
 
   async send() {
     const headers = { "content-type": "application/json" };
-    for (let tries = 0; this.waiting.length; ) {
-      try {
-        const body = JSON.stringify(this.waiting[0]);
-        const { saved, ...state } = await this.ask("/api/decisions", { method: "POST", headers, body });
-        this.waiting.shift();
-        Object.assign(this, { progress: state.progress, measured: state.measured });
-        if (this.audit.measure) measuring.show(state);
-        if (tries) say("Saved.");
+    for (let tries = 0; this.waiting.length; showProgress()) {
+      const body = JSON.stringify(this.waiting[0]);
+      const answer = await this.ask("/api/decisions", { method: "POST", headers, body }).catch((error) => ({ error }));
+      const { error } = answer;
+      if (!error || [404, 409, 422].includes(error.status)) {
+        const { row } = this.waiting.shift();
+        error ? this.refused(row, error) : this.saved(answer, tries);
         tries = 0;
-      } catch (error) {
-        if ([404, 409, 422].includes(error.status)) {
-          const { row } = this.waiting.shift();
-          view.words.delete(row);
-          drawSoon();
-          say(`Refused: ${error.message}`, true);
-          if (this.audit.measure) measuring.read().catch((again) => say(again.message, true));
-        } else {
-          tries++;
-          say(`Not saved yet: ${this.waiting.length}. ${error.message}`, true);
-          await pause(Math.min(500 * tries, 5000));
-        }
+      } else {
+        tries++;
+        say(`Not saved yet: ${this.waiting.length}. ${error.message}`, true);
+        await pause(Math.min(500 * tries, 5000));
       }
-      showProgress();
     }
+  }
+
+  saved(answer, tries) {
+    Object.assign(this, { progress: answer.progress, measured: answer.measured });
+    if (tries) say("Saved.");
+    if (this.audit.measure) measuring.show(answer);
+  }
+
+  refused(row, error) {
+    view.words.delete(row);
+    drawSoon();
+    say(`Refused: ${error.message}`, true);
+    if (this.audit.measure) measuring.read().catch((again) => say(again.message, true));
   }
 }
 
@@ -563,6 +566,7 @@ document.addEventListener("keydown", (event) => {
   const act = undoing ? undo : event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
   if (!act) return;
   event.preventDefault();
+  if (event.repeat && store?.audit.measure) return; // a key that is held down answers one question
   act();
 });
 
