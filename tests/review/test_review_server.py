@@ -114,6 +114,16 @@ def test_only_this_machine_can_connect(server: Server) -> None:
         other.connect(("127.0.0.2", server.port))  # answered if it listened on every address
 
 
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    from noiseproof.review.server import bind
+
+    with bind() as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert accepted.proto == socket.IPPROTO_TCP  # asyncio sets the option for these only
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
 def test_every_answer_forbids_frames_sniffing_and_storing(server: Server) -> None:
     with server.client() as client:
         for answer in (client.get("/"), client.get("/api/issues"), httpx.get(server.address)):
