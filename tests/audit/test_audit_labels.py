@@ -140,7 +140,8 @@ def test_overlap_is_not_noise() -> None:
     true, given, p = simulate(np.eye(4), overlap=0.5)
     assert (p.argmax(1) != true).mean() > 0.15  # that many contradict the best model that there can be
     found = find_label_issues(given, p)
-    assert found.looks_fine and found.noise_rate < 0.04  # of 12 seeds, 0.029 to 0.038: not all overlap is seen through
+    assert found.may_be_fine and found.noise_rate < 0.04  # of 12 seeds, 0.029 to 0.038: not all overlap is seen through
+    assert not found.looks_fine  # 3 % of wrong labels would not be fine
     assert found.is_issue.mean() < 0.015
 
 
@@ -222,7 +223,7 @@ def test_memorised_labels_are_not_called_fine(rate: float, monkeypatch: pytest.M
     assert found.noise_interval[0] <= share <= found.noise_interval[1] <= share + 0.09
     # The models alone count far too few: the neighbours correct that. They don't change the ranking.
     alone = find_label_issues(given, evidence=dataclasses.replace(evidence, guess_confidence=None))
-    assert alone.looks_fine and (rate == 0 or alone.noise_interval[1] < share)
+    assert alone.may_be_fine and (rate == 0 or alone.noise_interval[1] < share)
     np.testing.assert_array_equal(alone.quality, found.quality)
     np.testing.assert_array_equal(alone.is_issue, found.is_issue)
     assert alone.noise_rate == found.noise_rate and alone.contradicted is None
@@ -318,7 +319,58 @@ def test_models_that_do_not_memorise_are_believed() -> None:
     for rate in (0.0, 0.2):
         given = flip(true, 4, rate)
         found = find_label_issues(given, evidence=watch_training(x, given, 4, device="cpu"))
-        assert found.contradicted is None and found.looks_fine == (rate == 0)
+        assert found.contradicted is None and found.may_be_fine == (rate == 0)
+
+
+def test_the_rate_of_each_class_is_that_of_its_labels() -> None:
+    T = np.array([[0.97, 0.03, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    true, given, p = simulate(T, overlap=0.25)
+    found = find_label_issues(given, p)
+    for k in range(4):
+        assert found.class_rates[k] == pytest.approx((1 - found.quality[given == k]).mean(), abs=1e-6)
+        assert abs(found.class_rates[k] - (true != given)[given == k].mean()) < 0.02
+    np.testing.assert_allclose(found.lost_rates, [0.03, 0, 0, 0], atol=0.02)
+    assert found.class_rates @ np.bincount(given) / len(given) == pytest.approx(found.noise_rate)
+
+
+@pytest.mark.parametrize("goal", ["precision=0.9", "precision=0.5", "recall=0.9", "recall=0.5", "budget=300"])
+def test_the_cut_follows_the_goal(goal: str) -> None:
+    true, given, p = simulate(next_class(4, 0.2), overlap=0.3)
+    found, f1 = (find_label_issues(given, p, goal=aim) for aim in (goal, "f1"))
+    np.testing.assert_array_equal(found.quality, f1.quality)
+    wrong, name, bound = true != given, *goal.split("=")
+    issues = found.is_issue
+    worst = np.argsort(found.quality, kind="stable")[: issues.sum()]
+    assert found.quality[issues].max() <= found.quality[~issues].min() and issues[worst].all()
+    assert (found.quality[issues] < found.cut[given[issues]]).all() and len(set(found.cut)) == 1
+    n, part = issues.sum(), (wrong & issues).sum()
+    sums = np.sort(1 - found.quality.astype(float))[::-1].cumsum()
+    if name == "budget":
+        assert n == 300
+    elif name == "precision":  # by as many rows as possible
+        assert sums[n - 1] / n >= float(bound) - 1e-6 and sums[n] / (n + 1) < float(bound) + 1e-6
+        assert part / n > float(bound) - 0.05
+    else:  # by as few
+        assert sums[n - 1] >= (float(bound) - 1e-6) * sums[-1] and sums[n - 2] < (float(bound) + 1e-6) * sums[-1]
+        assert part / wrong.sum() > float(bound) - 0.05
+
+
+def test_goals_do_not_touch_trusted_and_uncounted_rows() -> None:
+    _, given, p = simulate(symmetric(3, 0.2))
+    trusted, counted = np.arange(len(given)) < 50, np.arange(len(given)) < 600
+    found = find_label_issues(given, p, trusted=trusted, counted=counted, goal="budget=10000")
+    assert found.is_issue[50:600].all() and found.is_issue.sum() == 550
+    none = find_label_issues(given, np.full_like(p, 1 / 3), goal="budget=10")
+    assert not none.is_issue.any() and not none.is_predictable  # nothing to choose by
+
+
+@pytest.mark.parametrize(
+    "goal",
+    ["precision=2", "precision=0", "recall=", "recall", "budget=0", "budget=2.5", "budget=inf", "f1=1", "f2", ""],
+)
+def test_goals_that_mean_nothing_are_refused(goal: str) -> None:
+    with pytest.raises(ValueError, match=r"Expected a goal of f1, precision.* got '"):
+        find_label_issues([0, 1], [[0.9, 0.1], [0.1, 0.9]], goal=goal)
 
 
 def test_a_clean_set_looks_fine_and_a_noisy_one_does_not() -> None:

@@ -53,7 +53,7 @@ def by_hand(**changes: Any) -> LabelReport:
     labels = LabelIssues(
         quality=floats(0.125, 0.5, 0.75, 0.25, 1), is_issue=np.array([True, False, False, True, False]),
         suggested=np.array([1, 0, 2, 1, 0]), suggestion_quality=floats(0.75, 0.5, 0.125, 0.5, 0),
-        predicted=np.array([1, 1, 2, 2, 1]), noise_rate=0.4,
+        predicted=np.array([1, 1, 2, 2, 1]), noise_rate=0.4, class_rates=np.array([0.5, 0.25, 0.75]),
         noise_interval=(0.3, 0.5), transition=np.array([[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0, 1]]),
         cut=np.array([0.5, 0.4, 0.3]), false_positive_rate=0.05, margin=floats(-2, 1, 0.5, -1, 3),
         confidence=floats(0.0625, 0.75, 0.5, 0.125, 0.9), suggested_confidence=floats(0.9, 0.25, 0.25, 0.5, 0.05),
@@ -139,11 +139,15 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
     assert summary.pop("seconds")["training"] == 1.5
     assert summary == {
         "format": 2, "source_rows": 6, "rows": 4, "issues": 2, "labels_look_fine": False,
-        "verdict": "About 40.0% of the labels look wrong (30.0% to 50.0%): 2 of 4 are issues.",
+        "verdict": (
+            "About 40.0% of the labels look wrong (range by the model 30.0% to 50.0%): 2 of 4 are called issues."
+        ),
+        "assumption": "Assumes that mistakes depend on the class only",
         "noise_rate": {"estimate": 0.4, "low": 0.3, "high": 0.5}, "false_positive_rate": 0.05,
         "classes": [
-            {"name": "ant", "rows": 2, "issues": 1, "cut": 0.5}, {"name": 'b"ee', "rows": 1, "issues": 0, "cut": 0.4},
-            {"name": "Käfer, rot", "rows": 1, "issues": 1, "cut": 0.3},
+            {"name": "ant", "rows": 2, "issues": 1, "cut": 0.5, "noise_rate": 0.5},
+            {"name": 'b"ee', "rows": 1, "issues": 0, "cut": 0.4, "noise_rate": 0.25},
+            {"name": "Käfer, rot", "rows": 1, "issues": 1, "cut": 0.3, "noise_rate": 0.75},
         ],
         "transition": [[0.75, 0.25, 0], [0.5, 0.25, 0.25], [0, 0, 1]],
         "worst_pairs": [
@@ -181,23 +185,69 @@ def test_the_matrix_of_many_classes_stays_out_of_the_summary() -> None:
     report = by_hand()
     names = (*report.data.classes, *(f"more {k}" for k in range(198)))
     data = dataclasses.replace(report.data, classes=names)
-    report = with_labels(dataclasses.replace(report, data=data), transition=np.eye(201), cut=np.zeros(201))
+    report = with_labels(
+        dataclasses.replace(report, data=data), transition=np.eye(201), cut=np.zeros(201), class_rates=np.zeros(201)
+    )
     summary = report.summary()
     assert summary["transition"] is None and len(summary["classes"]) == 201
     assert summary["worst_pairs"][0] == {"given": "ant", "suggested": 'b"ee', "issues": 1, "probability": 0.0}
 
 
 def test_labels_that_look_fine() -> None:
-    report = with_labels(by_hand(), is_issue=np.zeros(5, dtype=bool), noise_interval=(0.0, 0.02))
+    report = with_labels(
+        by_hand(), is_issue=np.zeros(5, dtype=bool), noise_rate=0.01, noise_interval=(0.0, 0.02),
+        class_rates=np.array([0.02, 0.0, 0.1]), transition=np.array([[0.95, 0.05, 0], [0, 0.9, 0.1], [0, 0, 1]]),
+    )  # fmt: skip
     assert report.summary()["labels_look_fine"] is True
     assert report.summary()["verdict"] == (
-        "The labels look fine, at most 2.0% wrong (expected share of right labels called issues: 5.00%)."
+        "The labels look fine: about 1.0% wrong (range by the model 0.0% to 2.0%) "
+        "(expected share of right labels called issues: 5.00%)."
     )
     unknown = with_labels(report, is_predictable=False, hit_rate=0.5, chance_rate=0.51)
-    assert unknown.summary()["labels_look_fine"] is False
-    assert unknown.summary()["verdict"].startswith(
-        "The labels are hardly predictable from the features, so none can be called wrong: predictions match 50.0%"
+    assert unknown.summary()["labels_look_fine"] is False and unknown.summary()["assumption"] is None
+    assert unknown.summary()["verdict"] == (
+        "The labels are hardly predictable from the features, so none can be called wrong, and the estimate of 1.0% "
+        "wrong ones means little: predictions match 50.0% of the labels, 51.0% would match by chance. Check the "
+        "columns, or give better features."
     )
+
+
+def test_labels_never_look_fine_while_the_estimate_is_far_above_one_percent() -> None:
+    low = {"noise_interval": (0.002, 0.099), "class_rates": np.full(3, 0.053), "transition": np.eye(3)}
+    report = with_labels(by_hand(), noise_rate=0.053, **low)
+    assert report.summary()["labels_look_fine"] is False
+    assert report.summary()["verdict"] == (
+        "About 5.3% of the labels look wrong, but overlap between classes may explain most of them (range by the model "
+        "0.2% to 9.9%); 2 of 4 are called issues."
+    )
+    assert with_labels(report, noise_rate=0.0101).summary()["labels_look_fine"] is False
+    assert with_labels(report, noise_rate=0.01).summary()["labels_look_fine"] is True
+
+
+def test_classes_that_differ_are_named() -> None:
+    report = by_hand()
+    given = np.repeat([0, 1, 2], [1000, 50, 20])
+    data = dataclasses.replace(
+        report.data, given=given, row=np.arange(1070), source_rows=1070, ids=None, trusted=None, x=None, skipped=()
+    )
+    few = {"noise_rate": 0.009, "noise_interval": (0.0, 0.02), "transition": np.eye(3)}
+    report = with_labels(
+        dataclasses.replace(report, data=data), **few, class_rates=np.array([0.001, 0.16, 0.05]),
+        is_issue=np.zeros(1070, dtype=bool), suggested=np.zeros(1070, np.int64),
+    )  # fmt: skip
+    summary = WrongLabels(report.label_issues).summary(data)
+    assert summary["labels_look_fine"] is False  # a sixth of a class is not fine
+    assert summary["verdict"] == (
+        "About 0.9% of the labels look wrong, but overlap between classes may explain most of them (range by the model "
+        "0.0% to 2.0%); 0 of 1070 are called issues. Of the 50 rows labelled 'b\"ee', about 16.0% look wrong."
+    )
+    lost = dataclasses.replace(
+        report.label_issues, class_rates=np.array([0.009, 0.0, 0.0]),
+        transition=np.array([[1, 0, 0], [0.2, 0.8, 0], [0, 0.05, 0.95]]),
+    )  # fmt: skip
+    summary = WrongLabels(lost).summary(data)
+    assert summary["labels_look_fine"] is False
+    assert summary["verdict"].endswith("issues. Of the rows that should be 'b\"ee', about 20.0% have another label.")
 
 
 def test_labels_that_neighbours_contradict_do_not_look_fine() -> None:
@@ -207,10 +257,11 @@ def test_labels_that_neighbours_contradict_do_not_look_fine() -> None:
     summary = few.summary()
     assert summary["labels_look_fine"] is False and "they contradict 10.7% of the labels" in summary["notes"][-1]
     assert summary["verdict"] == (
-        "One training can't decide whether the labels are fine: 0.0% to 12.5% may be wrong; 2 of 4 are called issues."
+        "One training can't decide whether the labels are fine: about 40.0% look wrong (range by the model 0.0% to "
+        "12.5%); 2 of 4 are called issues."
     )
     summary = with_labels(few, noise_interval=(0.06, 0.125), noise_rate=0.09).summary()
-    assert summary["verdict"].startswith("About 9.0% of the labels look wrong (6.0% to 12.5%)")
+    assert summary["verdict"].startswith("About 9.0% of the labels look wrong (range by the model 6.0% to 12.5%)")
     assert "--thorough" in summary["notes"][-1]
 
 

@@ -309,6 +309,41 @@ def test_predictions_of_another_model_need_no_training(here: Path) -> None:
     assert config["pred_probs"] == str(here / "p.npy") and config["labels"] == str(here / "y.npy")
 
 
+def test_the_goal_sets_the_cut(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 300)
+    np.save("p.npy", np.eye(3)[y] * 0.85 + 0.05)
+    np.save("y.npy", np.where(random.random(300) < 0.1, (y + 1) % 3, y))
+    given = ("--labels", "y.npy", "--pred-probs", "p.npy", "--force")
+    assert run_json(*given, "--goal", "budget=7")["issues"] == 7
+    table = pd.read_csv("audit/issues.csv")
+    assert table["is_label_issue"].tolist() == [True] * 7 + [False] * 293
+    assert json.loads(Path("audit/config.json").read_text())["goal"] == "budget=7"
+    few, many = (run_json(*given, "--goal", f"recall={share}")["issues"] for share in (0.2, 0.9))
+    assert 0 < few < many
+    before = Path("audit/issues.csv").read_bytes()
+    refused = run(*given, "--goal", "precision=2")
+    assert refused.exit_code == 2 and refused.stdout == "" and "Traceback" not in refused.stderr
+    for words in ("precision=0.9", "(0, 1]", "got 'precision=2'"):
+        assert words in refused.stderr
+    assert Path("audit/issues.csv").read_bytes() == before
+
+
+def test_the_report_says_what_it_assumes_and_how_to_measure_instead(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 40)
+    np.save("p.npy", np.eye(3)[y] * 0.85 + 0.05)
+    np.save("y.npy", y)
+    result = run("--labels", "y.npy", "--pred-probs", "p.npy", "--out", "my audit")
+    assert result.exit_code == 0
+    assert (
+        "Assumes that mistakes depend on the class only; review 40 rows to measure instead: "
+        "noiseproof review 'my audit' --measure 40\n"
+    ) in result.stdout
+    np.save("y.npy", random.permutation(y))  # nothing is estimated, so nothing is assumed
+    assert "Assumes" not in run("--labels", "y.npy", "--pred-probs", "p.npy", "--out", "other").stdout
+
+
 def test_clean_labels_look_fine(here: Path) -> None:
     random = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 150)

@@ -57,7 +57,8 @@ def write_audit(
         "label": None, "text": None, "id": None, "group": None, "time": None, "trusted": None, "annotators": [],
         "ignore": [], "classes": names, "features": None, "weights": None, "mode": "fast",
         "method": "ce", "model": "auto", "epochs": 5,
-        "folds": 5, "seed": 0, "source_rows": len(given), "labels_sha256": sha, "versions": {}, "command": "",
+        "folds": 5, "goal": "f1", "seed": 0, "source_rows": len(given), "labels_sha256": sha,
+        "versions": {}, "command": "",
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "config.json").write_text(json.dumps(found | config))

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from noiseproof.audit.judge.cut import cut_labels
+from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.judge.posterior import SMALL
 from noiseproof.audit.judge.rate import shifted
-from noiseproof.audit.labels import DYNAMICS, LabelIssues, select
+from noiseproof.audit.labels import DYNAMICS, LabelIssues, class_means, select
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.network import Evidence
     from noiseproof.audit.sources.base import AuditData
 
 
-def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, undecided: Evidence) -> LabelIssues:
+def judge_decided(
+    issues: LabelIssues, data: AuditData, training: Evidence, undecided: Evidence, goal: str = "f1"
+) -> LabelIssues:
     """Judge the labels of ``data`` by a ``training`` with decisions, from ``issues`` by one without, ``undecided``.
 
     T, β, the shift of the log odds and predictions for training rows, which all rows share or which a row's own label
@@ -26,6 +29,7 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
     """
     assert data.decided is not None and issues.judge is not None
     given, counted = torch.from_numpy(data.given), torch.from_numpy(data.row >= 0)
+    K = len(data.classes)
     trusted = torch.zeros_like(counted) if data.trusted is None else torch.tensor(data.trusted)
     probs = torch.from_numpy(training.pred_probs)
     if undecided.dynamics is not None:
@@ -35,12 +39,12 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
     wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
     uncertain = counted & ~trusted
     cut = cut_labels(
-        given, wrong, uncertain, float(wrong[counted].mean()), len(data.classes),
-        looks_fine=issues.looks_fine, is_predictable=issues.is_predictable,
+        given, wrong, uncertain, float(wrong[counted].mean()), K, goal=parse_goal(goal),
+        may_be_fine=issues.may_be_fine, is_predictable=issues.is_predictable,
     )  # fmt: skip
     decided = torch.from_numpy(data.decided)
-    rate = float(torch.where(decided >= 0, (decided != given).double(), wrong)[counted].mean())
-    low, high = issues.noise_interval
+    known = torch.where(decided >= 0, (decided != given).double(), wrong)
+    rate, (low, high) = float(known[counted].mean()), issues.noise_interval
     at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
     return replace(
         issues,
@@ -51,6 +55,7 @@ def judge_decided(issues: LabelIssues, data: AuditData, training: Evidence, unde
         predicted=posterior.predicted.numpy(),
         noise_rate=rate,
         noise_interval=(min(low, rate), max(high, rate)),
+        class_rates=class_means(known[counts], given[counts], K).numpy(),
         transition=issues.judge.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy(),
         cut=cut.thresholds.numpy(),
         false_positive_rate=float(right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)),

@@ -33,14 +33,15 @@ model_suggestion_quality  float    suggestion_quality by the models alone: no de
 ========================  =======  ==================================================================================
 
 ``summary.json``: ``format`` 2, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
-``verdict`` (a sentence), ``noise_rate`` {estimate, low, high}, ``false_positive_rate``, ``classes`` [{name,
-rows, issues, cut}], ``transition`` ((K, K) rows true, columns given; null beyond 200 classes), ``worst_pairs`` [{given,
-suggested, issues, probability}] (probability = P(given | true is suggested)), ``near_duplicates`` {groups, rows,
-conflicting (groups with different labels), conflicts (the first thousand of these): [{group, rows, labels}]},
-``outliers`` {rows, cut}, ``known`` {trusted (rows), annotators}, ``models`` [{name, weight}] (whose predictions were
-joined), ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str], ``neighbour_recall``,
-``seconds`` {stage: s}. `noiseproof measure` adds ``measured`` (estimates with their intervals), ``goal`` and
-``reliability`` [{probabilities (models | recalibrated), predicted, measured, low, high, decisions}].
+``verdict`` (sentences), ``assumption`` (of the model, or null), ``noise_rate`` {estimate, low, high} (low and high: the
+range by the model, no confidence interval), ``false_positive_rate``, ``classes`` [{name, rows, issues, cut, noise_rate
+(estimated share of its labels that is wrong)}], ``transition`` ((K, K) rows true, columns given; null beyond 200
+classes), ``worst_pairs`` [{given, suggested, issues, probability}] (probability = P(given | true is suggested)),
+``near_duplicates`` {groups, rows, conflicting (groups with different labels), conflicts (the first thousand of these):
+[{group, rows, labels}]}, ``outliers`` {rows, cut}, ``known`` {trusted (rows), annotators}, ``models`` [{name, weight}]
+(whose predictions were joined), ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
+``neighbour_recall``, ``seconds`` {stage: s}. `noiseproof measure` adds ``measured`` (estimates with their intervals),
+``goal`` and ``reliability`` [{probabilities (models | recalibrated), predicted, measured, low, high, decisions}].
 
 ``config.json``: ``format`` 2, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
@@ -50,9 +51,9 @@ of the labels in an .npz file of arrays; null where they are in a separate file)
 that whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names
 its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
 licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
-in summary.json, ``epochs``, ``folds``, ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line,
-in the order of the source; rows without one: an empty line), ``versions``, ``command``, ``again`` (how often decisions
-were learned, if they were).
+in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``seed``, ``source_rows``, ``labels_sha256`` (of the
+given labels, one a line, in the order of the source; rows without one: an empty line), ``versions``, ``command``,
+``again`` (how often decisions were learned, if they were).
 
 ``out_of_sample.npy``, of a thorough audit: probabilities (source_rows, K) float32 of models that did not see the row,
 NaN for rows that were not audited; beyond 100 million numbers it is not written.

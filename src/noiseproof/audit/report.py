@@ -22,6 +22,7 @@ from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED
 from noiseproof.audit.issues.label import AGREES, NOT_ENOUGH
+from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import preview
@@ -47,6 +48,7 @@ def audit(
     estimator: Any = None,
     epochs: int | None = None,
     folds: int | None = None,
+    goal: str = "f1",
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
@@ -69,10 +71,12 @@ def audit(
             the default models. A pipeline gets the columns of a table, any other estimator the features as numbers.
         epochs: of the network.
         folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
+        goal: what the cut is made for: ``f1``, ``precision=0.9``, ``recall=0.9`` or ``budget=300`` (rows).
     """
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
     check_models(method, model, estimator)
+    parse_goal(goal)  # before an hour of work
     if not isinstance(data, AuditData):
         data = read_rows(data, seed=seed, progress=progress, **reading)
     elif reading:
@@ -91,29 +95,31 @@ def audit(
     evidence = _with_unused(evidence, asked)
     data = evidence.data
     with threads_for(work), clock("judging labels"):
-        labels = _judge(evidence, seed)
+        labels = _judge(evidence, goal, seed)
     trained = evidence.training
     config = {
         "format": FORMAT, **data.source.config, "classes": list(data.classes),
         "mode": mode if trained else "predictions", **training,
         "estimator": estimator if estimator is None or isinstance(estimator, str) else repr(estimator),
         "models": _shares(trained.weights) if trained else [],
-        "folds": folds if trained and mode == "thorough" else None, "seed": seed, "source_rows": data.source_rows,
-        "versions": _versions(), "command": command,
+        "folds": folds if trained and mode == "thorough" else None, "goal": goal, "seed": seed,
+        "source_rows": data.source_rows, "versions": _versions(), "command": command,
     }  # fmt: skip
     recall = evidence.surroundings.neighbour_recall
     out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
     return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds, out_of_sample)
 
 
-def _judge(evidence: AuditEvidence, seed: int) -> LabelIssues:
+def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:
     """The quality of each label, with the decisions on others."""
     data, trained, undecided = evidence.data, evidence.training, evidence.undecided
     labels = find_label_issues(
         data.given, data.pred_probs, evidence=undecided or trained, features=data.x, trusted=data.trusted,
-        annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, seed=seed,
+        annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, goal=goal, seed=seed,
     )  # fmt: skip
-    return labels if trained is None or undecided is None else judge_decided(labels, data, trained, undecided)
+    if trained is None or undecided is None:
+        return labels
+    return judge_decided(labels, data, trained, undecided, goal)
 
 
 def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from noiseproof.core.progress import Progress
 
 SHOWN = 10
+MEASURED = 50  # decisions that are enough for a first measurement
 EXPORTS = ("label-studio", "fiftyone")
 AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "device", "threads", "help")
 
@@ -91,6 +92,9 @@ Folds = Annotated[
     int | None,
     on_training("Parts of the data, each judged by models of the others; 5, or 3 from 100000 rows on.", min=2),
 ]
+Goal = Annotated[
+    str, option("What the labels called wrong should achieve: f1, precision=0.9, recall=0.9, or budget=300 (rows).")
+]
 Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
 Address = Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")]
 Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
@@ -111,6 +115,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit iris.csv --label 4 --no-header",
         "audit data.csv --label y --model trees",
         "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
+        "audit data.csv --label y --goal precision=0.9",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
         "audit audit/ --again",
@@ -138,6 +143,7 @@ def audit(
     out: Out = "audit",
     force: Force = False,
     again: Again = False,
+    goal: Goal = "f1",
     export: Export = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -153,10 +159,9 @@ def audit(
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
     from noiseproof.audit.early import check_request
+    from noiseproof.audit.judge.goal import parse_goal
 
-    exports = _words(export)
-    if unknown := [name for name in exports if name not in EXPORTS]:
-        raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
+    exports = _exports(export)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
@@ -166,10 +171,11 @@ def audit(
         "header": not no_header,
     }  # fmt: skip
     check_request(data, source)  # before torch is imported
+    parse_goal(goal)
     _check_out(out, data, force)  # before an hour of work
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
-        "epochs": epochs, "folds": folds, "device": device,
+        "epochs": epochs, "folds": folds, "goal": goal, "device": device,
     }  # fmt: skip
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)
@@ -177,6 +183,13 @@ def audit(
     if as_json:
         return show_json({"folder": out, "files": files, **report.summary()})
     return _show(report, files, out)
+
+
+def _exports(export: str | None) -> list[str]:
+    exports = _words(export)
+    if unknown := [name for name in exports if name not in EXPORTS]:
+        raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
+    return exports
 
 
 def _audit_again(
@@ -318,6 +331,10 @@ def _sibling(out: str) -> str:
 def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     summary = report.summary()
     typer.echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
+    if assumption := summary["assumption"]:
+        rows = min(MEASURED, summary["rows"])
+        measure = f"noiseproof review {shlex.quote(out)} --measure {rows}"
+        typer.echo(f"{assumption}; review {rows} rows to measure instead: {measure}")
     if pairs := summary["worst_pairs"][:5]:
         typer.echo("\nworst pairs")
         cells = [(p["given"], p["suggested"], str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]

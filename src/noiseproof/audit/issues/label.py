@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import Issue, register_issue, rounded
+from noiseproof.audit.judge.interval import NEGLIGIBLE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 LARGEST_MATRIX, MAX_PAIRS = 200, 20
 AGREES = "The evidence agrees with the label."  # of rows that are no issues
 NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
+MAX_CLASSES, MIN_WRONG = 3, 2.0  # named in the verdict, and their wrong rows at least
+ASSUMPTION = "Assumes that mistakes depend on the class only"
 
 
 @register_issue("label")
@@ -73,16 +76,21 @@ class WrongLabels(Issue):
         is_audited = data.row >= 0
         issues = self.mask & is_audited
         low, high = labels.noise_interval
+        verdict = self.verdict(int(issues.sum()), int(is_audited.sum()))
         row_counts, issue_counts = (
             np.bincount(data.given[mask], minlength=K).tolist() for mask in (is_audited, issues)
         )
         return {
             "issues": int(issues.sum()), "labels_look_fine": labels.looks_fine,
-            "verdict": self.verdict(int(issues.sum()), int(is_audited.sum())),
+            "verdict": " ".join(filter(None, (verdict, self.class_verdict(data)))),
+            "assumption": ASSUMPTION if labels.is_predictable else None,
             "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
             "false_positive_rate": labels.false_positive_rate,
             "classes": [
-                {"name": name, "rows": row_counts[k], "issues": issue_counts[k], "cut": float(labels.cut[k])}
+                {
+                    "name": name, "rows": row_counts[k], "issues": issue_counts[k], "cut": float(labels.cut[k]),
+                    "noise_rate": round(float(labels.class_rates[k]), 6),
+                }
                 for k, name in enumerate(data.classes)
             ],
             "transition": np.round(labels.transition, 6).tolist() if K <= LARGEST_MATRIX else None,
@@ -90,27 +98,55 @@ class WrongLabels(Issue):
         }  # fmt: skip
 
     def verdict(self, issues: int, rows: int) -> str:
-        """One sentence on all labels."""
-        labels, (low, high) = self.labels, self.labels.noise_interval
+        """What the model concludes about all labels, with the estimate of the noise rate, and classes that differ."""
+        labels, rate, (low, high) = self.labels, self.labels.noise_rate, self.labels.noise_interval
         if not labels.is_predictable:
             return (
-                "The labels are hardly predictable from the features, so none can be called wrong: predictions match "
-                f"{labels.hit_rate:.1%} of them, {labels.chance_rate:.1%} would match by chance. Check the columns, or "
-                "give better features."
+                "The labels are hardly predictable from the features, so none can be called wrong, and the estimate of "
+                f"{rate:.1%} wrong ones means little: predictions match {labels.hit_rate:.1%} of the labels, "
+                f"{labels.chance_rate:.1%} would match by chance. Check the columns, or give better features."
             )
+        by_model = f"range by the model {low:.1%} to {high:.1%}"
+        called = f"{issues} of {rows} are called issues"
         if labels.is_undecided:
             return (
-                f"One training can't decide whether the labels are fine: {low:.1%} to {high:.1%} may be wrong; "
-                f"{issues} of {rows} are called issues."
+                f"One training can't decide whether the labels are fine: about {rate:.1%} look wrong ({by_model}); "
+                f"{called}."
             )
         if labels.looks_fine:
-            alarms = f"; {issues} of {rows} are called issues, errors or false alarms" if issues else ""
+            alarms = f"; {called}, errors or false alarms" if issues else ""
             return (
-                f"The labels look fine, at most {high:.1%} wrong{alarms} "
+                f"The labels look fine: about {rate:.1%} wrong ({by_model}){alarms} "
                 f"(expected share of right labels called issues: {labels.false_positive_rate:.2%})."
             )
-        rate = labels.noise_rate
-        return f"About {rate:.1%} of the labels look wrong ({low:.1%} to {high:.1%}): {issues} of {rows} are issues."
+        if labels.may_be_fine:
+            return (
+                f"About {rate:.1%} of the labels look wrong, but overlap between classes may explain most of them "
+                f"({by_model}); {called}."
+            )
+        return f"About {rate:.1%} of the labels look wrong ({by_model}): {called}."
+
+    def class_verdict(self, data: AuditData) -> str:
+        """Classes whose share of wrong labels is far above that of all, the worst first; empty if there are none.
+
+        A class stands out with twice the rate of all labels, and with two wrong rows or more by that estimate.
+        """
+        labels = self.labels
+        if not labels.is_predictable:
+            return ""
+        rows = np.bincount(data.given[data.row >= 0], minlength=len(data.classes))
+        right = rows * (1 - labels.class_rates)
+        true = right / np.maximum(labels.transition.diagonal(), 1e-9)  # rows that should have the label of a class
+        sentences = []
+        for rates, counts, sentence in (
+            (labels.class_rates, rows, "of the {rows} rows labelled {name!r}, about {rate:.1%} look wrong"),
+            (labels.lost_rates, true, "of the rows that should be {name!r}, about {rate:.1%} have another label"),
+        ):
+            stands_out = (rates >= 2 * labels.noise_rate) & (rates > NEGLIGIBLE) & (rates * counts >= MIN_WRONG)
+            for k in np.flatnonzero(stands_out)[np.argsort(-rates[stands_out], kind="stable")][:MAX_CLASSES]:
+                sentences.append(sentence.format(rows=rows[k], name=data.classes[k], rate=rates[k]))
+        text = "; ".join(sentences)
+        return f"{text[:1].upper()}{text[1:]}." if text else ""
 
     def notes(self) -> list[str]:
         if self.labels.contradicted is None:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noiseproof.audit.judge.goal import Goal
+
 RARE = 20.0  # rows of the overall noise rate that the rate of each class is averaged with
 
 
@@ -27,17 +29,36 @@ def cut_labels(
     rate: float,
     num_classes: int,
     *,
-    looks_fine: bool,
+    goal: Goal,
+    may_be_fine: bool,
     is_predictable: bool,
 ) -> Cut:
     """Call the ``uncertain`` labels (N,) issues whose quality 1 − ``wrong`` is below the threshold of their class.
 
-    Where labels look fine, only those that are more likely wrong than right.
+    Where all labels may be right, only those that are more likely wrong than right. A goal other than F1 is met by the
+    worst labels, however few or many of a class these are.
     """
-    at_most = 0.5 if looks_fine else 1.0
-    thresholds = class_thresholds(labels[uncertain], wrong[uncertain], num_classes, rate, at_most=at_most)
     quality = (1 - wrong).to(torch.float32)
+    if goal.aim != "f1":
+        return _worst_labels(wrong, quality, uncertain & is_predictable, num_classes, goal)
+    at_most = 0.5 if may_be_fine else 1.0
+    thresholds = class_thresholds(labels[uncertain], wrong[uncertain], num_classes, rate, at_most=at_most)
     return Cut(quality, thresholds, (quality.double() < thresholds[labels]) & uncertain & is_predictable)
+
+
+def _worst_labels(wrong: Tensor, quality: Tensor, candidates: Tensor, num_classes: int, goal: Goal) -> Cut:
+    """Call as many of the worst ``candidates`` (N,) issues as the ``goal`` needs."""
+    rows = candidates.nonzero()[:, 0]
+    order = rows[wrong[rows].argsort(descending=True, stable=True)]
+    worst = order[: goal.count(wrong[order].numpy())]
+    is_issue = torch.zeros_like(candidates)
+    is_issue[worst] = True
+    threshold = _just_above(float(quality[worst[-1]])) if len(worst) else 0.0
+    return Cut(quality, torch.full((num_classes,), threshold, dtype=torch.float64), is_issue)
+
+
+def _just_above(quality: float) -> float:
+    return float(np.nextafter(np.float32(quality), np.float32(2)))
 
 
 def class_thresholds(labels: Tensor, wrong: Tensor, num_classes: int, rate: float, *, at_most: float = 1.0) -> Tensor:
@@ -48,12 +69,9 @@ def class_thresholds(labels: Tensor, wrong: Tensor, num_classes: int, rate: floa
     with ``RARE`` rows of the overall ``rate``: a class of five rows that the model never learned has almost none.
     """
     worst = wrong.sort(descending=True).values
-    n = torch.arange(1, len(worst) + 1, dtype=torch.float64)
-    best = int((worst.cumsum(0) / (n + worst.sum())).argmax()) if len(worst) else 0
-    overall = min(at_most, 1 - float(worst[best])) if len(worst) else 0.0
-    thresholds = torch.full(
-        (num_classes,), float(np.nextafter(np.float32(overall), np.float32(2))), dtype=torch.float64
-    )
+    num_worst = max(1, Goal("f1").count(worst.numpy()))
+    overall = min(at_most, 1 - float(worst[num_worst - 1])) if len(worst) else 0.0
+    thresholds = torch.full((num_classes,), _just_above(overall), dtype=torch.float64)
     order = wrong.argsort(descending=True, stable=True)
     order = order[labels[order].argsort(stable=True)]  # class by class, worst first
     count = torch.bincount(labels, minlength=num_classes)

@@ -55,7 +55,7 @@ def parse_goal(text: str) -> Goal:
             return Goal(name, bound)  # type: ignore[arg-type]  # checked above
         if name == "budget" and bound >= 1 and bound == int(bound):
             return Goal("budget", bound)
-    except ValueError:
+    except (ValueError, OverflowError):  # not a number, or an infinite one
         pass
     raise ValueError(
         f"Expected a goal of {', '.join(get_args(Aim))}: f1, precision=0.9, recall=0.9 (in (0, 1]) or budget=300 "
