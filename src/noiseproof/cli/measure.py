@@ -44,7 +44,7 @@ def measure(
 
     audit = read_audit(folder)
     _, answers = read_decided(folder, decisions, accept_all=decisions is None)
-    measured = write_measured(audit, answers, goal or audit.summary.get("goal") or "f1")
+    measured = write_measured(audit, answers, goal or audit.summary.get("goal") or audit.config["goal"])
     if as_json:
         return show_json({name: measured.audit.summary[name] for name in ("issues", "goal", "measured", "reliability")})
     return _show(measured)
