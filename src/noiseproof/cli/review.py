@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit` wrote.")]
 
 
+PROPOSED = 100  # rows
+Propose = Annotated[
+    str,
+    typer.Option(
+        metavar="MIXTURE",
+        help="Ask about rows to find errors, to learn from and to measure, in shares: find=0.5,learn=0.3,measure=0.2.",
+    ),
+]
+Count = Annotated[int, typer.Option(min=1, help="Rows to --propose.")]
+
+
 @app.command(
     epilog=examples(
         "review audit/",
@@ -26,6 +37,7 @@ Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit`
         "review audit/ --all --decisions mine.csv --browser",
         "review audit/ --measure 100",
         "review audit/ --measure 100 --blind --reviewer ann --repeats 0.1 --seed 1",
+        "review audit/ --propose find=0.5,learn=0.3,measure=0.2 --count 50",
     )
 )
 @refusals()
@@ -52,6 +64,8 @@ def review(
     repeats: Annotated[
         float, typer.Option(min=0, max=1, help="Share of measured rows to ask a second time, for a second opinion.")
     ] = 0.0,
+    propose: Propose = "",
+    count: Count = PROPOSED,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, when the first row of it is measured.")] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Review the other rows, too, after the issues.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 is any free one.")] = 0,
@@ -64,7 +78,8 @@ def review(
     """Decide on each issue with the keyboard; every decision is saved at once."""
     if html is not None and reviewer:
         raise ValueError("Expected --reviewer without --html: decisions in a browser have no reviewer. Leave it out.")
-    plan = _plan(measure, blind, repeats, seed, has_page=html is not None, everything=everything)
+    pages = {"--html": html is not None, "--all": everything}
+    plan = _plan(measure, blind, repeats, seed, propose, count, [name for name, used in pages.items() if used])
     if html is not None:
         return _write_page(folder, html, everything, max_mb, force)
     import secrets
@@ -90,24 +105,42 @@ def review(
 
 
 def _plan(
-    measure: int | None, blind: bool, repeats: float, seed: int, *, has_page: bool, everything: bool
+    measure: int | None, blind: bool, repeats: float, seed: int, propose: str, count: int, pages: list[str]
 ) -> Plan | None:
-    """Return what to measure; refuse options that do not go together."""
+    """Return what to measure or to propose; refuse options that do not go together, ``pages`` are those in use."""
     from noiseproof.review.measuring import Plan
 
+    if propose:
+        return _proposals(measure, blind, repeats, seed, propose, count, pages)
+    if count != PROPOSED:
+        raise ValueError("Expected --propose beside --count, got none. Add --propose find=0.5,learn=0.3,measure=0.2.")
     if measure is None:
         used = [name for name, value in (("--blind", blind), ("--repeats", repeats), ("--seed", seed)) if value]
         if used:
             raise ValueError(f"Expected --measure beside {' and '.join(used)}, got none. Add --measure 100.")
         return None
-    if has_page:
+    if "--html" in pages:
         raise ValueError(
             "Expected --measure without --html: which row is asked next depends on the answers, and a page without a "
             "server cannot know. Leave out --html."
         )
-    if everything:
+    if "--all" in pages:
         raise ValueError("Expected --measure without --all: the sample is drawn from all rows. Leave out --all.")
     return Plan(measure, blind, repeats, seed)
+
+
+def _proposals(
+    measure: int | None, blind: bool, repeats: float, seed: int, propose: str, count: int, pages: list[str]
+) -> Plan:
+    """Return what to propose."""
+    from noiseproof.audit.measure.proposals import parse_mixture
+    from noiseproof.review.measuring import Plan
+
+    parse_mixture(propose)
+    used = [*(["--measure"] if measure else []), *(["--repeats"] if repeats else []), *pages]
+    if used:
+        raise ValueError(f"Expected --propose without {' and '.join(used)}: it chooses the rows. Leave that out.")
+    return Plan(count, blind, 0.0, seed, propose)
 
 
 def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force: bool) -> None:

@@ -18,16 +18,17 @@ from noiseproof.review.queue import Queue, rounded
 
 @dataclass(frozen=True)
 class Plan:
-    """What `noiseproof review --measure` asks for."""
+    """What `noiseproof review --measure` or `--propose` asks for."""
 
-    count: int  # rows to measure in all
+    count: int  # rows to measure in all, or to propose
     blind: bool = False  # hide the given and the suggested label
     repeats: float = 0.0  # share of the rows that are asked a second time
     seed: int = 0
+    mixture: str = ""  # of --propose
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"Expected at least 1 row for --measure, got {self.count}.")
+            raise ValueError(f"Expected at least 1 row for --measure or --count, got {self.count}.")
         if not 0 <= self.repeats <= 1:
             raise ValueError(f"Expected a share in [0, 1] for --repeats, got {self.repeats:g}.")
 

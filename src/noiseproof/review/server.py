@@ -29,6 +29,7 @@ from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
 from noiseproof.review.measuring import Measuring, Panel, Plan
 from noiseproof.review.page import describe, served_page
+from noiseproof.review.proposing import Proposing
 from noiseproof.review.queue import Queue
 
 Message = MutableMapping[str, Any]
@@ -217,7 +218,7 @@ class MeasuringReview(Review):
 
     def __init__(self, folder: str | Path, decisions: str | Path | None, reviewer: str, plan: Plan) -> None:
         super().__init__(folder, decisions, True, reviewer)
-        self.measuring = Measuring(self.audit, self.queue, plan)
+        self.measuring = (Proposing if plan.mixture else Measuring)(self.audit, self.queue, plan)
 
     def show_audit(self) -> dict[str, Any]:
         """What was audited, its classes, and what was measured."""

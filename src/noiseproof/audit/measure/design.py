@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import Decision
+from noiseproof.audit.decisions import Asked, Decision
 from noiseproof.audit.files import Audit
 from noiseproof.core.checks import check_count
 from noiseproof.core.files import replacing
@@ -42,7 +41,7 @@ class Question:
 
     row: int  # of the source
     probability: float  # of being asked by the end of its round
-    asked: Literal["measure", "repeat"] = "measure"
+    asked: Asked = "measure"
 
 
 @dataclass(frozen=True, eq=False)

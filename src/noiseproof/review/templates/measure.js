@@ -46,7 +46,7 @@ const measuring = {
 };
 
 function progressOfMeasuring({ measured, total }) {
-  return { value: measured, max: total, text: `${measured} of ${total} measured` };
+  return { value: measured, max: total, text: `${measured} of ${total} ${store.audit.measure.done ?? "measured"}` };
 }
 
 // --- blind: the label is chosen among all classes
@@ -101,7 +101,7 @@ function drawEnd({ measured: rows }, measured) {
   const parts = measured ? measuredParts(measured).map(([name, value]) => make("li", null, `${name}: ${value}`)) : [];
   const commands = store.audit.measure.next.map(({ command, why }) => make("li", null, make("code", null, command), ` ${why}`));
   byId("card").replaceChildren(
-    make("h2", null, `Done: ${counted(rows, "row")} measured.`), make("ul", null, ...parts),
+    make("h2", null, `Done: ${counted(rows, "row")} ${store.audit.measure.done ?? "measured"}.`), make("ul", null, ...parts),
     make("p", null, "Next, in the terminal (Ctrl+C ends this server):"), make("ul", { id: "next" }, ...commands),
   );
 }
