@@ -265,18 +265,25 @@ def test_two_reviewers_one_after_the_other_and_what_they_agree_on(chromium: Any,
     assert shown.startswith(f"{100 * share:.1f} % of 12 rows, κ ")
 
 
-def test_a_small_window_has_room_for_the_question(chromium: Any, tmp_path: Path) -> None:
-    folder = write_table_audit(tmp_path)
+def test_a_small_window_has_room_for_the_question_and_the_last_answer_can_be_undone(
+    chromium: Any, tmp_path: Path
+) -> None:
+    folder = write_table_audit(tmp_path, issues=0)  # nothing is called wrong, so that there is no precision
     size = {"width": 360, "height": 640}
     with (
-        Server(folder, "--measure", "36", "--blind") as server,
+        Server(folder, "--measure", "4", "--blind") as server,
         browsing(chromium, tmp_path / "profile", viewport=size, color_scheme="dark") as page,
     ):
         open_page(page, server.link)
-        for number in range(1, 4):
-            wait_for_question(page, number)
+        rows = []
+        for number in range(1, 5):
+            rows.append(wait_for_question(page, number))
             page.locator("[data-label=dog]").click()
-        wait_for_question(page, 4)
+        wait_for_end(page)
+        assert list(panel(page)) == ["noise rate", "wrong labels left", "to halve the interval"]
+        assert page.locator("#choices button:enabled").all_inner_texts() == ["Undo"]  # keys are hidden here
+        page.locator("[data-choice=undo]").click()
+        assert wait_for_question(page, 4) == rows[3] and page.locator("#choices button:enabled").count() == 6
         assert page.evaluate("document.documentElement.scrollWidth") == 360 and page.locator("#measured").is_visible()
         for button in page.locator("#choices button").all():
             box = button.bounding_box()
