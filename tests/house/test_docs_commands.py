@@ -150,10 +150,10 @@ Ask = Callable[[str, bytes | None], bytes]
 
 
 def accept_one(folder: str, ask: Ask) -> None:
-    """Ask a server for its page, and accept the first suggestion, or the one that it asks about."""
+    """Ask a server for its page, and accept the first suggestion, or those that it asks about."""
     assert b"<html" in ask("", None)
     if "measure" in (about := json.loads(ask("api/audit", None))):
-        if (asked := about["question"]) is not None:
+        while (asked := about["question"]) is not None:
             answer = (
                 {"decision": "other", "label": about["classes"][0]}
                 if about["measure"]["blind"]
@@ -161,6 +161,7 @@ def accept_one(folder: str, ask: Ask) -> None:
             )
             body = {"row": asked["row"], "question": asked["number"], **answer}
             assert json.loads(ask("api/decisions", json.dumps(body).encode()))["last"]["row"] == asked["row"]
+            about = json.loads(ask("api/audit", None))
         return
     issues = pd.read_csv(Path(folder, "issues.csv"))
     if issues["is_label_issue"].any():

@@ -330,7 +330,7 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
     if isinstance(step, Corrected):
         return (
             "correct: the decided labels, and suggestions that are more likely right than the other labels",
-            f"  expected: {step.expected}",
+            *(f"  expected: {part}" for part in step.expected.split("; ")),
             f"  {step.changed} labels changed: {step.wrong_before} wrong before, {step.wrong_after} now",
             f"  {step.path}",
         )
