@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -74,6 +75,11 @@ def judged(folder: Path, true: NDArray[Any]) -> tuple[Any, set[int]]:
     return read_audit(folder).issues.set_index("row")["model_quality"], decided
 
 
+def average_precision(is_wrong: NDArray[np.bool_], quality: Any) -> float | None:
+    """None where no wrong label is left."""
+    return round(float(average_precision_score(is_wrong, -quality)), 4) if is_wrong.any() else None
+
+
 def run(name: str, noise: str, seed: int, mixture: str) -> list[dict[str, Any]]:
     data, true = planted(name, noise, seed)
     wrong = {row: true[row] != data.classes[k] for row, k in zip(data.row.tolist(), data.given.tolist(), strict=True)}
@@ -99,8 +105,7 @@ def run(name: str, noise: str, seed: int, mixture: str) -> list[dict[str, Any]]:
             rows.append({
                 "set": name, "noise": noise, "seed": seed, "mixture": mixture, "rows": len(now),
                 "wrong": sum(wrong[row] for row in now.index), "decisions": len(decided),
-                "ap": round(float(average_precision_score(is_wrong, -now[left])), 4),
-                "ap_first": round(float(average_precision_score(is_wrong, -first[left])), 4),
+                "ap": average_precision(is_wrong, now[left]), "ap_first": average_precision(is_wrong, first[left]),
                 "found": sum(wrong[row] for row in decided),
                 "found_once": sum(wrong[row] for row in judged(once, true)[1]),
                 "cpu_seconds": round(seconds, 1),
@@ -123,7 +128,9 @@ def main() -> None:
             key = {"set": name, "noise": noise, "seed": 0 if options.dev else 1, "mixture": options.mixture}
             with threadpool_limits(1):
                 made = run(*key.values())
-            rows = [row for row in rows if any(row[part] != value for part, value in key.items())] + made
+            command = " ".join(["python", "benchmarks/again.py", *sys.argv[1:]])
+            rows = [row for row in rows if any(row[part] != value for part, value in key.items())]
+            rows += [row | {"command": command} for row in made]
             write_rows(options.out, rows)
 
 

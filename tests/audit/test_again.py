@@ -15,9 +15,12 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from noiseproof.audit import audit, audit_again, files, read_audit, read_rows
-from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_decisions
+from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_answers, read_decisions
 from noiseproof.audit.evidence import gather
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
+from noiseproof.audit.measure.calibrate import recalibrate
+from noiseproof.audit.measure.design import Design
+from noiseproof.audit.measured import write_measured
 from noiseproof.audit.report import LabelReport
 from noiseproof.audit.sources.base import AuditData
 
@@ -198,11 +201,8 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     assert len(wrong) > 20
     assert (
         f"Audited again with 40 decisions, {40 - len(wrong)} labels kept and {len(wrong)} corrected"
-        in (report.summary()["notes"][-2])
+        in (report.summary()["notes"][-1])
     )
-
-    left = new.issues["is_label_issue"] & ~new.issues["row"].isin(rows)
-    assert report.summary()["notes"][-1] == f"{left.sum()} of the {new.summary['issues']} issues are undecided."
 
     # The decisions remain valid, and a second round starts from the data, not from the first.
     assert len(read_decisions(folder / FILE)) == 41
@@ -210,6 +210,31 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     second = read_audit(folder)
     assert second.config["again"] == 2
     pd.testing.assert_frame_equal(second.issues, new.issues)
+
+
+def test_measured_decisions_recalibrate_the_new_ranking(digits: tuple[Path, dict[int, str]]) -> None:
+    path, truth = digits
+    folder = path.parent / "audit"
+    audit(path, label="digit", device="cpu", epochs=3, folds=2, model="network").save(folder)
+    saved = read_audit(folder)
+    issues = saved.issues.set_index("row")
+    log = DecisionLog(folder / FILE)
+    for question in Design.open(saved).questions([], 30):
+        row, given = question.row, str(issues["given_label"][question.row])
+        choice = "keep" if truth[row] == given else "other"
+        log.add(Decision(row, str(row), given, choice, truth[row], "", "measure", question.probability))  # type: ignore[arg-type]
+    log.close()
+    answers = read_answers(folder / FILE)
+    before = write_measured(saved, answers, "budget=20")
+    audit_again(folder, device="cpu")
+    after = read_audit(folder)
+    assert after.config["again"] == 1 and after.summary["goal"] == "budget=20"
+    assert after.issues["is_label_issue"].sum() == 20
+    assert not after.issues["label_quality"].equals(after.issues["model_quality"])
+    expected = recalibrate(after, answers, "budget=20")
+    np.testing.assert_allclose(after.issues["label_quality"], 1 - expected.wrong, atol=1e-6)
+    # The rate is that of the design, which the ranking does not change.
+    assert after.summary["measured"]["noise_rate"] == before.measurement.as_dict()["noise_rate"]
 
 
 def test_an_interrupted_audit_changes_nothing(

@@ -596,6 +596,8 @@ def test_an_audit_again_learns_the_decisions(digits: tuple[Path, np.ndarray], he
     assert (old != new).mean() > 0.9
     decided = {id for _, id, *_ in read_decisions("audit/decisions.csv").values()}
     assert not decided & {line.split()[0] for line in result.stdout.splitlines() if line.startswith("digit-")}
+    left = after.issues["is_label_issue"] & ~after.issues["row"].isin(list(read_decisions("audit/decisions.csv")))
+    assert f"undecided: {left.sum()} of {after.summary['issues']} issues" in result.stdout
     assert run_json("audit", "--again", "--device", "cpu")["rows"] == 600
 
 

@@ -13,11 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import FILE as DECISIONS
-from noiseproof.audit.decisions import Decision, check_decisions, read_decisions
+from noiseproof.audit.decisions import Decision, check_decisions, read_answers, read_decisions
 from noiseproof.audit.evidence.gather import FAST_FOLDS
 from noiseproof.audit.evidence.network import METHOD
 from noiseproof.audit.files import Audit, cache_beside, read_audit, write_audit
 from noiseproof.audit.inputs import read_again
+from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport, audit
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.progress import Progress
@@ -38,7 +39,8 @@ def audit_again(
     All options are those of the earlier audit. Models are trained on the decided labels: on the given one where it was
     kept, on the other one where it was corrected; rows that were skipped stay as they are. Each row is judged by models
     of other folds, so that its quality never depends on the decision on it. Rows, given labels and decisions stay as
-    they are, and so does the sample that measures.
+    they are, and so does the sample that measures. Where `noiseproof measure` recalibrated the earlier audit, the new
+    files are recalibrated, too; the report that is returned has what the models say.
 
     Args:
         data: what ``read_rows`` read, where it was in memory and can't be read again.
@@ -70,16 +72,10 @@ def audit_again(
             f"Expected models of other folds for each decided row, got none for row {lost[0]}, whose class lies in one "
             "fold. Undo the decision on it."
         )
-    decided = report.data.decided
-    assert decided is not None
-    issues = report.label_issues.is_issue & (report.data.row >= 0)
-    left = f"{int((issues & (decided < 0)).sum())} of the {int(issues.sum())} issues are undecided."
-    report = replace(
-        report,
-        data=replace(report.data, notes=(*report.data.notes, left)),
-        config={**report.config, "again": config.get("again", 0) + 1},
-    )
+    report = replace(report, config={**report.config, "again": config.get("again", 0) + 1})
     write_audit(Path(folder), report)
+    if Path(folder, DIAGRAM).exists():  # `noiseproof measure` recalibrated the earlier audit
+        write_measured(read_audit(Path(folder)), read_answers(path), earlier.summary.get("goal") or config["goal"])
     return report
 
 

@@ -214,7 +214,8 @@ def _audit_again(
             "them out, or audit the data without --again."
         )
     from noiseproof.audit.again import audit_again
-    from noiseproof.audit.files import FILES
+    from noiseproof.audit.decisions import FILE, read_decisions
+    from noiseproof.audit.files import FILES, read_audit
 
     interrupted = "interrupted, nothing was written."
     try:
@@ -224,9 +225,15 @@ def _audit_again(
         say(interrupted)
         raise typer.Exit(130) from None
     files = [Path(folder, name) for name in FILES] + _export(report, folder, True, exports)
+    saved = read_audit(folder)
     if as_json:
-        return show_json({"folder": folder, "files": files, **report.summary()})
-    return _show(report, files, folder)
+        return show_json({"folder": folder, "files": files, **saved.summary})
+    _show(report, files, folder)
+    if "measured" in saved.summary:
+        typer.echo(f"measured: {saved.summary['verdict']}")
+    issues = saved.issues.loc[saved.issues["is_label_issue"], "row"]
+    decided = issues.isin(list(read_decisions(Path(folder, FILE))))
+    return typer.echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
 
 
 def _check_out(out: str, data: str | None, force: bool) -> None:
