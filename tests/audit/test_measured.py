@@ -113,6 +113,7 @@ def test_a_second_time_changes_nothing(folder: Path) -> None:
     key = read_audit(folder).key
     run("measure", folder)
     before = digests(folder)
+    assert read_audit(folder).summary["labels_look_fine"] is False
     assert {"reliability.png", "issues.csv", "issues.parquet", "summary.json", "decisions.csv"} <= before.keys()
     run("measure", folder)
     assert digests(folder) == before
@@ -197,3 +198,14 @@ def test_the_order_of_the_list_has_no_influence(folder: Path) -> None:
         place = [rows[row] for row in shuffled.issues["row"]]
         assert (one.wrong[place] == other.wrong).all() and (one.is_issue[place] == other.is_issue).all()
         assert (one.suggestion[place] == other.suggestion).all()
+
+
+def test_labels_look_fine_once_a_sample_shows_it(tmp_path: Path) -> None:
+    """Whatever the models said: the reviewer keeps every label, and few rows are left unasked."""
+    folder = tmp_path / "audit"
+    write_population(folder, 300)
+    review_by(read_audit(folder), np.load(tmp_path / "given.npy").tolist(), 299)
+    run("measure", folder)
+    audit = read_audit(folder)
+    assert audit.summary["labels_look_fine"] is True and audit.summary["measured"]["noise_rate"]["value"] == 0
+    assert "0.0% of the labels are wrong by 299 measured decisions" in audit.summary["verdict"]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Decision, check_decisions
 from noiseproof.audit.files import FILES, PARQUET, Audit, read_audit, write_json
 from noiseproof.audit.issues.label import AGREES, MAX_PAIRS, NOT_ENOUGH
+from noiseproof.audit.judge.interval import NEGLIGIBLE
 from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
 from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
 from noiseproof.audit.measure.estimate import Measurement, measure
@@ -65,6 +66,7 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
     assert measurement is not None
     table = reliability(audit, answers)
     summary = audit.summary | _counts(audit) | {
+        "labels_look_fine": measurement.rate.high <= NEGLIGIBLE,
         "verdict": _verdict(audit, measurement), "measured": measurement.as_dict(), "goal": goal,
         "reliability": table.to_dict("records"),
     }  # fmt: skip
