@@ -9,13 +9,14 @@ from typing import Any
 
 from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
-from noiseproof.audit.sources import SOURCES, open_rows
+from noiseproof.audit.sources import Source, open_rows
+from noiseproof.audit.sources.base import NoRows
 from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 
 
-def describe(audit: Audit, issues: Issues) -> dict[str, Any]:
+def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, Any]:
     """Return what a page shows of the audit as a whole."""
     data = audit.config.get("data") or audit.config.get("labels") or ""
     return {
@@ -26,7 +27,7 @@ def describe(audit: Audit, issues: Issues) -> dict[str, Any]:
         "pairs": issues.pairs(),
         "rows": audit.summary["rows"],
         "verdict": audit.summary["verdict"],
-        "has_pictures": SOURCES[audit.config["kind"]](audit.config).is_pictures,
+        "has_pictures": rows.has_pictures,
     }
 
 
@@ -39,7 +40,7 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     """Return a page that needs no server, with rows and pictures of the worst issues up to ``max_bytes``."""
     issues, source = Issues(audit, everything), open_rows(audit.config)
     content: dict[str, Any] = {
-        "audit": describe(audit, issues),
+        "audit": describe(audit, issues, source),
         "row": issues.row.tolist(),
         "id": issues.id,
         "given": issues.given.tolist(),

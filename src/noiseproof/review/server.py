@@ -27,6 +27,7 @@ from noiseproof.audit.decisions import Choice
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
+from noiseproof.review.context import Context
 from noiseproof.review.measuring import Measuring, Panel, Plan
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.proposing import Proposing
@@ -143,6 +144,7 @@ class Review:
         self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
         self.queue = Queue(self.audit, self.path, everything, reviewer)
         self.panel = Panel(self.audit, Design.read(self.audit))
+        self.context = Context(self.audit, self.rows)
         self.page = served_page()
 
     def check_audit(
@@ -159,7 +161,7 @@ class Review:
 
     def show_audit(self) -> dict[str, Any]:
         """What was audited, its classes and class pairs, and the progress of the review."""
-        return describe(self.audit, self.queue.issues) | {"saved_in": str(self.path)} | self._progress()
+        return describe(self.audit, self.queue.issues, self.rows) | {"saved_in": str(self.path)} | self._progress()
 
     def _progress(self) -> dict[str, Any]:
         return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}
@@ -182,11 +184,16 @@ class Review:
 
     def show_row(self, row: Row) -> dict[str, Any]:
         """What the dataset has in this row."""
-        return self.rows.show(row, self._id(row))
+        return self.rows.show(row, self._shown_id(row))
+
+    def show_context(self, row: Row) -> dict[str, Any]:
+        """What separates the two labels of this row, and the rows to compare it with; ``pending``: ask again."""
+        self._id(row)
+        return self.context.show(row)
 
     def show_picture(self, row: Row, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
         """The picture in this row, at most ``side`` pixels wide and high."""
-        picture = self.rows.picture(row, self._id(row), side)
+        picture = self.rows.picture(row, self._shown_id(row), side)
         if picture is None:
             raise HTTPException(404, "There is no picture to show in this row.")
         return Response(picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"})
@@ -212,6 +219,12 @@ class Review:
             raise HTTPException(404, f"The audit has no issue in row {row}.")
         return self.queue.issues.id[self.queue.issues.position[row]]
 
+    def _shown_id(self, row: int) -> str:
+        """Return the id of a row that may be shown: any audited one, to compare issues with."""
+        if (id := self.context.id(row)) is None:
+            raise HTTPException(404, f"The audit has no row {row}.")
+        return id
+
 
 class MeasuringReview(Review):
     """The answers of a server that asks the questions of a designed sample, and shows no other row."""
@@ -222,7 +235,7 @@ class MeasuringReview(Review):
 
     def show_audit(self) -> dict[str, Any]:
         """What was audited, its classes, and what was measured."""
-        shown = describe(self.audit, self.queue.issues)
+        shown = describe(self.audit, self.queue.issues, self.rows)
         about = {name: shown[name] for name in ("name", "key", "classes", "has_pictures")}
         return about | {"saved_in": str(self.path), "measure": self.measuring.describe()} | self.ask()
 
@@ -238,6 +251,12 @@ class MeasuringReview(Review):
         hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
         return content | {"fields": [field for field in content["fields"] if field[0] not in hidden]}
 
+    def show_context(self, row: Row) -> dict[str, Any]:
+        """As in a review; asked blind, nothing: other rows and votes would tell the label."""
+        if self.measuring.plan.blind:
+            raise HTTPException(404, "Nothing is shown beside a row that is asked blind.")
+        return super().show_context(row)
+
     def _save(self, body: DecisionBody) -> dict[str, Any]:
         return self.measuring.answer(body.row, body.question, body.decision, body.label)
 
@@ -245,6 +264,9 @@ class MeasuringReview(Review):
         if not self.measuring.has_asked(row):
             raise HTTPException(404, f"Row {row} was not asked about.")
         return super()._id(row)
+
+    def _shown_id(self, row: int) -> str:
+        return super()._shown_id(row) if row in self.context.sent else self._id(row)
 
 
 def make_app(
@@ -280,6 +302,7 @@ def make_app(
     app.get("/api/rows/{row}", responses=NO_ROW)(review.show_row)
     images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
     app.get("/api/rows/{row}/picture", response_class=Response, responses={**NO_ROW, **images})(review.show_picture)
+    app.get("/api/context/{row}", responses=NO_ROW)(review.show_context)
     app.post("/api/decisions", responses={**NO_ROW, **NOT_SAVED})(review.decide)
     return app
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
 from noiseproof.audit.memory import INPUTS, LABELS
-from noiseproof.audit.pictures import encode_picture
-from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request, Source
+from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
+from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
@@ -32,6 +32,7 @@ from noiseproof.data.tables import FeatureTable, moments, shift_of
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
 MOST_COLUMNS = 100  # of an array for decision trees
+WIDEST = 1000  # columns of an array of which the page shows those that separate classes
 
 
 @SOURCES.register_class("arrays")
@@ -112,20 +113,46 @@ class ArraySource(Source):
         values: Any = self.inputs[[row]]
         return np.asarray((values.toarray() if is_sparse(values) else values)[0])
 
+    @cached_property
+    def layout(self) -> Layout | None:
+        """How rows of numbers are pictures, None if they are none."""
+        if self.inputs.ndim != 2 or is_sparse(self.inputs) or self.inputs.dtype.kind not in "biuf":
+            return None
+        rows = np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int))
+        return find_layout(np.asarray(self.inputs[rows]))
+
+    @cached_property
+    def has_pictures(self) -> bool:
+        return self.layout is not None or (len(self) > 0 and as_pixels(self._row(0)) is not None)
+
     def show(self, row: int, id: str) -> Content:
-        if as_pixels(self._row(row)) is not None:
+        if self.has_pictures:
             return {"has_image": True}
         values = self._row(row).ravel()
-        fields = [[str(i), f"{value:.6g}"] for i, value in enumerate(values[:MOST_NUMBERS].tolist())]
+        shown = np.arange(len(values))
+        if len(values) > MOST_NUMBERS:  # of a long row, zeros show least
+            shown = np.sort(np.argsort(values == 0, kind="stable")[:MOST_NUMBERS])
+        fields = [[str(i), f"{values[i]:.6g}"] for i in shown.tolist()]
         if len(values) <= MOST_NUMBERS:
             return {"fields": fields}
-        return {"fields": fields, "note": f"the first {MOST_NUMBERS} of {len(values)} numbers"}
+        zeros = int((values == 0).sum())
+        rest = f"; {zeros} are 0" if zeros else ""
+        return {"fields": fields, "note": f"{MOST_NUMBERS} of {len(values)} numbers{rest}"}
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         from PIL import Image
 
-        pixels = as_pixels(self._row(row))
+        if not self.has_pictures:
+            return None
+        pixels = as_pixels(self._row(row)) if self.layout is None else self.layout.pixels(self._row(row))
         return None if pixels is None else encode_picture(Image.fromarray(pixels), side)
+
+    def columns(self, given: NDArray[np.int64]) -> Columns:
+        is_table = self.inputs.ndim == 2 and not is_sparse(self.inputs) and self.inputs.dtype.kind in "biuf"
+        if not is_table or self.has_pictures or self.inputs.shape[1] > WIDEST:
+            return {}
+        values = np.where(np.isfinite(self.inputs), self.inputs, np.nan).astype(np.float64)
+        return {str(k): values[:, k] for k in range(values.shape[1])}
 
     # --- correcting ---------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 
 Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
+Columns = dict[str, NDArray[Any]]  # (N,) float64, NaN for gaps; or words as objects, "" for gaps
 ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
 
 
@@ -111,6 +112,8 @@ class Request:
 class NoRows:
     """Stands for a source whose rows can't be shown, and says why."""
 
+    has_pictures = False
+
     def __init__(self, note: str) -> None:
         self.note = note
 
@@ -118,6 +121,12 @@ class NoRows:
         return {"note": self.note}
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        return None
+
+    def columns(self, given: NDArray[np.int64]) -> Columns:
+        return {}
+
+    def texts(self) -> list[str] | None:
         return None
 
 
@@ -182,6 +191,19 @@ class Source(ABC):
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         """Return a picture of at most ``side`` pixels and its media type, None if the row has none."""
+        return None
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether rows can be shown as pictures."""
+        return self.is_pictures
+
+    def columns(self, given: NDArray[np.int64]) -> Columns:
+        """Return the columns of all rows that may separate classes; ``given`` (N,) are the labels, −1 for none."""
+        return {}
+
+    def texts(self) -> list[str] | None:
+        """Return the text of each row in the source, None if rows are no texts."""
         return None
 
     def file(self, id: str) -> Path | None:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
+from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
 from noiseproof.audit.records import Records, open_records
-from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
+from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
@@ -94,7 +95,7 @@ class TableSource(Source):
         return data.without(unusable)
 
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
-        return read_table(table, *self._verbatim, categories=categories, header=self.config["header"])
+        return read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
 
     @property
     def _verbatim(self) -> list[Any]:
@@ -187,7 +188,63 @@ class TableSource(Source):
         cells = dict(zip(self.records.header, map(_shortened, self.records[row]), strict=False))
         cells.pop(self.config["label"], None)
         text = cells.pop(self.config["text"], None)
-        return ({} if text is None else {"text": text}) | {"fields": [list(pair) for pair in cells.items()]}
+        pixels = set() if self.layout is None else {self.records.header[k] for k in self.pixel_positions}
+        fields = [[name, cell] for name, cell in cells.items() if name not in pixels]
+        shown: Content = {} if text is None else {"text": text}
+        return shown | ({"has_image": True} if pixels else {}) | {"fields": fields}
+
+    @cached_property
+    def pixel_positions(self) -> list[int]:
+        """Positions of the columns that are the pixels of a picture, if ``layout`` is one."""
+        config, header = self.config, self.records.header
+        roles = {config[role] for role in ("label", "text", "id", "group", "time")} | {*config["annotators"]}
+        return pixel_columns(["" if name in roles else name for name in header])
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """How numbered columns are a picture, None if they are none."""
+        if not self.pixel_positions or not len(self):
+            return None
+        rows = np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int)).tolist()
+        sample = [self._pixels(row) for row in rows]
+        if any(numbers is None for numbers in sample):
+            return None
+        named = "pix" in self.records.header[self.pixel_positions[0]].lower()
+        return find_layout(np.array(sample, np.float64), named=named)
+
+    def _pixels(self, row: int) -> list[float] | None:
+        cells = self.records[row]
+        try:
+            return [float(cells[k]) for k in self.pixel_positions]
+        except (ValueError, IndexError):
+            return None
+
+    @property
+    def has_pictures(self) -> bool:
+        return self.layout is not None
+
+    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+        from PIL import Image
+
+        if self.layout is None or "note" in self.show(row, id) or (numbers := self._pixels(row)) is None:
+            return None
+        return encode_picture(Image.fromarray(self.layout.pixels(np.array(numbers))), side)
+
+    def columns(self, given: NDArray[np.int64]) -> Columns:
+        self.frame = self._read_table(Path(self.config["data"])).reset_index(drop=True)
+        trusted = self.config["trusted"]
+        names = self._feature_columns(trusted if trusted in self.frame.columns else None)
+        try:
+            fitted = fit_columns(self.frame, names, "impute", requested=False, labels=given, wide=True)[0]
+        except ValueError:  # no column is of use
+            return {}
+        values, words = fitted.table(self.frame).values.astype(np.float64), fitted.categories | fitted.wide
+        shift = fitted.shift.tolist()
+        columns: Columns = {name: values[:, k] + shift[k] for k, name in enumerate(fitted.numeric)}
+        for codes, (name, known) in zip(values.T[len(columns) :], words.items(), strict=True):
+            spelled = np.array([*known, ""], dtype=object)  # the last one: gaps
+            columns[name] = spelled[np.nan_to_num(codes, nan=len(known)).astype(int)]
+        return columns
 
     def describe(self, row: int, id: str) -> str:
         # Cell by cell: a row as a whole has one type, which rounds large whole numbers beside real ones.

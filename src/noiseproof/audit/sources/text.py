@@ -30,6 +30,9 @@ class TextSource(TableSource):
     def describe(self, row: int, id: str) -> str:
         return str(self.frame[self.config["text"]].iloc[row])
 
+    def texts(self) -> list[str]:
+        return self.records.column(self.config["text"])
+
     def _missing(self, table: pd.DataFrame) -> Unusable:
         text = self.config["text"]
         return [(f"no text in {text!r}", is_missing(table[text]))]

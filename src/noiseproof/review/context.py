@@ -1,0 +1,178 @@
+"""What a reviewer compares a row with: columns and words that separate its two labels, near and typical rows, votes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from noiseproof.audit.files import Audit, cache_beside
+from noiseproof.audit.inputs import read_again
+from noiseproof.audit.sources import Source
+from noiseproof.audit.sources.base import NoRows
+from noiseproof.review.columns import ColumnRanking
+from noiseproof.review.nearby import Nearby
+from noiseproof.review.words import WordRanking
+
+NEAREST, TYPICAL, DUPLICATES = 5, 2, 10  # rows of each kind
+SNIPPET, FEW = 200, 4  # characters of a text, cells of a row that is shown beside another
+
+
+class Labels:
+    """The audited rows by their number in the source: classes, quality, groups of near-duplicates."""
+
+    def __init__(self, audit: Audit) -> None:
+        import pandas as pd
+
+        frame, number = audit.issues, {name: k for k, name in enumerate(audit.classes)}
+        self.classes = audit.classes
+        self.row = frame["row"].to_numpy(dtype=np.int64)
+        self.id: list[str] = frame["id"].tolist()
+        self.given = frame["given_label"].map(number).to_numpy(dtype=np.int64)
+        self.suggested = frame["suggested_label"].map(number).to_numpy(dtype=np.int64)
+        self.quality = frame["label_quality"].to_numpy(dtype=np.float64)
+        self.position = {row: i for i, row in enumerate(self.row.tolist())}
+        groups = pd.to_numeric(frame["duplicate_group"], errors="coerce").to_numpy(dtype=np.float64)
+        self.group = np.where(np.isnan(groups), -1, groups).astype(np.int64)
+        rows = max(int(audit.config["source_rows"]), int(self.row.max(initial=-1)) + 1)
+        self.at = np.full(rows, -1)  # row → position
+        self.at[self.row] = np.arange(len(self.row))
+
+    @property
+    def by_row(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The class of each row of the source, −1 where it was not audited."""
+        return np.where(self.at < 0, -1, self.given[self.at])
+
+    def duplicates(self, row: int) -> list[int]:
+        """Return the near-duplicates of a row, those of another class first."""
+        i = self.position[row]
+        if self.group[i] < 0:
+            return []
+        others = np.flatnonzero(self.group == self.group[i])
+        others = others[others != i]
+        order = np.lexsort((self.row[others], self.given[others] == self.given[i]))
+        return [int(r) for r in self.row[others[order]][:DUPLICATES]]
+
+
+class Context:
+    """The context of each row of one audit; what takes long is prepared in a thread, from the first request on."""
+
+    def __init__(self, audit: Audit, rows: Source | NoRows) -> None:
+        self.audit, self.rows, self.labels = audit, rows, Labels(audit)
+        self.sent: set[int] = set()  # rows that were shown beside others
+        self.columns: ColumnRanking | None = None
+        self.words: WordRanking | None = None
+        self.nearby: Nearby | None = None
+        self.note: str | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def id(self, row: int) -> str | None:
+        """Return the id of an audited row, None for any other."""
+        at = self.labels.position.get(row)
+        return None if at is None else self.labels.id[at]
+
+    # --- preparing ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> threading.Thread:
+        """Prepare what takes long, once, in a thread."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._prepare, daemon=True)
+                self._thread.start()
+            return self._thread
+
+    def _prepare(self) -> None:
+        try:
+            self._read_columns_and_words()
+            self._read_features()
+        except Exception as error:  # readers raise many kinds of errors, and the review goes on without
+            self.note = f"There are no rows to compare with: {error}"
+
+    def _read_columns_and_words(self) -> None:
+        labels, given = self.labels, self.labels.by_row
+        self.columns = column_ranking(self.rows, self.labels)
+        if (texts := self.rows.texts()) is not None and len(texts) == len(given):
+            words = WordRanking(texts, given, len(labels.classes))
+            self.words = words if words.has_words else None
+
+    def _read_features(self) -> None:
+        config, labels = self.audit.config, self.labels
+        if isinstance(self.rows, NoRows) and not config.get("embeddings"):
+            return
+        data = read_again(config, cache_beside(self.audit.folder))
+        if data.x is None:
+            return
+        if data.source_rows != len(labels.at) or data.source.config["labels_sha256"] != config["labels_sha256"]:
+            raise ValueError("the data has changed since the audit.")
+        keep = np.flatnonzero((data.row >= 0) & (labels.at[data.row] >= 0))
+        at = labels.at[data.row[keep]]
+        self.nearby = Nearby(data.x[keep], data.row[keep], labels.given[at], labels.quality[at])
+
+    # --- showing ------------------------------------------------------------------------------------------------------
+
+    def show(self, row: int) -> dict[str, Any]:
+        """Return what the page shows beside an audited row."""
+        is_pending = self.start().is_alive()  # asked first: what follows is then complete
+        at = self.labels.position[row]
+        given, suggested = int(self.labels.given[at]), int(self.labels.suggested[at])
+        columns = self.columns.between(given, suggested) if self.columns is not None else []
+        names = [column["name"] for column in columns]
+        groups = {
+            "duplicates": self.labels.duplicates(row),
+            "nearest_given": self._nearest(row, given),
+            "nearest_suggested": self._nearest(row, suggested),
+            "typical_given": self._typical(row, given),
+            "typical_suggested": self._typical(row, suggested),
+        }
+        return {
+            "pending": is_pending,
+            "columns": columns,
+            "words": self.words.between(row, given, suggested) if self.words is not None else {},
+            "votes": self._votes(row),
+            "groups": {name: [self._snippet(r, names) for r in rows] for name, rows in groups.items() if rows},
+            "note": self.note,
+        }
+
+    def _nearest(self, row: int, label: int) -> list[int]:
+        return [] if self.nearby is None else [other for other, _ in self.nearby.nearest(row, label, NEAREST)]
+
+    def _typical(self, row: int, label: int) -> list[int]:
+        rows = [] if self.nearby is None else self.nearby.typical(label)
+        return [other for other in rows if other != row][:TYPICAL]
+
+    def _votes(self, row: int) -> list[list[str]]:
+        annotators = {*(self.audit.config["annotators"] or ())}
+        fields = self.rows.show(row, self.id(row) or "").get("fields", []) if annotators else []
+        return [field for field in fields if field[0] in annotators and field[1]]
+
+    def _snippet(self, row: int, columns: Iterable[str]) -> dict[str, Any]:
+        """Return what names a row that is shown beside another, and a part of it."""
+        self.sent.add(row)
+        at = self.labels.position[row]
+        content = self.rows.show(row, self.labels.id[at])
+        about: dict[str, Any] = {
+            "row": row,
+            "id": self.labels.id[at],
+            "label": self.labels.classes[self.labels.given[at]],
+        }
+        if content.get("has_image"):
+            return about | {"has_image": True}
+        if "text" in content:
+            return about | {"text": content["text"][:SNIPPET]}
+        cells = dict(content.get("fields", []))
+        first = [name for name in columns if name in cells] or [n for n, cell in cells.items() if cell not in ("", "0")]
+        hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
+        return about | {"fields": [[name, cells[name][:SNIPPET]] for name in first if name not in hidden][:FEW]}
+
+
+def column_ranking(rows: Source | NoRows, labels: Labels) -> ColumnRanking | None:
+    """Return the ranking of the columns of a source, None where it has none to rank."""
+    if rows.has_pictures:  # pixels, which are seen at once
+        return None
+    columns = rows.columns(labels.by_row)
+    if not columns or any(len(values) != len(labels.at) for values in columns.values()):
+        return None
+    return ColumnRanking(columns, labels.by_row)
