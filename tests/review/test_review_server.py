@@ -56,7 +56,7 @@ def server(root: Path) -> Iterator[Server]:
 
 PATHS = (
     "/", "/docs", "/redoc", "/openapi.json", "/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0",
-    "/api/rows/0/picture", "/api/decisions", "/nowhere", "/favicon.ico",
+    "/api/rows/0/picture", "/api/context/0", "/api/decisions", "/nowhere", "/favicon.ico",
 )  # fmt: skip
 
 
@@ -154,16 +154,18 @@ def test_pages_of_issues_join_to_the_whole_list(server: Server) -> None:
             assert client.get("/api/issues", params=bad).status_code == 422
 
 
-def test_a_row_is_shown_without_its_label_and_rows_that_are_no_issues_are_not(server: Server) -> None:
+def test_a_row_is_shown_without_its_label_and_only_if_it_was_audited(server: Server) -> None:
     with server.client() as client:
         assert client.get("/api/rows/3").json() == {
             "fields": [["weight", "0.375"], ["note", 'number 3, "quoted" <b>bold</b> é']]
         }
         assert client.get("/api/rows/3/picture").status_code == 404
-        assert client.get("/api/rows/210").status_code == 404  # in the table, and no issue
+        assert client.get("/api/rows/210").status_code == 200  # no issue, and beside issues to compare them with
+        assert client.get("/api/rows/220").status_code == client.get("/api/context/210").status_code == 404
         for strange in ("-1", "1.5", "1e3", "９", "0x1", "..", "%2e%2e", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "0%00"):
             assert client.get(f"/api/rows/{strange}").status_code in (404, 422), strange
             assert client.get(f"/api/rows/{strange}/picture").status_code in (404, 422), strange
+            assert client.get(f"/api/context/{strange}").status_code in (404, 422), strange
 
 
 def write_pictures(root: Path) -> Path:
@@ -431,7 +433,7 @@ def test_a_page_that_another_audit_left_behind_is_refused(tmp_path: Path) -> Non
         word = {"row": 0, "decision": "accept"}
         for other in (f"{key[:-1]}?", "x", ""):
             headers = {"noiseproof-audit": other}
-            for path in ("/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0"):
+            for path in ("/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0", "/api/context/0"):
                 assert client.get(path, headers=headers).status_code == 409
             answer = client.post("/api/decisions", json=word, headers=headers)
             assert answer.status_code == 409 and "belongs to another audit" in answer.json()["detail"]

@@ -15,7 +15,7 @@ PREFERRED = 64  # columns of numbers, by the difference of their means, that are
 SHARES = (0, 5, 10, 25, 50, 75, 90, 95, 100)  # percentiles that a strip shows
 RARE = 5  # rows of both classes below which a word counts among the others
 MOST_WORDS = 6
-CLEAR = 1.63  # times √(1/n + 1/m): what the Kolmogorov–Smirnov statistic exceeds by chance in 1 % of columns
+CHANCE = 0.01  # probability that any column is shown first though it separates nothing
 
 
 class ColumnRanking:
@@ -64,11 +64,16 @@ class ColumnRanking:
     def _compare(self, name: str, *sides: NDArray[np.int64]) -> dict[str, Any] | None:
         one, two = (self.columns[name][rows] for rows in sides)
         compare = compare_numbers if one.dtype.kind == "f" else compare_words
-        found = compare(one, two)
+        found = compare(one, two, len(self.columns))
         return None if found is None else {"name": name, **found}
 
 
-def compare_numbers(one: NDArray[np.float64], two: NDArray[np.float64]) -> dict[str, Any] | None:
+def _limit(one: NDArray[Any], two: NDArray[Any], columns: int) -> float:
+    """Return what the Kolmogorov–Smirnov statistic of one among so many columns exceeds by chance."""
+    return float(np.sqrt(-np.log(CHANCE / (2 * columns)) / 2 * (1 / len(one) + 1 / len(two))))
+
+
+def compare_numbers(one: NDArray[np.float64], two: NDArray[np.float64], columns: int = 1) -> dict[str, Any] | None:
     """Return the Kolmogorov–Smirnov statistic of two samples and their percentiles; None if it is no more than chance.
 
     >>> compare_numbers(np.arange(50.0), np.arange(100.0, 150.0))["separation"]
@@ -80,14 +85,14 @@ def compare_numbers(one: NDArray[np.float64], two: NDArray[np.float64]) -> dict[
     at = np.concatenate([one, two])
     below = [np.searchsorted(side, at, side="right") / len(side) for side in (one, two)]
     separation = float(np.abs(below[0] - below[1]).max())
-    if separation <= CLEAR * np.sqrt(1 / len(one) + 1 / len(two)):
+    if separation <= _limit(one, two, columns):
         return None
     percentiles = {side: [float(f"{value:.5g}") for value in np.percentile(values, SHARES)]
                    for side, values in (("given", one), ("suggested", two))}  # fmt: skip
     return {"separation": round(separation, 4), **percentiles}
 
 
-def compare_words(one: NDArray[Any], two: NDArray[Any]) -> dict[str, Any] | None:
+def compare_words(one: NDArray[Any], two: NDArray[Any], columns: int = 1) -> dict[str, Any] | None:
     """Return the total variation of two samples of words and the shares of both; None if it is no more than chance.
 
     >>> compare_words(np.array(["a"] * 50, object), np.array(["b"] * 50, object))["words"]
@@ -100,7 +105,7 @@ def compare_words(one: NDArray[Any], two: NDArray[Any]) -> dict[str, Any] | None
     shares = lumped / np.maximum(lumped.sum(1, keepdims=True), 1)  # (2, words + 1)
     separation, num_words = float(np.abs(shares[0] - shares[1]).sum() / 2), int((lumped.sum(0) > 0).sum())
     # By chance, the total variation grows with the number of words: its mean is at most 0.4·√words·√(1/n + 1/m).
-    if separation <= max(CLEAR, 1 + 0.4 * num_words**0.5) * np.sqrt(1 / len(one) + 1 / len(two)):
+    if separation <= _limit(one, two, columns) + 0.4 * (max(num_words - 2, 0) * (1 / len(one) + 1 / len(two))) ** 0.5:
         return None
     names, order = known[~is_rare], np.argsort(-shares[:, :-1].max(0), kind="stable")[:MOST_WORDS]
     words = [[str(names[k]), round(float(shares[0, k]), 3), round(float(shares[1, k]), 3)] for k in order.tolist()]

@@ -45,12 +45,8 @@ class WordRanking:
         is_class = csr_matrix(
             (np.ones(len(rows), np.int32), (self.given[rows], rows)), shape=(self.num_classes, len(self.texts))
         )
-        return (
-            words.tocsr(),
-            (is_class @ words).tocsr(),
-            names,
-            np.bincount(self.given[rows], minlength=self.num_classes),
-        )
+        sizes = np.bincount(self.given[rows], minlength=self.num_classes)
+        return words.tocsr(), (is_class @ words).tocsr(), names, sizes
 
     def between(self, row: int, given: int, suggested: int) -> dict[str, float]:
         """Return log P(w | suggested) − log P(w | given) of the words w of a row where it is clearly not 0."""
@@ -66,6 +62,4 @@ class WordRanking:
             variances.append(1 / (n + 0.5) - 1 / (total + 0.5))
         ratio, deviation = logs[1] - logs[0], np.sqrt(variances[0] + variances[1])
         is_clear = (np.abs(ratio) >= FREQUENT) & (np.abs(ratio) >= CLEAR * deviation)
-        return {
-            str(names[k]): round(float(value), 3) for k, value in zip(found[is_clear], ratio[is_clear], strict=True)
-        }
+        return {str(names[k]): round(float(r), 3) for k, r in zip(found[is_clear], ratio[is_clear], strict=True)}
