@@ -544,7 +544,7 @@ def test_what_is_no_list_of_decisions_is_refused_and_left_alone(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "mode, options, paths", [("positive", (), 7), ("negative", (), 7), ("positive", ("--measure", "5", "--blind"), 6)]
+    "mode, options, paths", [("positive", (), 8), ("negative", (), 8), ("positive", ("--measure", "5", "--blind"), 7)]
 )
 def test_no_request_that_a_schema_can_think_of_breaks_the_server(
     tmp_path: Path, mode: str, options: tuple[str, ...], paths: int
