@@ -233,6 +233,8 @@ def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Esti
 
 def _draw(table: pd.DataFrame, path: Path) -> Path:
     """Draw the reliability diagram."""
+    import pandas as pd
+
     from noiseproof.analysis.figures import Figure, Layer
     from noiseproof.analysis.page.files import save
 
@@ -241,9 +243,9 @@ def _draw(table: pd.DataFrame, path: Path) -> Path:
         title="Reliability of P(wrong)",
         reading="Above the diagonal more labels are wrong than predicted, below it fewer.",
         paper="",
-        data=table,
+        data=pd.concat([table, pd.DataFrame({"diagonal": np.linspace(0, 1, 21)})], ignore_index=True),
         layers=(
-            Layer("line", "predicted", "predicted", label="as many wrong as predicted"),
+            Layer("line", "diagonal", "diagonal", label="as many wrong as predicted"),
             Layer("points", "predicted", "measured", color="probabilities", low="low", high="high"),
         ),
         x_label="predicted P(wrong)",
