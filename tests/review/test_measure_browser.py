@@ -289,3 +289,21 @@ def test_a_small_window_has_room_for_the_question_and_the_last_answer_can_be_und
             box = button.bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["y"] + box["height"] <= 640
         assert page.locator("#card").bounding_box()["height"] > 150
+
+
+def test_proposals_by_keyboard(chromium: Any, tmp_path: Path) -> None:
+    folder, asked = write_table_audit(tmp_path), []
+    with (
+        Server(folder, "--propose", "find=0.6,measure=0.4", "--count", "5") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
+        open_page(page, server.link)
+        for number in range(1, 6):
+            asked.append(wait_for_question(page, number))
+            assert progress(page) == f"{number - 1} of 5 looked at"
+            page.keyboard.press("k")
+        wait_for_end(page)
+        assert "Done: 5 rows looked at." in page.inner_text("#card") and progress(page) == "5 of 5 looked at"
+        assert page.locator("#next code").first.inner_text() == f"noiseproof audit {folder} --again"
+    lines = read_log(folder / "decisions.csv")
+    assert [line.row for line in lines] == asked and [line.asked for line in lines].count("measure") == 2
