@@ -30,9 +30,10 @@ _HOMES = dict.fromkeys(__all__, "noiseproof.losses") | {
 }  # fmt: skip
 __getattr__, __dir__ = lazily(__name__, _HOMES)
 
-# Lower layers use what accelerate has for GPUs without importing it.
+# Lower layers use these without importing them: what accelerate has for GPUs, and the review of a report.
 provide(
     executors="noiseproof.accelerate.graphs",
     layer_kernels="noiseproof.accelerate.layer_kernels",
     loss_kernels="noiseproof.accelerate.loss_kernels",
+    review="noiseproof.review.session",
 )

@@ -28,7 +28,9 @@ def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on(
         "request",
-        lambda r: None if re.match(r"(http://127\.0\.0\.1:|file:|data:|blob:)", r.url) else errors.append(r.url),
+        lambda r: (
+            None if re.match(r"(http://(127\.0\.0\.1|localhost):|file:|data:|blob:)", r.url) else errors.append(r.url)
+        ),
     )
     try:
         yield page

@@ -103,7 +103,7 @@ COLUMNS = (
 )  # fmt: skip  # of issues.csv; those of further issue types follow
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """The files of one audit."""
 
@@ -112,6 +112,10 @@ class Audit:
     summary: dict[str, Any]
     config: dict[str, Any]
     key: str  # digest of what decisions are about, to which those in a browser belong
+
+    def __repr__(self) -> str:
+        issues = int(self.issues["is_label_issue"].sum())
+        return f"Audit({str(self.folder)!r}, {len(self.issues)} rows, {len(self.classes)} classes, {issues} issues)"
 
     @property
     def classes(self) -> tuple[str, ...]:

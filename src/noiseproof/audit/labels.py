@@ -26,6 +26,7 @@ from noiseproof.audit.judge.posterior import (
     reduce_posterior,
 )
 from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
+from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import preview
 from noiseproof.core.probs import check_probabilities
@@ -36,7 +37,7 @@ NEGLIGIBLE_OF_CLASS = 0.1  # share of a class up to which labels look fine; of c
 DYNAMICS = 0.4  # weight of predictions for training rows beside those out of sample
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelIssues:
     """The quality of N given labels of K classes; rates, matrix and cuts are those of the counted rows."""
 
@@ -63,6 +64,11 @@ class LabelIssues:
     contradicted: float | None = None  # share that confident neighbours contradict, where models count fewer errors
     classes: tuple[Any, ...] | None = None  # (K,) of labels that are words; None where labels are class numbers
     judge: RowJudge | None = None  # that a row is judged by, given predictions for it
+
+    def __repr__(self) -> str:
+        share = f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
+        counts = f"{len(self.quality)} labels of {len(self.cut)} classes, {int(self.is_issue.sum())} issues"
+        return f"LabelIssues({counts}, {share})"
 
     def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Labels of class numbers such as ``suggested``, as the given labels are written."""
@@ -184,8 +190,8 @@ def find_label_issues(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class RowJudge:
+@dataclass(frozen=True, eq=False, repr=False)
+class RowJudge(Brief):
     """What all rows share: with it, the label of a row is judged by the predictions for that row alone."""
 
     noise: ClassNoise

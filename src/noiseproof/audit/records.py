@@ -197,6 +197,16 @@ class FrameRecords(Records):
         return list(self.frame[name])
 
 
+class MemoryRecords(FrameRecords):
+    """The rows of a table in memory, to show them: it has no file to write."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame, self.header = frame, list(frame.columns)
+
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+        raise ValueError("Expected a table file, got a table in memory. `noiseproof.audit.corrected` returns it.")
+
+
 class ArrowRecords(FrameRecords):
     """The rows of a Parquet, Feather or Arrow file, whose schema and types stay as they are."""
 

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.decided import judge_decided
+from noiseproof.audit.display import as_html, as_text
 from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.audit.evidence.network import CORRECTED, METHOD
+from noiseproof.audit.figures import FIGURES
 from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
@@ -25,6 +27,7 @@ from noiseproof.audit.issues.label import AGREES, NOT_ENOUGH
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.lazy import provided
 from noiseproof.core.messages import preview
 from noiseproof.core.objects import load_object
 from noiseproof.core.progress import Progress
@@ -150,7 +153,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelReport:
     """The result of an audit: issues of every type for each row, and a summary of the dataset."""
 
@@ -171,6 +174,12 @@ class LabelReport:
         """Audited rows from the worst to the best: issues first, each part by its quality, (N,)."""
         rows, labels = np.flatnonzero(self.data.row >= 0), self.label_issues
         return rows[np.lexsort((self.data.row[rows], labels.quality[rows], ~labels.is_issue[rows]))]
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def table(self) -> pd.DataFrame:
         """The rows of issues.csv."""
@@ -216,6 +225,24 @@ class LabelReport:
             "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
             "seconds": dict(self.seconds),
         }  # fmt: skip
+
+    def figure(self, name: str) -> Any:
+        """A Plotly figure: ``quality`` (histogram with the cut), ``confusions`` (pairs of classes) or ``classes``."""
+        from noiseproof.analysis import to_plotly
+
+        if name not in FIGURES:
+            raise ValueError(f"Expected a figure of {', '.join(FIGURES)}, got {name!r}.")
+        try:
+            from plotly.graph_objects import Figure  # type: ignore[import-untyped]
+        except ModuleNotFoundError as error:
+            raise ImportError("Expected plotly for figures, it is not installed. Run `pip install plotly`.") from error
+        drawn = FIGURES[name](self)
+        title = {"text": drawn.title, "subtitle": {"text": drawn.reading}}
+        return Figure(to_plotly(drawn)).update_layout(title=title, margin={"t": 90})
+
+    def review(self, folder: PathLike = "audit", **options: Any) -> Any:
+        """Open the review page of this audit, in a notebook inline; see `noiseproof.review.session.open_review`."""
+        return provided("review").open_review(self, folder, **options)
 
     # --- files --------------------------------------------------------------------------------------------------------
 

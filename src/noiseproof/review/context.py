@@ -11,7 +11,7 @@ import numpy as np
 from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
-from noiseproof.audit.sources.base import NoRows
+from noiseproof.audit.sources.base import AuditData, NoRows
 from noiseproof.review.columns import ColumnRanking
 from noiseproof.review.nearby import Nearby
 from noiseproof.review.words import WordRanking
@@ -59,8 +59,8 @@ class Labels:
 class Context:
     """The context of each row of one audit; what takes long is prepared in a thread, from the first request on."""
 
-    def __init__(self, audit: Audit, rows: Source | NoRows) -> None:
-        self.audit, self.rows, self.labels = audit, rows, Labels(audit)
+    def __init__(self, audit: Audit, rows: Source | NoRows, data: AuditData | None = None) -> None:
+        self.audit, self.rows, self.data, self.labels = audit, rows, data, Labels(audit)
         self.sent: set[int] = set()  # rows that were shown beside others
         self.columns: ColumnRanking | None = None
         self.words: WordRanking | None = None
@@ -102,7 +102,7 @@ class Context:
         config, labels = self.audit.config, self.labels
         if isinstance(self.rows, NoRows) and not config.get("embeddings"):
             return
-        data = read_again(config, cache_beside(self.audit.folder))
+        data = read_again(config, cache_beside(self.audit.folder)) if self.data is None else self.data
         if data.x is None:
             return
         if data.source_rows != len(labels.at) or data.source.config["labels_sha256"] != config["labels_sha256"]:

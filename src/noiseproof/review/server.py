@@ -14,7 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
@@ -27,11 +27,15 @@ from noiseproof.audit.decisions import Choice
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
+from noiseproof.audit.sources.base import AuditData
 from noiseproof.review.context import Context
 from noiseproof.review.measuring import Measuring, Panel, Plan
 from noiseproof.review.page import describe, served_page
 from noiseproof.review.proposing import Proposing
 from noiseproof.review.queue import Queue
+
+if TYPE_CHECKING:
+    import uvicorn
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -39,6 +43,8 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost")
+NOBODY = "'none'"  # the page itself has the rest of the content security policy
+NOTEBOOKS = " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK) + " vscode-webview:"
 COUNTABLE = 2**53 - 1  # the largest integer that is exact in JavaScript
 Row = Annotated[int, InPath(ge=0, le=COUNTABLE)]
 Class = Annotated[int | None, Query(ge=0, le=COUNTABLE, description="Only issues of the class of this number.")]
@@ -70,14 +76,15 @@ class Guard:
     """Refuses every request that does not come from the page of this server.
 
     The name in Host must be a loopback one (against DNS rebinding), Origin must be this server, and the token must come
-    as a cookie or as ``Authorization: Bearer``; ``/?token=…`` sets the cookie.
+    as a cookie or as ``Authorization: Bearer``; ``/?token=…`` sets the cookie. Inside the frame of a notebook, where
+    browsers send no cookies, the token is the first part of every path instead, and pages of this machine may frame it.
     """
 
-    def __init__(self, app: Application, token: str) -> None:
-        self.app, self.token = app, token.encode()
+    def __init__(self, app: Application, token: str, in_notebook: bool = False) -> None:
+        self.app, self.token, self.in_notebook = app, token.encode(), in_notebook
         self.cookie = f"noiseproof-{hashlib.sha256(self.token).hexdigest()[:8]}"  # cookies are shared between ports
         self.headers = [
-            (b"content-security-policy", b"frame-ancestors 'none'"),  # the page itself has the rest of the policy
+            (b"content-security-policy", f"frame-ancestors {NOTEBOOKS if in_notebook else NOBODY}".encode()),
             (b"x-content-type-options", b"nosniff"),
             (b"referrer-policy", b"no-referrer"),
             (b"cross-origin-resource-policy", b"same-origin"),
@@ -97,7 +104,10 @@ class Guard:
             cookie = f"{self.cookie}={self.token.decode()}; HttpOnly; SameSite=Strict; Path=/"
             redirect = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
             return await self._answer(send, 303, b"", redirect)
-        if not any(map(self._is_token, self._tokens(headers))):
+        first, _, rest = scope["path"].removeprefix("/").partition("/")
+        if self.in_notebook and self._is_token(first):
+            scope = {**scope, "path": f"/{rest}", "raw_path": None}
+        elif not any(map(self._is_token, self._tokens(headers))):
             return await self._refuse(send, 401, "Open the address that `noiseproof review` printed.")
 
         async def send_guarded(message: Message) -> None:
@@ -138,13 +148,21 @@ class Guard:
 class Review:
     """The answers of the server: one audit, the rows of its source and the decisions on them."""
 
-    def __init__(self, folder: str | Path, decisions: str | Path | None, everything: bool, reviewer: str) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        decisions: str | Path | None,
+        everything: bool,
+        reviewer: str,
+        data: AuditData | None = None,
+    ) -> None:
         self.audit = read_audit(folder)
-        self.rows = open_rows(self.audit.config)
+        in_memory = data is not None and data.source.config["data"] is None
+        self.rows = data.source if data is not None and in_memory else open_rows(self.audit.config)
         self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
         self.queue = Queue(self.audit, self.path, everything, reviewer)
         self.panel = Panel(self.audit, Design.read(self.audit))
-        self.context = Context(self.audit, self.rows)
+        self.context = Context(self.audit, self.rows, data)
         self.page = served_page()
 
     def check_audit(
@@ -277,13 +295,16 @@ def make_app(
     everything: bool = False,
     reviewer: str = "",
     plan: Plan | None = None,
+    data: AuditData | None = None,
+    in_notebook: bool = False,
 ) -> FastAPI:
     """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default.
 
-    With a ``plan`` it asks the questions of a designed sample instead.
+    With a ``plan`` it asks the questions of a designed sample instead. ``data`` is what was audited, if it is still in
+    memory; else it is read from the files in the audit's config. ``in_notebook`` allows the frame of a notebook.
     """
     review = (
-        Review(folder, decisions, everything, reviewer) if plan is None else
+        Review(folder, decisions, everything, reviewer, data) if plan is None else
         MeasuringReview(folder, decisions, reviewer, plan)
     )  # fmt: skip
     app = FastAPI(
@@ -291,7 +312,7 @@ def make_app(
         dependencies=[Depends(review.check_audit)],
     )  # fmt: skip
     app.state.review = review
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(Guard, token=token, in_notebook=in_notebook)
     app.get("/", response_class=HTMLResponse)(review.show_page)
     app.get("/api/audit")(review.show_audit)
     if isinstance(review, MeasuringReview):
@@ -322,12 +343,16 @@ def bind(port: int = 0) -> socket.socket:
     return listening
 
 
-def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serve until interrupted."""
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Return the server of the application, not yet running."""
     import uvicorn
 
-    # Requests are not logged: the first one contains the token.
-    config = uvicorn.Config(
+    # Requests are not logged: their paths may contain the token.
+    return uvicorn.Server(uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    ))  # fmt: skip
+
+
+def serve(app: FastAPI, listening: socket.socket) -> None:
+    """Serve until interrupted."""
+    make_server(app).run(sockets=[listening])

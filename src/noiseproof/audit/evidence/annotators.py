@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from noiseproof.audit.judge.posterior import SMALL, Blocks, ClassNoise, blocks, sharpen
+from noiseproof.core.brief import Brief
 
 EM_ROUNDS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class AnnotatorModel:
+@dataclass(frozen=True, eq=False, repr=False)
+class AnnotatorModel(Brief):
     """Annotators of N rows, with the predictions as the prior of each row.
 
     Annotator a is right with probability r_a and errs as T does: P(l | k) = r_a for l = k, else

@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.folds import connected, in_one_fold
 from noiseproof.audit.evidence.neighbours import Neighbours
+from noiseproof.core.brief import Brief
 
 Ints = NDArray[np.int64]
 CHANCE = 1e-3  # how often chance alone may bring two rows as close as a near-duplicate
 CLOSEST = 0.1  # and never farther than this share of the distance to the last neighbour
 
 
-@dataclass(frozen=True, eq=False)
-class Duplicates:
+@dataclass(frozen=True, eq=False, repr=False)
+class Duplicates(Brief):
     """Rows that are nearly the same as others."""
 
     group: Ints  # (N,): equal for rows that are nearly the same; −1 for a unique row

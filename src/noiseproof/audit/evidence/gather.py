@@ -19,6 +19,7 @@ from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, ou
 from noiseproof.audit.evidence.network import LARGE, Evidence, cross_validate, soft_labels, watch_training
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
+from noiseproof.core.brief import Brief
 from noiseproof.core.objects import load_object
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.progress import Progress
@@ -39,8 +40,8 @@ FAST_SECONDS = 60.0  # that trees may take there, by an estimate; else networks 
 FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
 
 
-@dataclass(frozen=True, eq=False)
-class Surroundings:
+@dataclass(frozen=True, eq=False, repr=False)
+class Surroundings(Brief):
     """Neighbours, near-duplicates and outliers among the features of N rows."""
 
     duplicates: Duplicates
@@ -70,8 +71,8 @@ class Surroundings:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class AuditEvidence:
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditEvidence(Brief):
     """Rows to judge, and all that speaks for or against their labels."""
 
     data: AuditData

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.audit.evidence.engines import map_jobs
+from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count
 
 log = logging.getLogger("noiseproof")
@@ -26,8 +27,8 @@ MIN_OUTLIER = 1.5  # score of an outlier
 BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
+@dataclass(frozen=True, eq=False, repr=False)
+class Neighbours(Brief):
     """The k nearest other rows of each of N rows, nearest first."""
 
     index: NDArray[np.int32]  # (N, k)

@@ -18,6 +18,7 @@ from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
+from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.progress import Progress
 from noiseproof.data import NoisyData
@@ -41,8 +42,8 @@ MANY = 20_000  # rows beyond which the number of epochs falls faster
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 
-@dataclass(frozen=True, eq=False)
-class Evidence:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evidence(Brief):
     """Predictions for N rows and K classes, from trainings and neighbours."""
 
     pred_probs: NDArray[np.float32]  # (N, K): averaged over epochs, models and neighbours' votes

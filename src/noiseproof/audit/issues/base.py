@@ -42,6 +42,9 @@ class Issue(ABC):
     def mask(self) -> NDArray[np.bool_]:
         """Rows that have the issue, (N,)."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({int(self.mask.sum())} of {len(self.mask)} rows)"
+
     def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
         """Columns of issues.csv for ``rows``."""
         return {self.flag: self.mask[rows]}

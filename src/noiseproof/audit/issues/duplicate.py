@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @register_issue("near-duplicate")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NearDuplicates(Issue):
     """Groups of rows that are nearly the same."""
 

@@ -26,7 +26,7 @@ ASSUMPTION = "Assumes that mistakes depend on the class only"
 
 
 @register_issue("label")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WrongLabels(Issue):
     """Labels whose quality is below the cut of their class."""
 

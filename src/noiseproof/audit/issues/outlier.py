@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @register_issue("outlier")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Outliers(Issue):
     """Rows much farther from their neighbours than these are from theirs."""
 

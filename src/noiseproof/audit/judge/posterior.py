@@ -26,6 +26,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from noiseproof.core.brief import Brief
 from noiseproof.core.probs import confident_counts, mean_label_probability
 
 BETAS = (0.7, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
@@ -39,8 +40,8 @@ SMALL = 1e-12
 Blocks = Iterator[tuple[slice, Tensor]]  # rows, and the probability of each class being their true one, (n, K) float64
 
 
-@dataclass(frozen=True, eq=False)
-class ClassNoise:
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassNoise(Brief):
     """β and T, from which the posterior follows."""
 
     beta: float

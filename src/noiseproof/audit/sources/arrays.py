@@ -64,6 +64,8 @@ class ArraySource(Source):
                 )
             self.config["labels_key"], labels = labels_key, arrays[labels_key]
         data = self._with_labels(load_array(labels, "labels"), request.classes)
+        if path is None:
+            self.inputs = arrays[key]  # to show them
         return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
 
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.files import Audit, as_ids, same_labels
 from noiseproof.audit.memory import columns_of, label_cells, with_label_cells
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, spell_classes
+from noiseproof.core.brief import Brief
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
@@ -26,15 +27,15 @@ Columns = dict[str, NDArray[Any]]  # (N,) float64, NaN for gaps; or words as obj
 ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
 
 
-@dataclass(frozen=True, eq=False)
-class Skipped:
+@dataclass(frozen=True, eq=False, repr=False)
+class Skipped(Brief):
     """Rows of the source that can't be audited, and why."""
 
     reason: str
     rows: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AuditData:
     """N rows with their labels and everything known about them; ``row`` −1 marks trusted rows from another file."""
 
@@ -58,6 +59,12 @@ class AuditData:
 
     def __len__(self) -> int:
         return len(self.given)
+
+    def __repr__(self) -> str:
+        features = "" if self.x is None else f", {self.x.shape[1]} features"
+        skipped = sum(len(one.rows) for one in self.skipped)
+        left_out = f", {skipped} rows left out" if skipped else ""
+        return f"AuditData({self.source.name}, {len(self)} rows, {len(self.classes)} classes{features}{left_out})"
 
     def subset(self, keep: NDArray[Any], reason: str | None = None) -> AuditData:
         """Return the rows where ``keep`` is true; the others are listed as skipped for ``reason``."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
-from noiseproof.audit.records import Records, open_records
+from noiseproof.audit.records import MemoryRecords, Records, open_records
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
@@ -162,6 +162,8 @@ class TableSource(Source):
 
     @cached_property
     def records(self) -> Records:
+        if self.config["data"] is None:
+            return MemoryRecords(self.frame)
         columns = [self.config[role] for role in ("label", "text", "id")]
         return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
 
@@ -189,7 +191,7 @@ class TableSource(Source):
         cells.pop(self.config["label"], None)
         text = cells.pop(self.config["text"], None)
         pixels = set() if self.layout is None else {self.records.header[k] for k in self.pixel_positions}
-        fields = [[name, cell] for name, cell in cells.items() if name not in pixels]
+        fields = [[str(name), cell] for name, cell in cells.items() if name not in pixels]
         shown: Content = {} if text is None else {"text": text}
         return shown | ({"has_image": True} if pixels else {}) | {"fields": fields}
 
@@ -198,7 +200,7 @@ class TableSource(Source):
         """Positions of the columns that are the pixels of a picture, if ``layout`` is one."""
         config, header = self.config, self.records.header
         roles = {config[role] for role in ("label", "text", "id", "group", "time")} | {*config["annotators"]}
-        return pixel_columns(["" if name in roles else name for name in header])
+        return pixel_columns(["" if name in roles else str(name) for name in header])
 
     @cached_property
     def layout(self) -> Layout | None:
@@ -209,7 +211,7 @@ class TableSource(Source):
         sample = [self._pixels(row) for row in rows]
         if any(numbers is None for numbers in sample):
             return None
-        named = "pix" in self.records.header[self.pixel_positions[0]].lower()
+        named = "pix" in str(self.records.header[self.pixel_positions[0]]).lower()
         return find_layout(np.array(sample, np.float64), named=named)
 
     def _pixels(self, row: int) -> list[float] | None:
@@ -231,7 +233,8 @@ class TableSource(Source):
         return encode_picture(Image.fromarray(self.layout.pixels(np.array(numbers))), side)
 
     def columns(self, given: NDArray[np.int64]) -> Columns:
-        self.frame = self._read_table(Path(self.config["data"])).reset_index(drop=True)
+        if self.config["data"] is not None:
+            self.frame = self._read_table(Path(self.config["data"])).reset_index(drop=True)
         trusted = self.config["trusted"]
         names = self._feature_columns(trusted if trusted in self.frame.columns else None)
         try:

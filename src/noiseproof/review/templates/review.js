@@ -147,7 +147,7 @@ class ServedStore {
   async ask(path, options) {
     // Another audit may be served at this address by now: the server refuses requests with the key of another audit.
     const headers = { ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
-    const answer = await fetch(path, { credentials: "same-origin", ...options, headers }).catch(() => {
+    const answer = await fetch(`.${path}`, { credentials: "same-origin", ...options, headers }).catch(() => {
       throw new Error("The server does not answer. Is it still running?");
     });
     if (answer.ok) return answer.json();
@@ -182,7 +182,7 @@ class ServedStore {
   }
 
   picture(row, side) {
-    return `/api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
+    return `./api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
   }
 
   save(row, decision, label) {
