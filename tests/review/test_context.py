@@ -211,7 +211,7 @@ def test_the_context_of_a_table(tmp_path: Path) -> None:
     shown, frame = context.show(0), pd.read_csv(tmp_path / "flowers.csv")
     assert not shown["pending"] and shown["note"] is None
     assert [column["name"] for column in shown["columns"]] == ["petal"]
-    assert shown["votes"] == [["ann", "iris"]]  # the other one did not vote
+    assert shown["votes"] == [["ann", "iris"], ["bob", ""]]
     groups = {name: [other["row"] for other in rows] for name, rows in shown["groups"].items()}
     assert {name: len(rows) for name, rows in groups.items()} == {
         "duplicates": 10, "nearest_given": 5, "nearest_suggested": 5, "typical_given": 2, "typical_suggested": 2,

@@ -32,6 +32,7 @@ class Labels:
         self.id: list[str] = frame["id"].tolist()
         self.given = frame["given_label"].map(number).to_numpy(dtype=np.int64)
         self.suggested = frame["suggested_label"].map(number).to_numpy(dtype=np.int64)
+        self.is_issue = frame["is_label_issue"].to_numpy(dtype=bool)
         self.quality = frame["label_quality"].to_numpy(dtype=np.float64)
         self.position = {row: i for i, row in enumerate(self.row.tolist())}
         groups = pd.to_numeric(frame["duplicate_group"], errors="coerce").to_numpy(dtype=np.float64)
@@ -144,9 +145,10 @@ class Context:
         return [other for other in rows if other != row][:TYPICAL]
 
     def _votes(self, row: int) -> list[list[str]]:
+        """Return the label of each annotator, empty where there is none."""
         annotators = {*(self.audit.config["annotators"] or ())}
         fields = self.rows.show(row, self.id(row) or "").get("fields", []) if annotators else []
-        return [field for field in fields if field[0] in annotators and field[1]]
+        return [field for field in fields if field[0] in annotators]
 
     def _snippet(self, row: int, columns: Iterable[str]) -> dict[str, Any]:
         """Return what names a row that is shown beside another, and a part of it."""
@@ -154,10 +156,9 @@ class Context:
         at = self.labels.position[row]
         content = self.rows.show(row, self.labels.id[at])
         about: dict[str, Any] = {
-            "row": row,
-            "id": self.labels.id[at],
-            "label": self.labels.classes[self.labels.given[at]],
-        }
+            "row": row, "id": self.labels.id[at], "label": self.labels.classes[self.labels.given[at]],
+            "is_issue": bool(self.labels.is_issue[at]),
+        }  # fmt: skip
         if content.get("has_image"):
             return about | {"has_image": True}
         if "text" in content:

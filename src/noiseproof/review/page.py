@@ -11,9 +11,11 @@ from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.review.context import Labels, column_ranking
 from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
+MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 
 
 def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
         "marks": {mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()},
         **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
     }
+    content["columns"] = _columns(source, audit, issues)
     room = max_bytes - len(_json(content))
     shown: dict[int, Any] = {}
     for row, id in zip(issues.row.tolist(), issues.id, strict=True):
@@ -62,12 +65,21 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     return _render(_json({**content, "rows": shown}))
 
 
+def _columns(source: Source | NoRows, audit: Audit, issues: Issues) -> dict[str, Any]:
+    """Return the columns that separate the most frequent pairs of classes, by the numbers of both."""
+    ranking = column_ranking(source, Labels(audit))
+    if ranking is None:
+        return {}
+    number = {name: k for k, name in enumerate(audit.classes)}
+    pairs = [(number[pair["given"]], number[pair["suggested"]]) for pair in issues.pairs()[:MOST_PAIRS]]
+    return {f"{given},{suggested}": ranking.between(given, suggested) for given, suggested in pairs}
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _render(data: str) -> str:
     packed = pack(data) if data else ""
-    return render(
-        "review.html.j2", "noiseproof.review", scripts=("measure.js", "review.js"), title="Review", data=packed
-    )
+    scripts = ("measure.js", "context.js", "review.js")
+    return render("review.html.j2", "noiseproof.review", scripts=scripts, title="Review", data=packed)

@@ -181,6 +181,10 @@ class ServedStore {
     return this.ask(`/api/rows/${row}`);
   }
 
+  async context(row) {
+    return this.ask(`/api/context/${row}`);
+  }
+
   picture(row, side) {
     return `./api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
   }
@@ -429,6 +433,7 @@ async function drawCard() {
   card.scrollTop = 0;
   const content = await store.content(issue.row).catch((error) => ({ note: error.message }));
   row.replaceChildren(...drawContent(issue, content)); // if another issue is shown by now, nobody sees it
+  context.show(row, issue, content);
 }
 
 function drawLine(at, issue) {
@@ -454,20 +459,12 @@ function drawLabels(issue) {
 }
 
 function drawContent(issue, { text, fields, note, has_image, image }) {
-  const parts = [];
-  if (has_image || image) {
-    const picture = make("img", { src: image ?? store.picture(issue.row, 640), alt: "given" in issue ? `Row ${issue.row}, given ${issue.given}` : "The picture to label" });
-    picture.addEventListener("load", () => picture.classList.toggle("tiny", picture.naturalWidth <= 64));
-    picture.addEventListener("error", () => picture.replaceWith(make("p", { class: "faint" }, "This picture cannot be shown.")));
-    parts.push(picture);
-  }
-  if (text !== undefined) parts.push(make("p", { class: "text" }, text));
-  if (fields?.length) {
-    const lines = fields.map(([name, value]) => make("tr", null, make("th", { scope: "row" }, name), make("td", null, value)));
-    parts.push(make("div", { class: "wide" }, make("table", null, make("tbody", null, ...lines))));
-  }
-  if (note) parts.push(make("p", { class: "faint" }, note));
-  return parts;
+  return [
+    has_image || image ? drawPicture(issue, image) : null,
+    text === undefined ? null : drawText(issue, text),
+    fields?.length ? drawFields(issue, fields) : null,
+    note ? make("p", { class: "faint" }, note) : null,
+  ].filter(Boolean);
 }
 
 // --- choosing from a list by typing
@@ -543,7 +540,7 @@ const KEYS = {
   j: () => move(1), ArrowDown: () => move(1), ArrowRight: () => move(1), ArrowUp: () => move(-1), ArrowLeft: () => move(-1),
   PageDown: () => move(10), PageUp: () => move(-10), Home: () => move(-Infinity), End: () => move(Infinity),
   n: showNextOpen, f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
-  "?": () => byId("keys").showModal(),
+  z: () => document.querySelector("#row .zoomable")?.click(), "?": () => byId("keys").showModal(),
 };
 for (let number = 1; number <= FEW; number++) KEYS[number] = () => answerByNumber(number);
 
@@ -558,8 +555,9 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     return keys[event.key]();
   }
-  if (byId("keys").open) {
-    if (event.key === "?") byId("keys").close();
+  const dialog = document.querySelector("dialog[open]");
+  if (dialog) {
+    if (event.key === { keys: "?", zoom: "z" }[dialog.id]) dialog.close();
     return;
   }
   const undoing = (event.ctrlKey || event.metaKey) && event.key === "z";
@@ -603,6 +601,7 @@ byId("choices").addEventListener("click", (event) => {
 byId("filter").addEventListener("click", chooseFilter);
 byId("export").addEventListener("click", () => store.export());
 byId("help").addEventListener("click", KEYS["?"]);
+byId("zoom").addEventListener("click", () => byId("zoom").close());
 byId("chooser-word").addEventListener("input", () => chooser.search());
 byId("chooser-list").addEventListener("click", (event) => {
   const item = event.target.closest("li");
