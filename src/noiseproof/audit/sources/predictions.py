@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.sources.arrays import ArraySource, load_array
-from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
+from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
 
 
@@ -40,5 +43,12 @@ class PredictionSource(ArraySource):
     def show(self, row: int, id: str) -> Content:
         return {"note": self.problem()}
 
+    @property
+    def has_pictures(self) -> bool:
+        return False
+
     def picture(self, row: int, id: str, side: int) -> None:
         return None
+
+    def columns(self, given: NDArray[np.int64]) -> Columns:
+        return {}

@@ -243,10 +243,10 @@ class TableSource(Source):
             return {}
         values, words = fitted.table(self.frame).values.astype(np.float64), fitted.categories | fitted.wide
         shift = fitted.shift.tolist()
-        columns: Columns = {name: values[:, k] + shift[k] for k, name in enumerate(fitted.numeric)}
+        columns: Columns = {str(name): values[:, k] + shift[k] for k, name in enumerate(fitted.numeric)}
         for codes, (name, known) in zip(values.T[len(columns) :], words.items(), strict=True):
             spelled = np.array([*known, ""], dtype=object)  # the last one: gaps
-            columns[name] = spelled[np.nan_to_num(codes, nan=len(known)).astype(int)]
+            columns[str(name)] = spelled[np.nan_to_num(codes, nan=len(known)).astype(int)]
         return columns
 
     def describe(self, row: int, id: str) -> str:
