@@ -93,7 +93,7 @@ def test_a_source_is_read_shown_and_corrected(name: str, tmp_path: Path, monkeyp
     saved = read_audit("audit")
     shown = open_rows(saved.config)
     content = shown.show(wrong, str(rows.names[wrong]))
-    assert {*content} <= {"fields", "text", "has_image", "note"}
+    assert {*content} <= {"fields", "text", "has_image", "predictions", "note"}
     assert (list(content) == ["note"]) == (name == "predictions")
     picture = shown.picture(wrong, str(rows.names[wrong]), 32)
     assert (picture is not None) == content.get("has_image", False) == source.is_pictures

@@ -295,3 +295,21 @@ def test_long_rows_do_not_begin_with_zeros(tmp_path: Path) -> None:
     )  # fmt: skip
     content = open_rows(read_audit(folder).config).show(3, "3")
     assert ["403", "7"] in content["fields"] and content["note"] == "64 of 500 numbers; 499 are 0"
+
+
+def test_an_audit_of_predictions_shows_them(tmp_path: Path) -> None:
+    given = np.array(["a", "b", "c", "a"] * 10)
+    probs = np.tile([[0.125, 0.75, 0.125], [0.0, 1.0, 0.0], [0.25, 0.0, 0.75], [0.5, 0.25, 0.25]], (10, 1))
+    np.save(tmp_path / "y.npy", given)
+    np.save(tmp_path / "p.npy", probs)
+    folder = write_audit(
+        tmp_path / "audit", given.tolist(), ["b", "a", "a", "b"] * 10, issues=40, kind="predictions", data=None,
+        labels=str(tmp_path / "y.npy"), pred_probs=str(tmp_path / "p.npy"),
+    )  # fmt: skip
+    rows = open_rows(read_audit(folder).config)
+    assert rows.show(2, "2")["predictions"] == [["c", "75.0 %"], ["a", "25.0 %"], ["b", "0.0 %"]]
+    assert "fields" not in rows.show(2, "2") and not rows.has_pictures and rows.picture(2, "2", 96) is None
+    context = prepared(folder)
+    assert context.note is None and context.show(0)["groups"]["duplicates"][0]["fields"][0] == ["c", "75.0 %"]
+    np.save(tmp_path / "y.npy", given[::-1])  # other labels now
+    assert list(open_rows(read_audit(folder).config).show(2, "2")) == ["note"]

@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from handmade_audit import write_table_audit
+from handmade_audit import write_audit, write_table_audit
 from review_server import Server
 from test_context import write_flowers
 
@@ -62,3 +63,17 @@ def test_measuring_shows_context_unless_it_is_blind(tmp_path: Path, blind: bool)
         never = {*range(220)} - {row}
         hidden = [r for r in never if client.get(f"/api/context/{r}").status_code == 200]
         assert len(hidden) <= (0 if blind else 13)  # those that were asked
+
+
+@pytest.mark.parametrize("blind", [True, False])
+def test_predictions_are_not_sent_to_whoever_is_asked_blind(tmp_path: Path, blind: bool) -> None:
+    given = np.array(["a", "b"] * 50)
+    np.save(tmp_path / "y.npy", given)
+    np.save(tmp_path / "p.npy", np.tile([[0.25, 0.75], [0.5, 0.5]], (50, 1)))
+    folder = write_audit(
+        tmp_path / "audit", given.tolist(), ["b", "a"] * 50, issues=30, kind="predictions", data=None,
+        labels=str(tmp_path / "y.npy"), pred_probs=str(tmp_path / "p.npy"),
+    )  # fmt: skip
+    with Server(folder, "--measure", "10", *["--blind"] * blind) as server, server.client() as client:
+        row = client.get("/api/question").json()["question"]["row"]
+        assert ("predictions" in client.get(f"/api/rows/{row}").json()) == (not blind)

@@ -163,7 +163,7 @@ class Context:
             return about | {"has_image": True}
         if "text" in content:
             return about | {"text": content["text"][:SNIPPET]}
-        cells = dict(content.get("fields", []))
+        cells = dict(content.get("fields") or content.get("predictions", []))
         first = [name for name in columns if name in cells] or [n for n, cell in cells.items() if cell not in ("", "0")]
         hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
         return about | {"fields": [[name, cells[name][:SNIPPET]] for name in first if name not in hidden][:FEW]}

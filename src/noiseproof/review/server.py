@@ -264,7 +264,10 @@ class MeasuringReview(Review):
     def show_row(self, row: Row) -> dict[str, Any]:
         """What the dataset has in this row; asked blind, without what may name the label."""
         content = super().show_row(row)
-        if not self.measuring.plan.blind or "fields" not in content:
+        if not self.measuring.plan.blind:
+            return content
+        content = {name: part for name, part in content.items() if name != "predictions"}
+        if "fields" not in content:
             return content
         hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
         return content | {"fields": [field for field in content["fields"] if field[0] not in hidden]}

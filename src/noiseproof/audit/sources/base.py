@@ -22,7 +22,7 @@ from noiseproof.data.frames import as_frame
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 
-Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, note
+Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, predictions: [[class, text], …], note
 Columns = dict[str, NDArray[Any]]  # (N,) float64, NaN for gaps; or words as objects, "" for gaps
 ANOTHER_ROW = "The data has changed since the audit: another row is in this place now. Audit the data again."
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_parts
+from noiseproof.audit.files import same_labels
 from noiseproof.audit.sources.arrays import ArraySource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
+
+NO_ROW = "The audit had labels and predictions only: there is no row to show."
+MOST_CLASSES = 10  # whose probabilities the page shows
 
 
 @SOURCES.register_class("predictions")
@@ -31,8 +37,22 @@ class PredictionSource(ArraySource):
                 classes = [str(k) for k in range(probabilities.shape[1])]  # a label is the number of its column
         return self._with_labels(labels, classes)
 
-    def problem(self) -> str:
-        return "The audit had labels and predictions only: there is no row to show."
+    @cached_property
+    def predictions(self) -> NDArray[Any] | None:
+        """The audited probabilities (N, K), None where they are in no .npy file, or the labels have changed."""
+        path, classes = Path(self.config.get("pred_probs") or ""), self.config.get("classes") or ()
+        if (
+            path.suffix != ".npy"
+            or not path.is_file()
+            or self.labels is None
+            or not same_labels(self.config, self.labels)
+        ):
+            return None
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array if array.shape == (len(self.labels), len(classes)) else None
+
+    def problem(self) -> str | None:
+        return NO_ROW if self.predictions is None else None
 
     def check_inputs(self, folder: Path) -> None:
         if not self.config.get("embeddings"):
@@ -41,7 +61,12 @@ class PredictionSource(ArraySource):
             )
 
     def show(self, row: int, id: str) -> Content:
-        return {"note": self.problem()}
+        """Return the most likely classes; whoever is asked blind does not see them."""
+        if self.predictions is None:
+            return {"note": NO_ROW}
+        probs, classes = np.asarray(self.predictions[row], np.float64), self.config["classes"]
+        likely = np.argsort(-probs, kind="stable")[:MOST_CLASSES].tolist()
+        return {"predictions": [[classes[k], f"{100 * probs[k]:.1f} %"] for k in likely], "note": NO_ROW}
 
     @property
     def has_pictures(self) -> bool:

@@ -458,11 +458,12 @@ function drawLabels(issue) {
   return labels;
 }
 
-function drawContent(issue, { text, fields, note, has_image, image }) {
+function drawContent(issue, { text, fields, predictions, note, has_image, image }) {
   return [
     has_image || image ? drawPicture(issue, image) : null,
     text === undefined ? null : drawText(issue, text),
     fields?.length ? drawFields(issue, fields) : null,
+    predictions ? make("div", { class: "fields" }, drawTable(predictions)) : null,
     note ? make("p", { class: "faint" }, note) : null,
   ].filter(Boolean);
 }
