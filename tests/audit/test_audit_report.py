@@ -111,9 +111,10 @@ def test_the_list_is_ranked_and_every_cell_is_right(tmp_path: Path) -> None:
     assert table["predicted_label"].tolist() == ['b"ee', "Käfer, rot", 'b"ee', "Käfer, rot"]
     assert table["suggested_label"].tolist() == ['b"ee', 'b"ee', "ant", "Käfer, rot"]
     assert table["why"].tolist() == [
-        "The model gives 'ant' 6 % and 'b\"ee' 90 %; 25 % of its neighbours have 'ant'; 'ant' was predicted only in "
-        "25 % of the epochs; a near-duplicate has another label.",
-        "The model gives 'Käfer, rot' 12 % and 'b\"ee' 50 %; none of its neighbours have 'Käfer, rot'.",
+        "This looks like 'b\"ee' (90 %) rather than 'ant' (6 %); only 25 % of the most similar rows are labelled "
+        "'ant'; while learning, the model rarely took it for 'ant'; a near-duplicate has another label.",
+        "This looks like 'b\"ee' (50 %) rather than 'Käfer, rot' (12 %); none of the most similar rows is labelled "
+        "'Käfer, rot'.",
         "The evidence agrees with the label.",
         "The label is trusted.",
     ]
@@ -308,7 +309,7 @@ def test_label_studio_tasks(tmp_path: Path) -> None:
     path = by_hand().to_label_studio(tmp_path / "tasks.json")
     first, second = json.loads(path.read_text("utf-8"))
     why = first["data"].pop("why")
-    assert why.startswith("The model gives 'ant' 6 %")
+    assert why.startswith("This looks like 'b\"ee' (90 %)")
     assert first == {
         "data": {
             "text": "text 4", "row": 4, "id": "e", "given_label": "ant", "label_quality": 0.125, "is_label_issue": True,
@@ -352,7 +353,7 @@ def test_exports_of_pictures(tmp_path: Path) -> None:
     }  # fmt: skip
     assert set(labels) == {"labels"} and list(labels["labels"]) == list(files)
     first = labels["labels"]["0000000"]
-    assert first["attributes"].pop("why").startswith("The model gives")
+    assert first["attributes"].pop("why").startswith("This looks like")
     assert first == {
         "label": "ant", "confidence": 0.125,
         "attributes": {

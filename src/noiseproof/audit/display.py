@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.analysis.page.shell import environment
+from noiseproof.core.messages import plain, quoted
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -26,7 +27,8 @@ def as_text(report: LabelReport) -> str:
     if worst:
         lines.append("worst labels:")
         lines += [
-            f"  {label['name']}: {label['given']!r}, suggested {label['suggested']!r} (quality {label['quality']:.3f})"
+            f"  {label['name']}: {quoted(label['given'])}, suggested {quoted(label['suggested'])} "
+            f"(quality {label['quality']:.3f})"
             for label in worst
         ]
     more = summary["issues"] - len(worst)
@@ -40,9 +42,10 @@ def as_html(report: LabelReport) -> str:
     worst = worst_labels(report, MANY)
     for label in worst:
         label |= _content(report, label["row"], label["id"])
+    named = {name: plain(name) for name in report.data.classes}
     return environment("noiseproof.audit").get_template("report.html.j2").render(
         headline=_headline(report, summary), summary=summary, classes=classes[:MAX_CLASSES],
-        other_classes=max(0, len(classes) - MAX_CLASSES), worst=worst, next=NEXT,
+        other_classes=max(0, len(classes) - MAX_CLASSES), worst=worst, named=named, next=NEXT,
         has_content=any(label["picture"] or label["text"] for label in worst),
         highest=max((one["noise_rate"] for one in classes), default=0) or 1,
     )  # fmt: skip

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision, check_decisions
 from noiseproof.audit.files import FILES, PARQUET, Audit, read_audit, write_json
-from noiseproof.audit.issues.label import AGREES, MAX_PAIRS, NOT_ENOUGH
+from noiseproof.audit.issues.label import MAX_PAIRS
 from noiseproof.audit.judge.interval import NEGLIGIBLE
 from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
 from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
 from noiseproof.audit.measure.estimate import Measurement, measure
 from noiseproof.audit.measure.interval import Estimate, exact_share
 from noiseproof.audit.plan import FIRST
+from noiseproof.audit.reasons import GENERAL, general_sentences
 from noiseproof.core.files import replacing
 
 if TYPE_CHECKING:
@@ -90,11 +91,12 @@ def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.Da
         label_quality=np.round(1 - calibrated.wrong, 6),
         suggestion_quality=np.round(calibrated.suggestion, 6),
     )
-    is_agreed = issues["predicted_label"] == issues["given_label"]
-    by_models = np.where(is_agreed, AGREES, NOT_ENOUGH)  # the sentence of a label that the models did not call wrong
+    is_agreed = (issues["predicted_label"] == issues["given_label"]).to_numpy()
+    quality, suggestion = (audit.issues[name].to_numpy() for name in ("model_quality", "model_suggestion_quality"))
+    by_models = general_sentences(quality, suggestion, is_agreed)  # of labels that the models did not call wrong
     rewritten = issues["why"].str.startswith(MEASURED_WHY)
     issues.loc[rewritten, "why"] = by_models[rewritten]
-    general = issues["is_label_issue"] & issues["why"].isin((AGREES, NOT_ENOUGH))
+    general = issues["is_label_issue"] & issues["why"].isin(GENERAL)
     shares = (100 * (1 - issues.loc[general, "label_quality"])).round().astype(int)
     issues.loc[general, "why"] = [
         f"{MEASURED_WHY} {share} % are wrong by {decisions} measured decisions." for share in shares

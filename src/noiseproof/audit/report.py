@@ -23,9 +23,9 @@ from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED
-from noiseproof.audit.issues.label import AGREES, NOT_ENOUGH
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.reasons import TRUSTED, general_sentences
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.lazy import provided
 from noiseproof.core.messages import preview
@@ -194,10 +194,10 @@ class LabelReport:
     def why(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """One sentence for each of ``rows``, (R,): with its numbers for an issue, in general for the others."""
         data, labels = self.data, self.label_issues
-        is_trusted = np.zeros(len(data), dtype=bool) if data.trusted is None else data.trusted
-        general = np.array(["The label is trusted.", AGREES, NOT_ENOUGH], dtype=object)
-        cases = [is_trusted[rows], labels.predicted[rows] == data.given[rows]]
-        sentences: NDArray[Any] = general[np.select(cases, [0, 1], 2)]
+        is_predicted = labels.predicted[rows] == data.given[rows]
+        sentences = general_sentences(labels.quality[rows], labels.suggestion_quality[rows], is_predicted)
+        if data.trusted is not None:
+            sentences[data.trusted[rows]] = TRUSTED
         at = np.flatnonzero(labels.is_issue[rows])
         reasons = zip(*(issue.explain(data, rows[at]) for issue in self.issues), strict=True)
         sentences[at] = ["; ".join(filter(None, parts)) + "." for parts in reasons]

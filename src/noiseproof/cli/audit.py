@@ -14,6 +14,7 @@ import typer
 from noiseproof.cli.main import app
 from noiseproof.cli.options import on_machine, on_training
 from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, stage_progress, training_exits
+from noiseproof.core.messages import plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -344,7 +345,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         typer.echo(f"{assumption}; review {rows} rows to measure instead: {measure}")
     if pairs := summary["worst_pairs"][:5]:
         typer.echo("\nworst pairs")
-        cells = [(p["given"], p["suggested"], str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
+        cells = [(plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
         show(("given", "should be", "issues", "P(given | should be)"), cells)
     data, labels, order = report.data, report.label_issues, report.order
     worst = (order if data.decided is None else order[data.decided[order] < 0])[:SHOWN]
@@ -354,8 +355,8 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         (
             str(data.names[i]),
             f"{labels.quality[i]:.3f}",
-            data.classes[data.given[i]],
-            data.classes[labels.suggested[i]],
+            plain(data.classes[data.given[i]]),
+            plain(data.classes[labels.suggested[i]]),
             why,
         )
         for i, why in zip(worst.tolist(), report.why(worst).tolist(), strict=True)

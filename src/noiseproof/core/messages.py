@@ -6,6 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def quoted(label: str) -> str:
+    """A label in quotes, with a remark on spaces that one would not see.
+
+    >>> quoted("dog"), quoted("dog ")
+    ("'dog'", "'dog ' (with a space at the end)")
+    """
+    inner = label.strip(" ")
+    places = {"at the beginning": label[:1] == " ", "at the end": label[-1:] == " ", "in a row": "  " in inner}
+    remarks = [
+        f"{'two spaces' if place == 'in a row' else 'a space'} {place}"
+        for place, is_there in places.items()
+        if is_there
+    ]
+    return f"{label!r} (with {' and '.join(remarks)})" if remarks else repr(label)
+
+
+def plain(label: str) -> str:
+    """A label as it is, in quotes with a remark where it has spaces that one would not see.
+
+    >>> plain("dog"), plain(" dog")
+    ('dog', "' dog' (with a space at the beginning)")
+    """
+    return label if quoted(label) == repr(label) else quoted(label)
+
+
 def preview(items: Sequence[Any], most: int = 5) -> str:
     """The first few of ``items`` as a list for a message."""
     return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")

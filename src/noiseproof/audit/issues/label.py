@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import Issue, register_issue, rounded
 from noiseproof.audit.judge.interval import NEGLIGIBLE
+from noiseproof.audit.reasons import explain_issues
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
 
 LARGEST_MATRIX, MAX_PAIRS = 200, 20
-AGREES = "The evidence agrees with the label."  # of rows that are no issues
-NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
 MAX_CLASSES, MIN_WRONG = 3, 2.0  # named in the verdict, and their wrong rows at least
 ASSUMPTION = "Assumes that mistakes depend on the class only"
 
@@ -64,12 +63,7 @@ class WrongLabels(Issue):
         }  # fmt: skip
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
-        labels, names = self.labels, np.array(data.classes, dtype=object)
-        shares = (
-            labels.confidence, labels.suggested_confidence, labels.neighbour_agreement, labels.unlearned, labels.doubt
-        )  # fmt: skip
-        pairs = names[data.given[rows]].tolist(), names[labels.suggested[rows]].tolist()
-        return list(map(_reason, *pairs, *(_percent(values, rows) for values in shares)))
+        return explain_issues(self.labels, data, rows)
 
     def summary(self, data: AuditData) -> dict[str, Any]:
         labels, K = self.labels, len(data.classes)
@@ -169,28 +163,3 @@ class WrongLabels(Issue):
             }
             for pair, count in zip(pairs[worst].tolist(), counts[worst].tolist(), strict=True)
         ]  # fmt: skip
-
-
-def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:
-    """Integer percentages of ``rows``, None where there is no number."""
-    if values is None:
-        return [None] * len(rows)
-    shares = values[rows]
-    is_known = np.isfinite(shares)
-    percents = np.rint(100 * np.where(is_known, shares, 0)).astype(int).tolist()
-    return [percent if known else None for percent, known in zip(percents, is_known.tolist(), strict=True)]
-
-
-def _reason(
-    given: str, suggested: str, confidence: int, other: int, agree: int | None, unlearned: int | None, doubt: int | None
-) -> str:
-    """Why a label is an issue: the model first, then the rest of the evidence."""
-    parts = [f"The model gives {given!r} {confidence} % and {suggested!r} {other} %"]
-    if agree is not None:
-        parts.append(f"{f'{agree} %' if agree else 'none'} of its neighbours have {given!r}")
-    if unlearned is not None and unlearned >= 50:
-        epochs = f"only in {100 - unlearned} % of the epochs" if unlearned < 100 else "in no epoch"
-        parts.append(f"{given!r} was predicted {epochs}")
-    if doubt is not None and doubt >= 50:
-        parts.append(f"the model is uncertain about this row: {doubt} %")
-    return "; ".join(parts)

@@ -1,0 +1,171 @@
+"""Why a label is called wrong or not, as a person would say it.
+
+A reason is made of evidence for the verdict. Annotators or a model who disagree with it are named after "although".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.core.messages import quoted
+
+if TYPE_CHECKING:
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+TRUSTED = "The label is trusted."
+AGREES = "The evidence agrees with the label."
+OUTWEIGHED = "The model prefers another label, but the rest of the evidence supports this one."
+NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
+GENERAL = (AGREES, OUTWEIGHED, NOT_ENOUGH)  # of labels that are not called wrong
+HALF, MOST = 50, 75  # per cent
+MAX_REASONS = 3  # in a sentence
+
+
+def general_sentences(
+    quality: NDArray[np.floating], suggestion_quality: NDArray[np.floating], is_predicted: NDArray[np.bool_]
+) -> NDArray[np.object_]:
+    """Of labels that are not called wrong, (N,), by the probability of the given and of the suggested label.
+
+    ``is_predicted`` says whether the model, without annotators and class confusions, predicts the given label.
+    """
+    is_unlikely = np.round(quality, 6) < np.round(suggestion_quality, 6)
+    sentences: NDArray[np.object_] = np.array(GENERAL, dtype=object)[np.select([is_unlikely, is_predicted], [2, 0], 1)]
+    return sentences
+
+
+@dataclass(frozen=True)
+class RowEvidence:
+    """What is known of a row whose label is called wrong; numbers are per cent, None where there is none."""
+
+    given: str
+    suggested: str
+    confidence: int  # the model's, in the given label
+    other: int  # and in the suggested one
+    agreement: int | None = None  # of its neighbours
+    unlearned: int | None = None  # epochs in which the given label was not predicted
+    doubt: int | None = None  # noise that the model's head predicts
+    votes: tuple[int, int, int] | None = None  # annotators of the given label, of the suggested one, and in all
+    is_reliable: bool = False  # whether annotators of the suggested label outweigh those of the given one
+
+    def sentence(self) -> str:
+        """The reason, without a full stop."""
+        reasons, doubts = self._from_annotators()
+        for part, against in (self._from_model(is_first=not reasons), *((part, "") for part in self._from_training())):
+            reasons += [part] if part else []
+            doubts += [against] if against else []
+        if not reasons:
+            reasons = [f"the label is not certain: this may be {self._suggested} ({self.other} %)"]
+        text = "; ".join(reasons[:MAX_REASONS]) + (f", although {' and '.join(doubts)}" if doubts else "")
+        return text[0].upper() + text[1:]
+
+    @property
+    def _given(self) -> str:
+        return quoted(self.given)
+
+    @property
+    def _suggested(self) -> str:
+        return quoted(self.suggested)
+
+    def _from_annotators(self) -> tuple[list[str], list[str]]:
+        """What annotators say for the verdict, and against it."""
+        if self.votes is None or not self.votes[2]:
+            return [], []
+        for_given, for_suggested, total = self.votes
+        if for_suggested > for_given:
+            return [_say(for_suggested, total, self._suggested)], []
+        if for_suggested and self.is_reliable:
+            verb = "is" if for_suggested == 1 else "are"
+            others = f"the one who says {self._given}" if for_given == 1 else f"those who say {self._given}"
+            return [f"{_say(for_suggested, total, self._suggested)} and {verb} more reliable than {others}"], []
+        if not for_given:
+            return [f"none of {total} annotators says {self._given}" if total > 1 else
+                    f"the annotator does not say {self._given}"], []  # fmt: skip
+        return [], [_say(for_given, total, self._given)]
+
+    def _from_model(self, *, is_first: bool) -> tuple[str, str]:
+        """What the model says for the verdict, or against it."""
+        it = "this" if is_first else "it"
+        if self.other > self.confidence:
+            return (
+                f"{it} looks like {self._suggested} ({self.other} %) rather than {self._given} ({self.confidence} %)",
+                "",
+            )
+        return "", f"it looks more like {self._given} ({self.confidence} %)" if self.confidence > self.other else ""
+
+    def _from_training(self) -> Sequence[str]:
+        """What neighbours and the training add, where they support the verdict."""
+        parts = []
+        if self.agreement is not None and self.agreement < HALF:
+            share = f"only {self.agreement} % of the most similar rows are" if self.agreement else (
+                "none of the most similar rows is"
+            )  # fmt: skip
+            parts.append(f"{share} labelled {self._given}")
+        if self.other > self.confidence and self.unlearned is not None and self.unlearned >= HALF:
+            rarely = f"{'never' if self.unlearned == 100 else 'rarely'} took it for {self._given}"
+            parts.append(
+                f"while learning, the model {rarely if self.unlearned >= MOST else 'mostly took it for something else'}"
+            )
+        if self.doubt is not None and self.doubt >= HALF:
+            parts.append("rows like this are hard to label")
+        return parts
+
+
+def _say(count: int, total: int, label: str) -> str:
+    """How many annotators chose a label.
+
+    >>> _say(2, 3, "'dog'"), _say(3, 3, "'dog'"), _say(1, 1, "'dog'")
+    ("2 of 3 annotators say 'dog'", "all 3 annotators say 'dog'", "the annotator says 'dog'")
+    """
+    if count == total == 1:
+        return f"the annotator says {label}"
+    if count == total:
+        return f"{'both' if total == 2 else f'all {total}'} annotators say {label}"
+    return f"{count} of {total} annotators {'says' if count == 1 else 'say'} {label}"
+
+
+def explain_issues(labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+    """Why the labels of ``rows`` are called wrong."""
+    names = np.array(data.classes, dtype=object)
+    shares = (
+        labels.confidence, labels.suggested_confidence, labels.neighbour_agreement, labels.unlearned, labels.doubt
+    )  # fmt: skip
+    columns = (
+        names[data.given[rows]].tolist(), names[labels.suggested[rows]].tolist(),
+        *(_percent(values, rows) for values in shares), *_count_votes(labels, data, rows),
+    )  # fmt: skip
+    return [RowEvidence(*values).sentence() for values in zip(*columns, strict=True)]
+
+
+def _count_votes(
+    labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]
+) -> tuple[list[tuple[int, int, int] | None], list[bool]]:
+    """Annotators of the given and of the suggested label and in all; and whether the former are outweighed."""
+    if data.annotators is None:
+        return [None] * len(rows), [False] * len(rows)
+    table = data.annotators[rows]  # (R, A)
+    for_given, for_suggested = table == data.given[rows, None], table == labels.suggested[rows, None]
+    counts = np.stack([for_given.sum(1), for_suggested.sum(1), (table >= 0).sum(1)], 1)
+    judge, K = labels.judge, len(data.classes)
+    if judge is None or judge.accuracy is None:
+        return [(a, b, c) for a, b, c in counts.tolist()], [False] * len(rows)
+    accuracy = judge.accuracy.numpy()
+    weight = np.log(accuracy / (1 - accuracy)) + math.log(max(1, K - 1))  # errors spread over the other classes
+    is_reliable = for_suggested @ weight > for_given @ weight
+    return [(a, b, c) for a, b, c in counts.tolist()], is_reliable.tolist()
+
+
+def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:
+    """Integer percentages of ``rows``, None where there is no number."""
+    if values is None:
+        return [None] * len(rows)
+    shares = values[rows]
+    is_known = np.isfinite(shares)
+    percents = np.rint(100 * np.where(is_known, shares, 0)).astype(int).tolist()
+    return [percent if known else None for percent, known in zip(percents, is_known.tolist(), strict=True)]
