@@ -168,7 +168,7 @@ def answers_of(design: Design, reviewer: Reviewer, count: int, repeats: float) -
     answers: list[Decision] = []
     while len(answers) < count:
         questions = design.questions(answers, count, repeats=repeats)
-        batch = questions if repeats == 0 else questions[:10]  # a second question comes ten answers later
+        batch = questions if repeats == 0 else questions[: max(10, count // 10)]  # so that some rows are asked again
         answers += [reviewer.answer(q.row, q.asked, q.probability) for q in batch[: count - len(answers)]]
     return answers
 

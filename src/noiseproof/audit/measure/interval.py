@@ -52,7 +52,7 @@ def stratified(hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDA
     below = math.sqrt(float(np.sum((weights * left * (share - lows)) ** 2)))
     above = math.sqrt(float(np.sum((weights * left * (highs - share)) ** 2)))
     n = _effective(hits, asked, weights, left)
-    pooled_bounds = Estimate(value, value, value) if math.isinf(n) else exact_share(value * n, n)
+    pooled_bounds = Estimate(value, value, value) if math.isinf(n) else exact_share(min(value * n, n), n)
     low, high = min(value - below, pooled_bounds.low), max(value + above, pooled_bounds.high)
     return Estimate(value, max(0.0, low), min(1.0, high))
 
