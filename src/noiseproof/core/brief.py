@@ -33,7 +33,7 @@ def brief(value: Any) -> str:
     """A value in a few words: an array by its type and shape, a long collection by its length.
 
     >>> brief([0] * 1000), brief("a" * 100)[-3:]
-    ('list of 1000', "aa…")
+    ('list of 1000', 'aa…')
     """
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
