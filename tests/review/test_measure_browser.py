@@ -76,7 +76,7 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(chro
     design, audit = Design.read(read_audit(folder)), read_audit(folder)
     assert design is not None  # every question is the one that the answers before it lead to
     for number in (0, 7, 30, 35):
-        assert design.questions(lines[:number], 36, reviewer="ann")[0].row == asked[number]
+        assert design.questions(lines[:number], 36)[0].row == asked[number]
     measured = measure(audit, read_answers(folder / "decisions.csv"))
     assert measured is not None
     rate, left = measured.rate, measured.wrong_left

@@ -78,7 +78,7 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
         assert design is not None and state["measured"] is None and state["last"] is None
         while (question := state["question"]) is not None:
             assert state["progress"] == {"measured": len(asked), "total": COUNT}
-            expected = design.questions(read_answers(path), COUNT, reviewer="ann")[0]
+            expected = design.questions(read_answers(path), COUNT)[0]
             assert (question["row"], question["number"]) == (expected.row, len(asked) + 1)
             row = frame.loc[expected.row]
             assert (question["given"], question["suggested"]) == (row["given_label"], row["suggested_label"])
@@ -91,7 +91,7 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
                 and saved.decision == choice(saved.row)["decision"]
             )
             asked.append(expected.row)
-        assert len(asked) == len(set(asked)) and design.questions(read_answers(path), COUNT, reviewer="ann") == []
+        assert len(asked) == len(set(asked)) and design.questions(read_answers(path), COUNT) == []
         # What the panel shows is what was measured.
         measured = measure(audit, read_answers(path))
         assert measured is not None and state["measured"]["decisions"] == measured.decisions
@@ -225,7 +225,7 @@ def test_two_reviewers_one_after_the_other(folder: Path) -> None:
         state, asked, design = ask(client), [], Design.read(read_audit(folder))
         assert state["progress"]["measured"] == COUNT and state["measured"]["agreement"] is None
         assert design is not None
-        expected = design.questions(read_answers(path), COUNT, reviewer="bob", repeats=0.25)
+        expected = design.questions(read_answers(path), COUNT, repeats=0.25)
         while (question := state["question"]) is not None:
             assert "decision" not in question and "label" not in question  # nothing of what Ann answered
             asked.append(question["row"])

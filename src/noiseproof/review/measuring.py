@@ -71,7 +71,7 @@ class Measuring:
         """Ask the design for the next question; it depends on the answers alone, so a killed review goes on here."""
         answers = self.queue.log.answers()
         reviewer = self.queue.reviewer
-        following = self.design.questions(answers, self.plan.count, reviewer=reviewer, repeats=self.plan.repeats)
+        following = self.design.questions(answers, self.plan.count, repeats=self.plan.repeats)
         self.question: Question | None = following[0] if following else None
         self.answered = [answer for answer in answers if answer.asked and answer.reviewer == reviewer]
         self.rows = len(measured_answers(answers))

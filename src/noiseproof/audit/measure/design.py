@@ -106,13 +106,11 @@ class Design:
         rows = (np.flatnonzero(self.strata == h) for h in range(len(self.prior)))
         return [np.random.default_rng([self.seed, h]).permutation(of_stratum) for h, of_stratum in enumerate(rows)]
 
-    def questions(
-        self, answers: Sequence[Decision], count: int, *, reviewer: str = "", repeats: float = 0.0
-    ) -> list[Question]:
+    def questions(self, answers: Sequence[Decision], count: int, *, repeats: float = 0.0) -> list[Question]:
         """The next questions, in their order, until ``count`` rows were asked in all; empty when all are.
 
         The same answers give the same questions, so that a killed review continues where it stopped. A share
-        ``repeats`` of the rows is asked a second time, ten questions later or at the end.
+        ``repeats`` of the rows is asked a second time, of whoever reviews then: ten questions later or at the end.
         """
         check_count("count", count)
         measured = measured_answers(answers)
