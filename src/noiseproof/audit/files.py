@@ -121,6 +121,11 @@ class Audit:
     def classes(self) -> tuple[str, ...]:
         return tuple(self.config["classes"])
 
+    def class_numbers(self, column: str) -> NDArray[np.int64]:
+        """The classes in a column of the issues by their numbers, (N,)."""
+        number = {name: k for k, name in enumerate(self.classes)}
+        return self.issues[column].map(number).to_numpy().astype(np.int64)
+
 
 def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Audit:
     """Read the audit in ``folder``, of one of ``formats``."""

@@ -103,7 +103,7 @@ def _has_no_gap(order: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _shapes(count: int) -> list[tuple[int, ...]]:
-    """Return the shapes of square pictures of so many numbers: at most one of them is a whole number squared."""
+    """Return the shapes of square pictures with this number of values: grey, or in three colours."""
     side, colour = isqrt(count), isqrt(count // 3)
     if side * side == count and side >= SMALLEST:
         return [(side, side)]

@@ -69,7 +69,7 @@ class ColumnRanking:
 
 
 def _limit(one: NDArray[Any], two: NDArray[Any], columns: int) -> float:
-    """Return what the Kolmogorov–Smirnov statistic of one among so many columns exceeds by chance."""
+    """Return the value that the largest Kolmogorov–Smirnov statistic of the columns exceeds by chance."""
     return float(np.sqrt(-np.log(CHANCE / (2 * columns)) / 2 * (1 / len(one) + 1 / len(two))))
 
 

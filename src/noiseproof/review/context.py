@@ -26,12 +26,12 @@ class Labels:
     def __init__(self, audit: Audit) -> None:
         import pandas as pd
 
-        frame, number = audit.issues, {name: k for k, name in enumerate(audit.classes)}
+        frame = audit.issues
         self.classes = audit.classes
         self.row = frame["row"].to_numpy(dtype=np.int64)
         self.id: list[str] = frame["id"].tolist()
-        self.given = frame["given_label"].map(number).to_numpy(dtype=np.int64)
-        self.suggested = frame["suggested_label"].map(number).to_numpy(dtype=np.int64)
+        self.given = audit.class_numbers("given_label")
+        self.suggested = audit.class_numbers("suggested_label")
         self.is_issue = frame["is_label_issue"].to_numpy(dtype=bool)
         self.quality = frame["label_quality"].to_numpy(dtype=np.float64)
         self.position = {row: i for i, row in enumerate(self.row.tolist())}

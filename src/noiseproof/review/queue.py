@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -22,14 +23,14 @@ class Issues:
     """Issues from the worst label to the best, or with ``everything`` all audited rows."""
 
     def __init__(self, audit: Audit, everything: bool = False) -> None:
-        frame = audit.issues if everything else audit.issues[audit.issues["is_label_issue"]]
-        number = {name: k for k, name in enumerate(audit.classes)}
+        audit = audit if everything else replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
+        frame = audit.issues
         self.classes = audit.classes
         self.row: NDArray[np.int64] = frame["row"].to_numpy()
         self.id: list[str] = frame["id"].tolist()
         self.why: list[str] = frame["why"].tolist()
-        self.given = frame["given_label"].map(number).to_numpy(dtype=np.int64)
-        self.suggested = frame["suggested_label"].map(number).to_numpy(dtype=np.int64)
+        self.given = audit.class_numbers("given_label")
+        self.suggested = audit.class_numbers("suggested_label")
         self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
         texts = {name: text for name, text in badges().items() if name in frame}
         self.marks = {text: frame[name].to_numpy().astype(str) == "True" for name, text in texts.items()}

@@ -24,7 +24,7 @@ from noiseproof.audit.measure.reviewers import agreement
 
 CURVE_WEIGHT = 10.0  # decisions that the first curve counts as
 COEFFICIENTS, PENALTY = np.array([-2.0, 0.5, 0.3]), np.array([0.1, 1.0, 1.0])  # of 1, −log rank − 1, log odds
-SUGGESTION_PENALTY = 4.0
+SUGGESTION_PENALTY = 1.0  # on the square of the shift
 LARGEST = 8.0  # log odds
 
 
@@ -89,23 +89,23 @@ def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated
 def calibrate_wrong(
     wrong: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """P(wrong) (N,) after ``answers`` (n,), 1 for wrong, on the rows ``at``, which stand for ``weight`` rows each."""
+    """P(wrong) (N,), in falling order, after ``answers`` (n,), 1 for wrong, on the rows ``at``.
+
+    Each answer stands for ``weight`` (n,) rows.
+    """
     from sklearn.isotonic import isotonic_regression
 
-    order = np.argsort(-wrong, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
+    rank = np.arange(len(wrong))
     log_odds = np.clip(_logit(wrong), -LARGEST, LARGEST)
     x = np.stack([np.ones(len(wrong)), -np.log((rank + 0.5) / len(rank)) - 1, log_odds], 1)  # (N, 3)
-    curve = _expit(x @ _fit(x[at], answers, weight / weight.mean()))[order]
+    curve = _expit(x @ _fit(x[at], answers, weight / weight.mean()))
     # The answers are further observations at the ranks of their rows.
-    place = np.concatenate([np.arange(len(order)), rank[at]])
+    place = np.concatenate([rank, at])
     sequence = np.argsort(place, kind="stable")
     values = np.concatenate([curve, answers])[sequence]
-    weights = np.concatenate([np.full(len(order), CURVE_WEIGHT / len(at)), weight])[sequence]
-    fitted = isotonic_regression(values, sample_weight=weights, increasing=False)
-    calibrated = np.empty(len(order))
-    calibrated[order[place[sequence]]] = fitted
+    weights = np.concatenate([np.full(len(rank), CURVE_WEIGHT / len(at)), weight])[sequence]
+    calibrated = np.empty(len(rank))
+    calibrated[place[sequence]] = isotonic_regression(values, sample_weight=weights, increasing=False)
     return calibrated
 
 
@@ -133,7 +133,7 @@ def calibrate_suggestion(
     log_odds, shift = np.clip(_logit(right), -LARGEST, LARGEST), 0.0
     for _ in range(50):
         p = _expit(log_odds[at] + shift)
-        step = ((answers - p).sum() - SUGGESTION_PENALTY * shift / 4) / ((p * (1 - p)).sum() + SUGGESTION_PENALTY / 4)
+        step = ((answers - p).sum() - SUGGESTION_PENALTY * shift) / ((p * (1 - p)).sum() + SUGGESTION_PENALTY)
         shift += float(np.clip(step, -1.5, 1.5))
     return _expit(log_odds + shift)
 

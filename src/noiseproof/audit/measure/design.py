@@ -56,9 +56,7 @@ class Design:
     def draw(cls, audit: Audit, seed: int = 0) -> Design:
         """Strata by ``model_quality`` and the given labels."""
         wrong = 1 - audit.issues["model_quality"].to_numpy(np.float64)
-        number = {name: k for k, name in enumerate(audit.classes)}
-        given = audit.issues["given_label"].map(number).to_numpy().astype(np.int64)
-        of_row = make_strata(wrong, given, len(number))
+        of_row = make_strata(wrong, audit.class_numbers("given_label"), len(audit.classes))
         strata = np.full(audit.summary["source_rows"], -1, np.int16)
         strata[audit.issues["row"].to_numpy()] = of_row
         return cls(seed, strata, np.bincount(of_row, weights=wrong) / np.bincount(of_row))
@@ -185,7 +183,7 @@ def make_strata(wrong: NDArray[np.float64], given: NDArray[np.int64], num_classe
 def allocate(
     count: int, share: NDArray[np.float64], sizes: NDArray[np.int64], least: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """How many rows of each stratum to ask, (H,), at ``least`` so many, ``count`` in all: the smallest variance.
+    """The number of rows to ask in each stratum, (H,), ``count`` in all and at least ``least``: the smallest variance.
 
     One after the other goes to the stratum with the largest N_h·s_h/√(n_h(n_h + 1)), which is optimal (Wright 2012).
 

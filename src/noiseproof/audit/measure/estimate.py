@@ -86,13 +86,12 @@ class Population:
     @classmethod
     def of(cls, audit: Audit, design: Design) -> Population:
         rows = audit.issues["row"].to_numpy()
-        number = {name: k for k, name in enumerate(audit.classes)}
         return cls(
             audit.classes,
             {row: i for i, row in enumerate(rows.tolist())},
             design.strata[rows].astype(np.int64),
-            audit.issues["given_label"].map(number).to_numpy().astype(np.int64),
-            audit.issues["suggested_label"].map(number).to_numpy().astype(np.int64),
+            audit.class_numbers("given_label"),
+            audit.class_numbers("suggested_label"),
             audit.issues["is_label_issue"].to_numpy(bool),
         )
 
