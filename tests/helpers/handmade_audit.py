@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 COLUMNS = (
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
     "suggestion_quality", "why", "margin", "neighbour_agreement", "is_near_duplicate", "duplicate_group",
@@ -80,3 +82,12 @@ def write_table_audit(root: Path, rows: int = 220, issues: int = 200) -> Path:
     return write_audit(
         root / "audit", given, suggested, issues=issues, kind="table", data=root / "animals.csv", label="kind"
     )
+
+
+def write_film_audit(folder: Path, texts: list[str], given: list[str], issues: int) -> Path:
+    """An audit of reviews that are good or bad, with the other label suggested everywhere."""
+    pd.DataFrame({"review": texts, "mood": given}).to_csv(folder / "films.csv", index=False)
+    return write_audit(
+        folder / "audit", given, [{"good": "bad", "bad": "good"}[g] for g in given], issues=issues, kind="text",
+        data=folder / "films.csv", label="mood", text="review", features="tfidf", header=True,
+    )  # fmt: skip

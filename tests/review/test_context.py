@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from handmade_audit import write_audit
+from handmade_audit import write_audit, write_film_audit
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
@@ -236,11 +236,7 @@ def test_the_context_of_texts(tmp_path: Path) -> None:
     truth = ["good", "bad"] * 60
     texts = [" ".join([*random.choice(words[label], 2, replace=False), f"film {i}"]) for i, label in enumerate(truth)]
     given = ["bad", *truth[1:]]
-    pd.DataFrame({"review": texts, "mood": given}).to_csv(tmp_path / "films.csv", index=False)
-    folder = write_audit(
-        tmp_path / "audit", given, [{"good": "bad", "bad": "good"}[g] for g in given], issues=1, kind="text",
-        data=tmp_path / "films.csv", label="mood", text="review", features="tfidf", header=True,
-    )  # fmt: skip
+    folder = write_film_audit(tmp_path, texts, given, issues=1)
     shown = prepared(folder).show(0)
     marked = {*texts[0].split()} & {*words["good"]}
     assert {*shown["words"]} == marked and all(ratio > 0 for ratio in shown["words"].values())

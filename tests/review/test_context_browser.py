@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from handmade_audit import write_audit, write_table_audit
+from handmade_audit import write_audit, write_film_audit, write_table_audit
 from review_browser import CHROMIUM, browsing, open_page, row_shown, until
 from review_server import Server
 from sklearn.datasets import load_digits
@@ -99,11 +99,7 @@ def test_words_are_marked_and_markup_in_a_text_stays_text(chromium: Any, tmp_pat
     texts = [f"<b>{'Lovely' if label == 'good' else 'dull'}</b> film {i}" for i, label in enumerate(truth)]
     texts[0] = "LOVELY, lovely & <b>dull</b>\nfilm unlovely"
     given = ["bad", *truth[1:]]
-    pd.DataFrame({"review": texts, "mood": given}).to_csv(tmp_path / "films.csv", index=False)
-    folder = write_audit(
-        tmp_path / "audit", given, [{"good": "bad", "bad": "good"}[g] for g in given], issues=2, kind="text",
-        data=tmp_path / "films.csv", label="mood", text="review", features="tfidf", header=True,
-    )  # fmt: skip
+    folder = write_film_audit(tmp_path, texts, given, issues=2)
     with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         until(page, "document.querySelectorAll('.text p mark').length === 3")
