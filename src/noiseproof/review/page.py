@@ -15,6 +15,10 @@ from noiseproof.review.context import Labels, column_ranking
 from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
+SCRIPTS = (
+    "dom.js", "file_store.js", "served_store.js", "view.js", "decide.js", "list.js", "card.js", "context.js",
+    "chooser.js", "measure.js", "review.js",
+)  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 
 
@@ -81,5 +85,4 @@ def _json(value: Any) -> str:
 
 def _render(data: str) -> str:
     packed = pack(data) if data else ""
-    scripts = ("measure.js", "context.js", "review.js")
-    return render("review.html.j2", "noiseproof.review", scripts=scripts, title="Review", data=packed)
+    return render("review.html.j2", "noiseproof.review", scripts=SCRIPTS, title="Review", data=packed)

@@ -1,0 +1,51 @@
+"use strict";
+// The card: one issue, large.
+
+async function drawCard() {
+  const at = view.current, issue = issueAt(at), card = byId("card");
+  if (!issue) {
+    card.replaceChildren(make("p", null, view.total ? "Loading …" : `No issues. ${store.audit.verdict}`));
+    return;
+  }
+  const row = make("div", { id: "row", "data-row": issue.row });
+  const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
+  const judged = "given" in issue ? [drawLabels(issue), make("p", null, issue.why)] : []; // not where it is asked blind
+  card.replaceChildren(drawLine(at, issue), ...judged, fresh ? row : card.querySelector("#row"));
+  if (!fresh) return;
+  card.scrollTop = 0;
+  const content = await store.content(issue.row).catch((error) => ({ note: error.message }));
+  row.replaceChildren(...drawContent(issue, content)); // if another issue is shown by now, nobody sees it
+  context.show(row, issue, content);
+}
+
+function drawLine(at, issue) {
+  const where = store.audit.measure ? `Question ${issue.number}` : `Issue ${at + 1} of ${view.total}`;
+  return make("div", { class: "labels" },
+    make("span", { class: "faint" }, "id" in issue ? `${where} · ${named(issue)}` : where),
+    ...(issue.marks ?? []).map((mark) => make("span", { class: "mark" }, mark)),
+    issue.decision ? done(issue) : null,
+  );
+}
+
+function drawLabels(issue) {
+  const percent = (p) => (p === null ? "" : `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)} % likely`);
+  const label = (title, name, more, chosen) =>
+    make("div", { class: chosen ? "label chosen" : "label" }, title, make("strong", null, name), make("span", { class: "faint" }, more));
+  const chosen = resulting(issue);
+  const labels = make("div", { class: "labels" },
+    label("given", issue.given, percent(issue.confidence), chosen === issue.given),
+    label("suggested", issue.suggested, percent(issue.suggested_confidence), chosen === issue.suggested),
+  );
+  if (issue.decision === "other") labels.append(label("your label", issue.label, "", true));
+  return labels;
+}
+
+function drawContent(issue, { text, fields, predictions, note, has_image, image }) {
+  return [
+    has_image || image ? drawPicture(issue, image) : null,
+    text === undefined ? null : drawText(issue, text),
+    fields?.length ? drawFields(issue, fields) : null,
+    predictions ? make("div", { class: "fields" }, drawTable(predictions)) : null,
+    note ? make("p", { class: "faint" }, note) : null,
+  ].filter(Boolean);
+}

@@ -1,0 +1,66 @@
+"use strict";
+// Choosing from a list by typing.
+
+const chooser = {
+  open(title, items, take, first = -1) { // first: what Enter takes before anything is typed, −1: nothing
+    Object.assign(this, { items, take, first });
+    byId("chooser-title").textContent = title;
+    byId("chooser-word").value = "";
+    this.search();
+    byId("chooser").showModal();
+    byId("chooser-word").focus();
+  },
+  search() {
+    const word = byId("chooser-word").value.trim().toLowerCase();
+    const rank = ({ text }) => {
+      const name = text.toLowerCase();
+      return name === word ? 0 : name.startsWith(word) ? 1 : name.includes(word) ? 2 : 3;
+    };
+    this.found = this.items.map((item) => ({ item, rank: rank(item) })).filter(({ rank }) => rank < 3)
+      .sort((one, two) => one.rank - two.rank).slice(0, 50).map(({ item }) => item);
+    this.at = word ? 0 : this.first;
+    this.draw();
+  },
+  draw() {
+    byId("chooser-list").replaceChildren(...this.found.map((item, i) =>
+      make("li", { role: "option", id: `choice-${i}`, "data-at": i, "aria-selected": i === this.at },
+        make("span", null, item.text), make("span", null, item.note ?? ""))));
+    const active = byId(`choice-${this.at}`);
+    active?.scrollIntoView({ block: "nearest" });
+    byId("chooser-word").setAttribute("aria-activedescendant", active?.id ?? "");
+  },
+  move(step) {
+    this.at = Math.min(Math.max(this.at + step, 0), this.found.length - 1);
+    this.draw();
+  },
+  choose(i = this.at) {
+    const item = this.found[i];
+    if (!item) return;
+    byId("chooser").close();
+    this.take(item.value);
+  },
+};
+
+function chooseOther() {
+  const issue = issueAt(view.current);
+  if (!issue) return;
+  const note = new Map("given" in issue ? [[issue.given, "given"], [issue.suggested, "suggested"]] : []);
+  const others = store.audit.classes.filter((name) => !note.has(name));
+  const items = [...others, ...note.keys()].map((text) => ({ text, value: text, note: note.get(text) }));
+  const title = note.size ? `Another label than ${issue.given} or ${issue.suggested}` : "The label of this row";
+  chooser.open(title, items, (label) => {
+    if (issueAt(view.current)?.row === issue.row) decide("other", label);
+  });
+}
+
+function chooseFilter() {
+  if (store.audit.measure) return;
+  const all = { text: "All pairs", value: { given: null, suggested: null }, note: String(store.audit.total) };
+  const pairs = store.audit.pairs.map(({ given, suggested, issues }) =>
+    ({ text: `${given} → ${suggested}`, value: { given, suggested }, note: String(issues) }));
+  chooser.open("Only issues of one pair of classes", [all, ...pairs], async (filter) => {
+    setFilter(filter);
+    await show(0);
+    if (issueAt(view.current)?.decision) await showNextOpen();
+  }, 0);
+}

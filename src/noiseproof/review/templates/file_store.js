@@ -1,0 +1,110 @@
+"use strict";
+// Everything inside the page; decisions in localStorage, one entry per row, so that a crash loses only the last one.
+class FileStore {
+  constructor(data) {
+    this.data = data;
+    this.audit = data.audit;
+    this.position = new Map(data.row.map((row, i) => [row, i]));
+    this.marks = Object.entries(data.marks).map(([mark, positions]) => [mark, new Set(positions)]);
+    this.prefix = `noiseproof:${data.audit.key}:`;
+    this.unkept = new Map(); // what did not fit into the storage
+    this.read();
+    this.where = "Decisions are kept in this browser. Export them before you clear its data.";
+    this.unsaved = 0;
+  }
+
+  read() { // other tabs write there, too
+    this.words = new Map();
+    for (let i = 0; i < localStorage.length; i++) {
+      const name = localStorage.key(i);
+      if (!name.startsWith(this.prefix)) continue;
+      const [decision, ...label] = localStorage.getItem(name).split("\t");
+      this.words.set(Number(name.slice(this.prefix.length)), { decision, label: label.join("\t") });
+    }
+    for (const [row, word] of this.unkept) this.words.set(row, word);
+  }
+
+  get progress() {
+    const counts = { total: this.audit.total, decided: 0, accept: 0, keep: 0, other: 0, skip: 0 };
+    for (const [row, word] of this.words) {
+      if (!this.position.has(row)) continue;
+      counts.decided++;
+      counts[word.decision]++;
+    }
+    return counts;
+  }
+
+  issue(i) {
+    const data = this.data, at = (name) => data[name][i], word = this.words.get(at("row"));
+    return {
+      row: at("row"), id: at("id"), why: at("why"), decision: word?.decision ?? null, label: word?.label ?? null,
+      given: this.audit.classes[at("given")], suggested: this.audit.classes[at("suggested")],
+      marks: this.marks.filter(([, positions]) => positions.has(i)).map(([mark]) => mark),
+      label_quality: at("label_quality"), margin: at("margin"), neighbour_agreement: at("neighbour_agreement"),
+      confidence: at("confidence"), suggested_confidence: at("suggested_confidence"),
+    };
+  }
+
+  select({ given, suggested }) {
+    const name = `${given}\n${suggested}`;
+    if (this.selected?.name !== name) {
+      const g = this.audit.classes.indexOf(given), s = this.audit.classes.indexOf(suggested);
+      const all = [...this.data.row.keys()];
+      const keep = (i) => (given === null || this.data.given[i] === g) && (suggested === null || this.data.suggested[i] === s);
+      this.selected = { name, positions: all.filter(keep) };
+    }
+    return this.selected.positions;
+  }
+
+  async page(filter, offset) {
+    const positions = this.select(filter);
+    return { total: positions.length, issues: positions.slice(offset, offset + PAGE).map((i) => this.issue(i)) };
+  }
+
+  async nextOpen(filter, after) {
+    const positions = this.select(filter), n = positions.length;
+    for (let step = 1; step <= n; step++) {
+      const at = (after + step) % n;
+      if (!this.words.has(this.data.row[positions[at]])) return at;
+    }
+    return null;
+  }
+
+  async content(row) {
+    return this.data.rows[row] ?? { note: "Not in this page, which has a limit: `noiseproof review` without --html shows it." };
+  }
+
+  picture(row) {
+    return this.data.rows[row]?.image ?? null;
+  }
+
+  save(row, decision, label) {
+    try {
+      if (decision === "undo") {
+        this.words.delete(row);
+        this.unkept.delete(row);
+        localStorage.removeItem(this.prefix + row);
+      } else {
+        this.words.set(row, { decision, label });
+        this.unkept.set(row, { decision, label }); // first: an export has it even where the storage is full
+        localStorage.setItem(this.prefix + row, label === null ? decision : `${decision}\t${label}`);
+        this.unkept.delete(row);
+      }
+    } catch (error) {
+      say(`Not saved: ${error.message} Export the decisions now.`, true);
+    }
+    showProgress();
+  }
+
+  export() {
+    this.read();
+    const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+    const lines = ["row,id,given_label,decision,label"];
+    for (let i = 0; i < this.data.row.length; i++) {
+      if (!this.words.has(this.data.row[i])) continue;
+      const issue = this.issue(i);
+      lines.push([String(issue.row), issue.id, issue.given, issue.decision, resulting(issue)].map(cell).join(","));
+    }
+    saveAs("decisions.csv", lines.join("\n") + "\n", "text/csv");
+  }
+}

@@ -1,0 +1,57 @@
+"use strict";
+// The list: a few nodes, whatever its length.
+
+const HEIGHT = 52, TALLEST = 8e6; // pixels of an item; of a list that browsers can show
+const SIGNS = { accept: "✓", keep: "=", other: "→", skip: "?" };
+
+function geometry() {
+  const list = byId("list"), full = view.total * HEIGHT, height = Math.min(full, TALLEST);
+  const seen = list.clientHeight || 1;
+  const stretch = height > seen ? (full - seen) / (height - seen) : 1; // pixels of the true list for one of the bar
+  return { list, full, height, seen, stretch };
+}
+
+function scrollTo(i) {
+  byId("space").style.height = `${geometry().height}px`;
+  const { list, seen, stretch } = geometry(), top = list.scrollTop * stretch, at = i * HEIGHT;
+  if (at < top) list.scrollTop = at / stretch;
+  else if (at + HEIGHT > top + seen) list.scrollTop = (at + HEIGHT - seen) / stretch;
+}
+
+function drawList() {
+  if (store?.audit.measure) return; // it would be an invitation to choose, and chosen rows are no random sample
+  const { list, seen, stretch } = geometry(), top = list.scrollTop * stretch;
+  const first = Math.max(0, Math.floor(top / HEIGHT) - 2), last = Math.min(view.total, Math.ceil((top + seen) / HEIGHT) + 2);
+  const items = [];
+  for (let i = first; i < last; i++) {
+    const issue = issueAt(i), selected = i === view.current;
+    if (!issue) load(Math.floor(i / PAGE))?.then?.(drawSoon, () => {});
+    const item = make("div", {
+      class: "item", role: "option", id: `item-${i}`, "data-at": i, "aria-selected": selected, "aria-posinset": i + 1,
+      "aria-setsize": view.total,
+    });
+    item.style.top = `${list.scrollTop + i * HEIGHT - top}px`;
+    const picture = issue && store.audit.has_pictures ? store.picture(issue.row, 96) : null;
+    if (picture) item.append(make("img", { src: picture, alt: "", loading: "lazy" }));
+    item.append(make("span", { class: "words" },
+      make("span", null, issue ? `${issue.given} → ${issue.suggested}` : "…"),
+      make("span", { class: "faint" }, issue ? named(issue) : ""),
+    ));
+    if (issue?.decision) item.append(done(issue));
+    items.push(item);
+  }
+  byId("space").replaceChildren(...items);
+  list.setAttribute("aria-activedescendant", view.current < 0 ? "" : `item-${view.current}`);
+}
+
+function done(issue) {
+  const word = issue.decision === "other" ? `${SIGNS.other} ${issue.label}` : `${SIGNS[issue.decision]} ${issue.decision}`;
+  return make("span", { class: `done ${issue.decision === "skip" ? "skip-word" : issue.decision}` }, word);
+}
+
+let drawing = false;
+function drawSoon() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(() => { drawing = false; drawList(); });
+}

@@ -1,0 +1,106 @@
+"use strict";
+// A server on this machine; what it has not yet confirmed waits here, in order, and is counted on the page.
+class ServedStore {
+  static async open() {
+    const store = new ServedStore();
+    const answer = await store.ask("/api/audit");
+    store.audit = answer;
+    store.progress = answer.progress;
+    store.measured = answer.measured;
+    store.where = `Every decision is saved at once in ${answer.saved_in}.`;
+    return store;
+  }
+
+  waiting = [];
+  busy = null;
+
+  get unsaved() {
+    return this.waiting.length;
+  }
+
+  async ask(path, options) {
+    // Another audit may be served at this address by now: the server refuses requests with the key of another audit.
+    const headers = { ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
+    const answer = await fetch(`.${path}`, { credentials: "same-origin", ...options, headers }).catch(() => {
+      throw new Error("The server does not answer. Is it still running?");
+    });
+    if (answer.ok) return answer.json();
+    const detail = await answer.json().then((body) => body.detail, () => answer.statusText);
+    throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
+  }
+
+  async read() {
+    const { progress, measured } = await this.ask("/api/audit");
+    Object.assign(this, { progress, measured });
+  }
+
+  query(filter, more) {
+    const query = new URLSearchParams(more);
+    for (const side of ["given", "suggested"]) {
+      if (filter[side] !== null) query.set(side, this.audit.classes.indexOf(filter[side]));
+    }
+    return query;
+  }
+
+  async page(filter, offset) {
+    return this.ask(`/api/issues?${this.query(filter, { offset, limit: PAGE })}`);
+  }
+
+  async nextOpen(filter, after) {
+    await this.busy; // what waits is decided, too
+    return (await this.ask(`/api/issues/next?${this.query(filter, { after })}`)).position;
+  }
+
+  async content(row) {
+    return this.ask(`/api/rows/${row}`);
+  }
+
+  async context(row) {
+    return this.ask(`/api/context/${row}`);
+  }
+
+  picture(row, side) {
+    return `./api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
+  }
+
+  save(row, decision, label) {
+    this.post(decision === "other" ? { row, decision, label } : { row, decision });
+  }
+
+  post(body) {
+    this.waiting.push(body);
+    this.busy ??= this.send().finally(() => { this.busy = null; });
+    showProgress();
+  }
+
+  async send() {
+    const headers = { "content-type": "application/json" };
+    for (let tries = 0; this.waiting.length; showProgress()) {
+      const body = JSON.stringify(this.waiting[0]);
+      const answer = await this.ask("/api/decisions", { method: "POST", headers, body }).catch((error) => ({ error }));
+      const { error } = answer;
+      if (!error || [404, 409, 422].includes(error.status)) {
+        const { row } = this.waiting.shift();
+        error ? this.refused(row, error) : this.saved(answer, tries);
+        tries = 0;
+      } else {
+        tries++;
+        say(`Not saved yet: ${this.waiting.length}. ${error.message}`, true);
+        await pause(Math.min(500 * tries, 5000));
+      }
+    }
+  }
+
+  saved(answer, tries) {
+    Object.assign(this, { progress: answer.progress, measured: answer.measured });
+    if (tries) say("Saved.");
+    if (this.audit.measure) measuring.show(answer);
+  }
+
+  refused(row, error) {
+    view.words.delete(row);
+    drawSoon();
+    say(`Refused: ${error.message}`, true);
+    if (this.audit.measure) measuring.read().catch((again) => say(again.message, true));
+  }
+}

@@ -1,0 +1,97 @@
+"use strict";
+// What is shown: the issues, page by page, the one in view, and the progress.
+
+const PAGE = 100; // issues requested at once
+
+let store;
+const view = {
+  filter: { given: null, suggested: null },
+  total: 0,
+  pages: new Map(), // number → issues, or the promise of them
+  words: new Map(), // row → what was decided here since its page was loaded
+  current: -1, // −1 while nothing is shown: keys decide nothing then
+  done: [], // what undo takes back
+};
+
+function resulting({ decision, label, given, suggested }) {
+  return { accept: suggested, keep: given, other: label }[decision] ?? "";
+}
+
+function named({ id, row }) {
+  return id === String(row) ? `row ${row}` : id;
+}
+
+function showProgress() {
+  const { value, max, text } = (store.audit.measure ? progressOfMeasuring : progressOfReview)(store.progress);
+  byId("progress").max = Math.max(max, 1);
+  byId("progress").value = value;
+  byId("counts").textContent = text + (store.unsaved ? ` · ${store.unsaved} not saved yet` : "");
+  drawMeasured(store.measured);
+}
+
+function progressOfReview({ total, decided, accept, keep, other, skip }) {
+  const parts = Object.entries({ accept, keep, other, skip }).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`);
+  return { value: decided, max: total, text: [`${decided} of ${total} decided`, ...parts].join(" · ") };
+}
+
+function issueAt(i) {
+  const page = view.pages.get(Math.floor(i / PAGE));
+  const issue = Array.isArray(page) ? page[i % PAGE] : undefined;
+  return issue && view.words.has(issue.row) ? { ...issue, ...view.words.get(issue.row) } : issue;
+}
+
+function load(number) {
+  if (!view.pages.has(number)) {
+    const { pages, filter } = view;
+    const loading = store.page(filter, number * PAGE).then((answer) => {
+      pages.set(number, answer.issues);
+      for (const far of pages.keys()) if (pages.size > 40 && Math.abs(far - number) > 10) pages.delete(far);
+      if (view.pages === pages) view.total = answer.total;
+    });
+    pages.set(number, loading);
+    loading.catch((error) => {
+      pages.delete(number);
+      say(`Issues could not be loaded: ${error.message}`, true);
+    });
+  }
+  return view.pages.get(number);
+}
+
+async function show(i) {
+  const going = (view.going = {}); // a later call overtakes an earlier one
+  if (!issueAt(i)) view.current = -1;
+  for (let loaded = false; !loaded; ) {
+    loaded = await load(Math.floor(i / PAGE)).then?.(() => true, () => pause(1000)) ?? true;
+    if (view.going !== going) return;
+  }
+  view.current = view.total ? Math.min(Math.max(i, 0), view.total - 1) : -1;
+  scrollTo(view.current);
+  drawList();
+  await drawCard();
+  const ahead = Math.floor((view.current + PAGE / 2) / PAGE);
+  if (ahead * PAGE < view.total) load(ahead);
+}
+
+async function showNextOpen() {
+  const from = view.current;
+  if (from < 0 || store.audit.measure) return;
+  for (let i = from + 1; i < view.total; i++) {
+    const issue = issueAt(i);
+    if (!issue) break;
+    if (!issue.decision) return show(i);
+  }
+  const going = (view.going = {});
+  drawList();
+  drawCard();
+  view.current = -1;
+  const next = await store.nextOpen(view.filter, from).catch((error) => { say(error.message, true); return from; });
+  if (view.going !== going) return;
+  if (next === null) say(view.filter.given === null ? "Everything is decided." : "This pair is decided. Press f for another.");
+  await show(next ?? from);
+}
+
+function setFilter(filter) {
+  Object.assign(view, { filter, pages: new Map(), current: -1 });
+  byId("filtered").textContent = filter.given === null ? "" : `only ${filter.given} → ${filter.suggested}`;
+  byId("list").scrollTop = 0;
+}
