@@ -163,10 +163,10 @@ def compute(
         return extractor.fit_encode(rows, seed=seed, progress=progress)
     key = digest([FORMAT, extractor.spec, *extractor.checksums(), str(seed), content()])
     path = Path(cache, f"features-{key[:16]}.safetensors")
-    x = _read(path, key)
+    x = read_array(path, key)
     if x is None:
         x = extractor.fit_encode(rows, seed=seed, progress=progress)
-        _write(path, key, x)
+        keep_array(path, key, x)
     return x
 
 
@@ -180,7 +180,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
     return total.hexdigest()
 
 
-def _read(path: Path, key: str) -> NDArray[np.float32] | None:
+def read_array(path: Path, key: str) -> NDArray[np.float32] | None:
     """Return the array in a file of the cache; None if there is none, or it is damaged or of something else."""
     from safetensors import safe_open
 
@@ -194,12 +194,12 @@ def _read(path: Path, key: str) -> NDArray[np.float32] | None:
         why = "of other data" if stored.get("key") != key else "damaged"
     except Exception as error:  # safetensors raises its own kinds on foreign files
         why = f"not readable ({type(error).__name__})"
-    log.warning("the stored features in %s are %s: they are computed again.", path, why)
+    log.warning("what is stored in %s is %s: it is computed again.", path, why)
     return None
 
 
-def _write(path: Path, key: str, x: NDArray[np.float32]) -> None:
-    """Store features; a folder that can't be written to costs only the next computation."""
+def keep_array(path: Path, key: str, x: NDArray[np.float32]) -> None:
+    """Store an array; a folder that can't be written to costs only the next computation."""
     from safetensors.numpy import save_file
 
     x = np.ascontiguousarray(x)
@@ -207,4 +207,4 @@ def _write(path: Path, key: str, x: NDArray[np.float32]) -> None:
         with replacing(path) as part:
             save_file({"x": x}, part, {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()})
     except OSError as error:
-        log.warning("the features could not be stored in %s: %s.", path, error)
+        log.warning("%s could not be stored: %s.", path, error)

@@ -153,6 +153,10 @@ class Context:
     def _snippet(self, row: int, columns: Iterable[str]) -> dict[str, Any]:
         """Return what names a row that is shown beside another, and a part of it."""
         self.sent.add(row)
+        return self.show_briefly(row, columns)
+
+    def show_briefly(self, row: int, columns: Iterable[str] = ()) -> dict[str, Any]:
+        """Return what names an audited row, and a part of it."""
         at = self.labels.position[row]
         content = self.rows.show(row, self.labels.id[at])
         about: dict[str, Any] = {

@@ -105,6 +105,10 @@ class Queue:
         counts = np.bincount(self._state, minlength=1 + len(CHOICES)).tolist()
         return {"total": len(self.issues), "decided": sum(counts[1:]), **dict(zip(CHOICES, counts[1:], strict=True))}
 
+    def decided_rows(self) -> NDArray[np.int64]:
+        """Return the numbers of the rows that are decided."""
+        return self.issues.row[self._state > 0]
+
     def page(self, offset: int, limit: int, given: int | None, suggested: int | None) -> dict[str, Any]:
         """Return ``limit`` issues of a class pair from ``offset`` on, with the decisions on them."""
         selected = self.issues.select(given, suggested)

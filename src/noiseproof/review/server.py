@@ -12,6 +12,7 @@ import hmac
 import json
 import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +31,9 @@ from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.review.context import Context
 from noiseproof.review.measuring import Measuring, Panel, Plan
+from noiseproof.review.overview import Overview
 from noiseproof.review.page import describe, served_page
+from noiseproof.review.projection import Projection
 from noiseproof.review.proposing import Proposing
 from noiseproof.review.queue import Queue
 
@@ -163,6 +166,7 @@ class Review:
         self.queue = Queue(self.audit, self.path, everything, reviewer)
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.context = Context(self.audit, self.rows, data)
+        self.projection = Projection(self.audit, self.context)
         self.page = served_page()
 
     def check_audit(
@@ -208,6 +212,26 @@ class Review:
         """What separates the two labels of this row, and the rows to compare it with; ``pending``: ask again."""
         self._id(row)
         return self.context.show(row)
+
+    @cached_property
+    def overview(self) -> Overview:
+        return Overview(self.audit, self.context.labels)
+
+    def show_overview(self) -> dict[str, Any]:
+        """Confused pairs of classes, qualities of the labels, noise by class, and the progress in each."""
+        return self.overview.show(self.queue.decided_rows()) | self._progress()
+
+    def show_map(self) -> dict[str, Any]:
+        """Rows in the plane, the labels called wrong first, as base64 of little-endian numbers; ``pending``: ask again.
+
+        ``row`` is of 32 bits; ``given``, ``x`` and ``y`` are of 16.
+        """
+        return self.projection.show()
+
+    def show_map_row(self, row: Row) -> dict[str, Any]:
+        """What names an audited row, and a part of it."""
+        self._shown_id(row)
+        return self.context.show_briefly(row)
 
     def show_picture(self, row: Row, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
         """The picture in this row, at most ``side`` pixels wide and high."""
@@ -323,6 +347,9 @@ def make_app(
     else:
         app.get("/api/issues")(review.list_issues)
         app.get("/api/issues/next")(review.next_issue)
+        app.get("/api/overview")(review.show_overview)
+        app.get("/api/map")(review.show_map)
+        app.get("/api/map/{row}", responses=NO_ROW)(review.show_map_row)
     app.get("/api/rows/{row}", responses=NO_ROW)(review.show_row)
     images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
     app.get("/api/rows/{row}/picture", response_class=Response, responses={**NO_ROW, **images})(review.show_picture)
