@@ -39,9 +39,11 @@ def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
         context.close()
 
 
-def open_page(page: Any, address: str) -> None:
+def open_page(page: Any, address: str, view: str = "list") -> None:
+    """Open a review in one of its views: overview, list or grid."""
     page.goto(address)
     page.wait_for_selector("body[data-ready]")
+    page.evaluate("(name) => views.show(name)", view)
 
 
 def until(page: Any, expression: str, arg: object = None) -> None:

@@ -16,8 +16,8 @@ from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
-    "dom.js", "file_store.js", "served_store.js", "view.js", "decide.js", "list.js", "card.js", "context.js",
-    "chooser.js", "measure.js", "review.js",
+    "dom.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js", "card.js",
+    "context.js", "chooser.js", "measure.js", "views.js", "review.js",
 )  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import BadDecisions, Choice, Decision, DecisionLog, check_decisions
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.issues import badges
-
-CHOICES = get_args(Choice)[:-1]  # undo leaves no decision
+from noiseproof.review.select import CHOICES, Filter, Orders, Selections, select
 
 
 class Issues:
@@ -35,7 +33,7 @@ class Issues:
         texts = {name: text for name, text in badges().items() if name in frame}
         self.marks = {text: frame[name].to_numpy().astype(str) == "True" for name, text in texts.items()}
         self.position = {row: i for i, row in enumerate(self.row.tolist())}
-        self.select = lru_cache(maxsize=32)(self._select)  # a reviewer sees few class pairs at a time
+        self.orders = Orders(self)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -51,14 +49,6 @@ class Issues:
             "marks": [mark for mark, has in self.marks.items() if has[i]],
             **{name: rounded(values[i]) for name, values in self.numbers.items()},
         }
-
-    def _select(self, given: int | None, suggested: int | None) -> NDArray[np.int64]:
-        """Return the positions of the issues of a class pair, or of one side of it, by the numbers of the classes."""
-        keep = np.ones(len(self), dtype=bool)
-        for number, codes in ((given, self.given), (suggested, self.suggested)):
-            if number is not None:
-                keep &= codes == number
-        return np.flatnonzero(keep)
 
     def pairs(self) -> list[dict[str, Any]]:
         """Return class pairs and their number of issues, the most frequent first."""
@@ -86,6 +76,7 @@ class Queue:
         self.issues = Issues(audit, everything)
         self.reviewer = reviewer
         self.log = DecisionLog(path)
+        self.selections = Selections()
         self._lock = threading.Lock()
         self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
         try:
@@ -109,9 +100,14 @@ class Queue:
         """Return the numbers of the rows that are decided."""
         return self.issues.row[self._state > 0]
 
-    def page(self, offset: int, limit: int, given: int | None, suggested: int | None) -> dict[str, Any]:
-        """Return ``limit`` issues of a class pair from ``offset`` on, with the decisions on them."""
-        selected = self.issues.select(given, suggested)
+    def select(self, filter: Filter) -> NDArray[np.int64]:
+        """Return the positions of the issues that meet a filter, in its order; KeyError for an unknown selection."""
+        rows = self.selections[filter.selection] if filter.selection else None
+        return select(self.issues, filter, self._state, rows=rows)
+
+    def page(self, offset: int, limit: int, filter: Filter) -> dict[str, Any]:
+        """Return ``limit`` of the issues that meet a filter from ``offset`` on, with the decisions on them."""
+        selected = self.select(filter)
         return {
             "total": len(selected),
             "offset": offset,
@@ -122,9 +118,9 @@ class Queue:
         decision = self.log.get(row)
         return {"decision": decision and decision.decision, "label": decision and decision.label}
 
-    def next_open(self, after: int, given: int | None, suggested: int | None) -> int | None:
-        """Return the position of the next undecided issue of a class pair after ``after``, else of the first one."""
-        is_open = self._state[self.issues.select(given, suggested)] == 0
+    def next_open(self, after: int, filter: Filter) -> int | None:
+        """Return the place of the next undecided issue of a filter after ``after``, else of the first one."""
+        is_open = self._state[self.select(filter)] == 0
         waiting = np.flatnonzero(is_open)
         if not len(waiting):
             return None

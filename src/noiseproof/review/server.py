@@ -11,13 +11,15 @@ import hashlib
 import hmac
 import json
 import socket
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qs
 
+import numpy as np
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
 from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse
@@ -36,6 +38,7 @@ from noiseproof.review.page import describe, served_page
 from noiseproof.review.projection import Projection
 from noiseproof.review.proposing import Proposing
 from noiseproof.review.queue import Queue
+from noiseproof.review.select import Filter, Sort, State
 
 if TYPE_CHECKING:
     import uvicorn
@@ -50,7 +53,6 @@ NOBODY = "'none'"  # the page itself has the rest of the content security policy
 NOTEBOOKS = " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK) + " vscode-webview:"
 COUNTABLE = 2**53 - 1  # the largest integer that is exact in JavaScript
 Row = Annotated[int, InPath(ge=0, le=COUNTABLE)]
-Class = Annotated[int | None, Query(ge=0, le=COUNTABLE, description="Only issues of the class of this number.")]
 Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {
     401: {"description": "The token is missing or wrong."},
@@ -58,8 +60,10 @@ PROBLEMS: Responses = {
     409: {"description": "The page belongs to another audit."},
 }
 NO_ROW: Responses = {404: {"description": "The audit has no issue in this row."}}
+NOT_KEPT: Responses = {410: {"description": "The selection of rows is no longer kept."}}
+NO_TEXT: Responses = {400: {"description": "The body is not text."}}
 NOT_SAVED: Responses = {
-    400: {"description": "The body is not text."},
+    **NO_TEXT,
     409: {"description": "The label is unknown, missing or not allowed; or the page belongs to another audit."},
     507: {"description": "The disk is full."},
 }
@@ -73,6 +77,51 @@ class DecisionBody(BaseModel):
     decision: Choice
     label: str | None = Field(default=None, max_length=10_000)
     question: int | None = Field(default=None, ge=1, le=COUNTABLE, description="Its number, while measuring.")
+
+
+class FilterBody(BaseModel):
+    """The conditions of a list of issues, and its order; as the parameters of a query."""
+
+    model_config = ConfigDict(extra="forbid")
+    given: int | None = Field(default=None, ge=0, le=COUNTABLE, description="Number of the class.")
+    suggested: int | None = Field(default=None, ge=0, le=COUNTABLE)
+    state: State | None = None
+    low: float | None = Field(default=None, allow_inf_nan=False, description="The least label_quality.")
+    high: float | None = Field(default=None, allow_inf_nan=False)
+    search: str = Field(default="", max_length=1000)
+    selection: str = Field(default="", max_length=100, description="Key of a list of rows.")
+    sort: Sort = "quality"
+    descending: bool = False
+
+    def to_filter(self) -> Filter:
+        return Filter(**self.model_dump())
+
+
+class SelectionBody(BaseModel):
+    """Rows to keep as a selection."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
+    filter: FilterBody | None = None
+
+
+class FilterQuery(FilterBody):
+    """A filter beside the other parameters of a query."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def query_filter(query: Annotated[FilterQuery, Query()]) -> Filter:
+    return query.to_filter()
+
+
+@contextmanager
+def known_selection() -> Iterator[None]:
+    """Answer 410 for a selection that is no longer kept."""
+    try:
+        yield
+    except KeyError:
+        raise HTTPException(410, "This selection of rows is no longer kept. Select them again.") from None
 
 
 class Guard:
@@ -192,17 +241,32 @@ class Review:
         self,
         offset: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
-        given: Class = None,
-        suggested: Class = None,
+        filter: Filter = Depends(query_filter),  # noqa: B008  # FastAPI reads it from the query
     ) -> dict[str, Any]:
-        """Issues from the worst label to the best, with the decision on each."""
-        return self.queue.page(offset, limit, given, suggested)
+        """Issues that meet a filter, by default all from the worst label to the best, with the decision on each."""
+        with known_selection():
+            return self.queue.page(offset, limit, filter)
 
     def next_issue(
-        self, after: Annotated[int, Query(ge=-1, le=COUNTABLE)] = -1, given: Class = None, suggested: Class = None
+        self,
+        after: Annotated[int, Query(ge=-1, le=COUNTABLE)] = -1,
+        filter: Filter = Depends(query_filter),  # noqa: B008
     ) -> dict[str, int | None]:
-        """Position of the next undecided issue after ``after``, else of the first one; null if all are decided."""
-        return {"position": self.queue.next_open(after, given, suggested)}
+        """Place of the next undecided issue of a filter after ``after``, else of the first; null: all are decided."""
+        with known_selection():
+            return {"position": self.queue.next_open(after, filter)}
+
+    def keep_selection(self, body: SelectionBody) -> dict[str, Any]:
+        """Keep rows, those that meet a filter now, or with both the rows that meet it, as a selection to filter by."""
+        issues = self.queue.issues
+        positions = np.arange(len(issues))
+        if body.filter is not None:
+            with known_selection():
+                positions = self.queue.select(body.filter.to_filter())
+        rows = issues.row[positions]
+        if body.rows is not None:
+            rows = rows[np.isin(rows, body.rows)]
+        return {"selection": self.queue.selections.add(rows.tolist()), "total": len(rows)}
 
     def show_row(self, row: Row) -> dict[str, Any]:
         """What the dataset has in this row."""
@@ -345,8 +409,9 @@ def make_app(
     if isinstance(review, MeasuringReview):
         app.get("/api/question")(review.ask)
     else:
-        app.get("/api/issues")(review.list_issues)
-        app.get("/api/issues/next")(review.next_issue)
+        app.get("/api/issues", responses=NOT_KEPT)(review.list_issues)
+        app.get("/api/issues/next", responses=NOT_KEPT)(review.next_issue)
+        app.post("/api/selections", responses={**NOT_KEPT, **NO_TEXT})(review.keep_selection)
         app.get("/api/overview")(review.show_overview)
         app.get("/api/map")(review.show_map)
         app.get("/api/map/{row}", responses=NO_ROW)(review.show_map_row)

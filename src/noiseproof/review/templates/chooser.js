@@ -55,12 +55,11 @@ function chooseOther() {
 
 function chooseFilter() {
   if (store.audit.measure) return;
-  const all = { text: "All pairs", value: { given: null, suggested: null }, note: String(store.audit.total) };
+  const all = { text: "All pairs", value: NO_FILTER, note: String(store.audit.total) };
   const pairs = store.audit.pairs.map(({ given, suggested, issues }) =>
     ({ text: `${given} → ${suggested}`, value: { given, suggested }, note: String(issues) }));
   chooser.open("Only issues of one pair of classes", [all, ...pairs], async (filter) => {
-    setFilter(filter);
-    await show(0);
+    await setFilter(filter);
     if (issueAt(view.current)?.decision) await showNextOpen();
   }, 0);
 }

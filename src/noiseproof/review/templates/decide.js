@@ -27,6 +27,5 @@ async function undo() {
   if (!last) return say("There is nothing to undo.");
   put(last.row, last.decision ?? "undo", last.decision === "other" ? last.label : null);
   say(`Undone: row ${last.row}.`);
-  if (last.filter !== view.filter) setFilter(last.filter);
-  return show(last.at);
+  return last.filter === view.filter ? show(last.at) : useFilter(last.filter, last.at);
 }

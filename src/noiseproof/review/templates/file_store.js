@@ -45,15 +45,43 @@ class FileStore {
     };
   }
 
-  select({ given, suggested }) {
-    const name = `${given}\n${suggested}`;
-    if (this.selected?.name !== name) {
-      const g = this.audit.classes.indexOf(given), s = this.audit.classes.indexOf(suggested);
-      const all = [...this.data.row.keys()];
-      const keep = (i) => (given === null || this.data.given[i] === g) && (suggested === null || this.data.suggested[i] === s);
-      this.selected = { name, positions: all.filter(keep) };
-    }
+  select(filter) { // once for a filter: its rows stay listed when they are decided
+    if (this.selected?.filter !== filter) this.selected = { filter, positions: this.sorted(filter).filter(this.condition(filter)) };
     return this.selected.positions;
+  }
+
+  condition({ given, suggested, state, low, high, search, rows }) {
+    const { data, audit } = this, [g, s] = [given, suggested].map((name) => audit.classes.indexOf(name));
+    const chosen = rows && new Set(rows), words = search.toLowerCase().split(/\s+/).filter(Boolean);
+    const states = { open: (word) => !word, decided: (word) => word, conflict: () => false };
+    const inState = states[state] ?? ((word) => word?.decision === state);
+    return (i) => {
+      const row = data.row[i], quality = data.label_quality[i];
+      return (given === null || data.given[i] === g) && (suggested === null || data.suggested[i] === s)
+        && (low === null || quality >= low) && (high === null || quality <= high) && (!chosen || chosen.has(row))
+        && (state === null || inState(this.words.get(row))) && (!words.length || this.matches(i, words));
+    };
+  }
+
+  matches(i, words) {
+    this.texts ??= this.data.row.map((row, at) => {
+      const { text, fields } = this.data.rows[row] ?? {};
+      return [this.data.id[at], text ?? "", ...(fields ?? []).map(([, cell]) => cell)].join("\n").toLowerCase();
+    });
+    return words.every((word) => this.texts[i].includes(word));
+  }
+
+  sorted({ sort, descending }) { // equal ones stay in the order of the audit
+    const { data } = this, positions = [...data.row.keys()], sign = descending ? -1 : 1;
+    const number = (id) => (/^[0-9]+$/.test(id) ? Number(id) : Infinity);
+    const byWord = (one, two) => (one < two ? -1 : one > two ? 1 : 0);
+    const orders = {
+      quality: (i, j) => i - j, row: (i, j) => data.row[i] - data.row[j],
+      id: (i, j) => byWord(number(data.id[i]), number(data.id[j])) || byWord(data.id[i], data.id[j]),
+      given: (i, j) => data.given[i] - data.given[j], suggested: (i, j) => data.suggested[i] - data.suggested[j],
+    };
+    const other = { given: data.suggested, suggested: data.given }[sort];
+    return positions.sort((i, j) => sign * orders[sort](i, j) || (other ? other[i] - other[j] : 0) || i - j);
   }
 
   async page(filter, offset) {

@@ -1,14 +1,19 @@
 "use strict";
 // One page, two ways to keep decisions: a server that answers when they are on its disk, or this browser's storage.
 
-const KEYS = {
-  a: () => decideByLabel("accept"), k: () => decideByLabel("keep"), o: chooseOther, s: () => decide("skip"), u: undo,
+const KEYS = { // of all views; views.js adds those of each
+  u: undo, f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
+  v: () => views.show("overview"), l: () => views.show("list"), g: () => views.show("grid"),
+  "?": () => byId("keys").showModal(), Escape: () => { if (isFiltered()) setFilter(); },
+};
+const LIST_KEYS = {
+  a: () => decideByLabel("accept"), k: () => decideByLabel("keep"), o: chooseOther, s: () => decide("skip"),
   j: () => move(1), ArrowDown: () => move(1), ArrowRight: () => move(1), ArrowUp: () => move(-1), ArrowLeft: () => move(-1),
   PageDown: () => move(10), PageUp: () => move(-10), Home: () => move(-Infinity), End: () => move(Infinity),
-  n: showNextOpen, f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
-  z: () => document.querySelector("#row .zoomable")?.click(), "?": () => byId("keys").showModal(),
+  n: showNextOpen, z: () => document.querySelector("#row .zoomable")?.click(),
 };
-for (let number = 1; number <= FEW; number++) KEYS[number] = () => answerByNumber(number);
+for (let number = 1; number <= FEW; number++) LIST_KEYS[number] = () => answerByNumber(number);
+views.add("list", { show: () => show(Math.max(view.current, 0)), keys: LIST_KEYS });
 
 function move(step) {
   if (view.current >= 0 && !store.audit.measure) show(Math.min(Math.max(view.current + step, 0), view.total - 1));
@@ -27,7 +32,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   const undoing = (event.ctrlKey || event.metaKey) && event.key === "z";
-  const act = undoing ? undo : event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
+  const act = undoing ? undo : event.ctrlKey || event.metaKey || event.altKey ? null : views.keys[event.key] ?? KEYS[event.key];
   if (!act) return;
   event.preventDefault();
   if (event.repeat && store?.audit.measure) return; // a key that is held down answers one question
@@ -50,6 +55,7 @@ async function start() {
   byId("export").hidden = !store.export;
   showProgress();
   await (store.audit.measure ? measuring.start() : showFirst());
+  await views.start();
   document.body.dataset.ready = "true";
 }
 
@@ -65,6 +71,7 @@ byId("choices").addEventListener("click", (event) => {
   else if (choice) ({ other: chooseOther, undo }[choice] ?? (() => decide(choice)))();
 });
 byId("filter").addEventListener("click", chooseFilter);
+byId("clear").addEventListener("click", () => setFilter());
 byId("export").addEventListener("click", () => store.export());
 byId("help").addEventListener("click", KEYS["?"]);
 byId("zoom").addEventListener("click", () => byId("zoom").close());

@@ -29,26 +29,50 @@ class ServedStore {
     throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
   }
 
+  async send(path, body) {
+    return this.ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  }
+
   async read() {
     const { progress, measured } = await this.ask("/api/audit");
     Object.assign(this, { progress, measured });
   }
 
-  query(filter, more) {
-    const query = new URLSearchParams(more);
-    for (const side of ["given", "suggested"]) {
-      if (filter[side] !== null) query.set(side, this.audit.classes.indexOf(filter[side]));
+  kept = new WeakMap(); // filter → the key of its rows: they stay listed when they are decided
+
+  async query(filter, more) {
+    const { rows, state, ...rest } = filter, query = { ...more };
+    for (const [name, value] of Object.entries(rest)) {
+      if (value !== NO_FILTER[name]) query[name] = ["given", "suggested"].includes(name) ? this.audit.classes.indexOf(value) : value;
     }
-    return query;
+    if (rows || state) {
+      if (!this.kept.has(filter)) this.kept.set(filter, this.keep(rows, state));
+      query.selection = await this.kept.get(filter);
+    }
+    return new URLSearchParams(query);
+  }
+
+  async keep(rows, state) {
+    await this.busy;
+    return (await this.send("/api/selections", { rows, filter: { state } })).selection;
+  }
+
+  async list(path, filter, more) {
+    const list = async () => this.ask(`${path}?${await this.query(filter, more)}`);
+    return list().catch((error) => {
+      const hadKept = this.kept.delete(filter);
+      if (!hadKept || error.status !== 410) throw error;
+      return list(); // the server was started anew
+    });
   }
 
   async page(filter, offset) {
-    return this.ask(`/api/issues?${this.query(filter, { offset, limit: PAGE })}`);
+    return this.list("/api/issues", filter, { offset, limit: PAGE });
   }
 
   async nextOpen(filter, after) {
     await this.busy; // what waits is decided, too
-    return (await this.ask(`/api/issues/next?${this.query(filter, { after })}`)).position;
+    return (await this.list("/api/issues/next", filter, { after })).position;
   }
 
   async content(row) {
@@ -69,15 +93,13 @@ class ServedStore {
 
   post(body) {
     this.waiting.push(body);
-    this.busy ??= this.send().finally(() => { this.busy = null; });
+    this.busy ??= this.sendWaiting().finally(() => { this.busy = null; });
     showProgress();
   }
 
-  async send() {
-    const headers = { "content-type": "application/json" };
+  async sendWaiting() {
     for (let tries = 0; this.waiting.length; showProgress()) {
-      const body = JSON.stringify(this.waiting[0]);
-      const answer = await this.ask("/api/decisions", { method: "POST", headers, body }).catch((error) => ({ error }));
+      const answer = await this.send("/api/decisions", this.waiting[0]).catch((error) => ({ error }));
       const { error } = answer;
       if (!error || [404, 409, 422].includes(error.status)) {
         const { row } = this.waiting.shift();

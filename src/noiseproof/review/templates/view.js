@@ -3,9 +3,16 @@
 
 const PAGE = 100; // issues requested at once
 
+const NO_FILTER = Object.freeze({
+  given: null, suggested: null, // names of classes
+  state: null, // open, decided, conflict, or a choice
+  low: null, high: null, // label_quality
+  search: "", rows: null, sort: "quality", descending: false,
+});
+
 let store;
 const view = {
-  filter: { given: null, suggested: null },
+  filter: NO_FILTER,
   total: 0,
   pages: new Map(), // number → issues, or the promise of them
   words: new Map(), // row → what was decided here since its page was loaded
@@ -86,12 +93,6 @@ async function showNextOpen() {
   view.current = -1;
   const next = await store.nextOpen(view.filter, from).catch((error) => { say(error.message, true); return from; });
   if (view.going !== going) return;
-  if (next === null) say(view.filter.given === null ? "Everything is decided." : "This pair is decided. Press f for another.");
+  if (next === null) say(isFiltered() ? `${filterWords()}: everything is decided.` : "Everything is decided.");
   await show(next ?? from);
-}
-
-function setFilter(filter) {
-  Object.assign(view, { filter, pages: new Map(), current: -1 });
-  byId("filtered").textContent = filter.given === null ? "" : `only ${filter.given} → ${filter.suggested}`;
-  byId("list").scrollTop = 0;
 }
