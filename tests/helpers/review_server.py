@@ -7,20 +7,38 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 class Server:
     """A review server; it is killed at the end."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, stderr: IO[str] | None = None) -> None:
         command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        self.links = self._read_links(several="--reviewers" in options)
+        self.link = next(iter(self.links.values()))
+        match = re.fullmatch(r"(http://(?:[a-z0-9.]+|\[[0-9a-f:]+\]):(\d+))/\?token=(\S+)", self.link)
+        assert match, self.link
+        self.address, self.port, self.token = match[1], int(match[2]), match[3]
+
+    def _read_links(self, several: bool) -> dict[str, str]:
+        """The link of each reviewer by name, of a single one by an empty name."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        match = re.fullmatch(r"review: ((http://127\.0\.0\.1:(\d+))/\?token=(\S+))\n", line)
-        assert match, line
-        self.link, self.address, self.port, self.token = match[1], match[2], int(match[3]), match[4]
+        links: dict[str, str] = {}
+        for line in self.process.stdout:
+            if line.startswith("decisions: "):
+                break
+            if match := re.fullmatch(r"(?:review:|  (.+?)) +(http://\S+)\n", line):
+                links[match[1] or ""] = match[2]
+        assert links and several == ("" not in links), links
+        return links
+
+    def client_of(self, reviewer: str) -> Any:
+        import httpx
+
+        headers = {"authorization": f"Bearer {self.links[reviewer].partition('token=')[2]}"}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=30)
 
     def client(self, **options: Any) -> Any:
         import httpx

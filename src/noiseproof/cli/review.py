@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +13,13 @@ from noiseproof.cli.main import app
 from noiseproof.cli.show import examples, refusals
 
 if TYPE_CHECKING:
+    from noiseproof.review.guard import Person
     from noiseproof.review.measuring import Plan
 
 Folder = Annotated[Path, typer.Argument(help="The folder that `noiseproof audit` wrote.")]
 
 
+LOOPBACK, EVERYWHERE = "127.0.0.1", ("0.0.0.0", "::")
 PROPOSED = 100  # rows
 Propose = Annotated[
     str,
@@ -37,6 +40,9 @@ Count = Annotated[int, typer.Option(min=1, help="Rows to --propose.")]
         "review audit/ --all --decisions mine.csv --browser",
         "review audit/ --measure 100",
         "review audit/ --measure 100 --blind --reviewer ann --repeats 0.1 --seed 1",
+        "review audit/ --reviewers ann,bob,cy",
+        "review audit/ --reviewers ann,bob --host 192.168.0.5 --port 8765",
+        "review audit/ --reviewers ann,bob --host 0.0.0.0 --allowed-host review.example.org --port 8765",
         "review audit/ --propose find=0.5,learn=0.3,measure=0.2 --count 50",
     )
 )
@@ -61,6 +67,9 @@ def review(
         bool, typer.Option("--blind", help="Hide the given and the suggested label while measuring.")
     ] = False,
     reviewer: Annotated[str, typer.Option(help="Who decides; the name is kept with each decision.")] = "",
+    reviewers: Annotated[
+        str, typer.Option(metavar="NAMES", help="Several people, separated by commas: each has a link of their own.")
+    ] = "",
     repeats: Annotated[
         float, typer.Option(min=0, max=1, help="Share of measured rows to ask a second time, for a second opinion.")
     ] = 0.0,
@@ -69,6 +78,13 @@ def review(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, when the first row of it is measured.")] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Review the other rows, too, after the issues.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 is any free one.")] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address that the server listens on, for reviewers on other machines; not encrypted.")
+    ] = LOOPBACK,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name that browsers reach the server by, such as that of a proxy. Repeatable."),
+    ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     max_mb: Annotated[
         float, typer.Option("--max-mb", min=1, help="Largest size of rows and pictures in an --html page.")
@@ -76,15 +92,13 @@ def review(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing --html page.")] = False,
 ) -> None:
     """Decide on each issue with the keyboard; every decision is saved at once."""
-    if html is not None and reviewer:
-        raise ValueError("Expected --reviewer without --html: decisions in a browser have no reviewer. Leave it out.")
+    _check_people(html, reviewer, reviewers)
     pages = {"--html": html is not None, "--all": everything}
     plan = _plan(measure, blind, repeats, seed, propose, count, [name for name, used in pages.items() if used])
     if html is not None:
         return _write_page(folder, html, everything, max_mb, force)
-    import secrets
-
     from noiseproof.audit.decisions import FILE as DECISIONS
+    from noiseproof.review.guard import invite, parse_names
 
     try:
         from noiseproof.review.server import bind, make_app, serve
@@ -93,15 +107,75 @@ def review(
             f"Expected fastapi and uvicorn for the review in a browser, {error.name} is not installed. "
             "Run `pip install noiseproof[review]`, or use --html for a page without a server."
         ) from error
-    token = secrets.token_urlsafe(32)
-    server = make_app(folder, token, decisions=decisions, everything=everything, reviewer=reviewer, plan=plan)
-    listening = bind(port)
-    address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
+    people, hosts = invite(parse_names(reviewers) if reviewers else [reviewer]), _hosts(host, allowed_host or [])
+    server = make_app(folder, people, hosts=hosts, decisions=decisions, everything=everything, plan=plan)
+    listening = bind(port, host)
     listening.listen(128)  # requests wait until the server answers
-    typer.echo(f"review: {address}\ndecisions: {decisions or folder / DECISIONS}\nCtrl+C ends it; nothing is lost.")
-    if browser:
-        webbrowser.open(address)
+    links = _links(people, hosts[0], listening.getsockname()[1])
+    _show_links(links, decisions or folder / DECISIONS, is_local=host in _own_names())
+    if browser and not reviewers:
+        webbrowser.open(links[""])
     return serve(server, listening)
+
+
+def _check_people(html: Path | None, reviewer: str, reviewers: str) -> None:
+    from noiseproof.review.guard import check_name
+
+    if html is not None and (reviewer or reviewers):
+        option = "--reviewers" if reviewers else "--reviewer"
+        raise ValueError(f"Expected {option} without --html: decisions in a browser have no reviewer. Leave it out.")
+    if reviewer and reviewers:
+        raise ValueError("Expected either --reviewer or --reviewers, got both. Name everybody in --reviewers.")
+    if reviewer:
+        check_name(reviewer)
+
+
+def _own_names() -> tuple[str, ...]:
+    from noiseproof.review.guard import LOOPBACK as NAMES
+
+    return (*NAMES, "::1")
+
+
+def _hosts(host: str, allowed: list[str]) -> list[str]:
+    """Return the names that browsers may know the server by; links have the first one."""
+    if host in _own_names():
+        return [host, *_own_names(), *allowed]
+    if host not in EVERYWHERE:
+        return [host, *allowed]
+    if not allowed:
+        import socket
+
+        raise ValueError(
+            f"Expected --allowed-host beside --host {host}: a server on every address must know the name that browsers "
+            f"reach it by. Add for example --allowed-host {socket.gethostname()}."
+        )
+    return allowed
+
+
+def _links(people: Sequence[Person], host: str, port: int) -> dict[str, str]:
+    """Return the link of each person, by name; of a single one by an empty name."""
+    from noiseproof.review.guard import bracketed
+
+    names = [person.name for person in people] if len(people) > 1 else [""]
+    links = (f"http://{bracketed(host)}:{port}/?token={person.token}" for person in people)
+    return dict(zip(names, links, strict=True))
+
+
+def _show_links(links: dict[str, str], decisions: Path, *, is_local: bool) -> None:
+    if not is_local:
+        typer.echo(
+            "warning: the connection is not encrypted: whoever can read the network sees the links, the rows and the "
+            "decisions. `ssh -L PORT:127.0.0.1:PORT` to this machine, or a proxy with TLS, is safer.",
+            err=True,
+        )
+    if len(links) == 1:
+        typer.echo(f"review: {links['']}")
+    else:
+        width = max(map(len, links))
+        typer.echo("review: a link for each person, to be kept secret")
+        for name, link in links.items():
+            typer.echo(f"  {name:<{width}}  {link}")
+    typer.echo(f"decisions: {decisions}\nCtrl+C ends it; nothing is lost.")
 
 
 def _plan(

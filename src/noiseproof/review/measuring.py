@@ -13,6 +13,7 @@ from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.measure.design import Design, Question, measured_answers
 from noiseproof.audit.measure.estimate import Population, measure
+from noiseproof.review.leases import Leases
 from noiseproof.review.queue import Queue, rounded
 
 
@@ -57,25 +58,60 @@ class Panel:
 
 
 class Measuring:
-    """The question that is asked now, and the answers so far; thread-safe."""
+    """The question that each reviewer is asked now, and the answers so far; thread-safe.
 
-    def __init__(self, audit: Audit, queue: Queue, plan: Plan) -> None:
-        self.audit, self.queue, self.plan = audit, queue, plan
-        self.design = Design.open(audit, seed=plan.seed)
-        self.panel = Panel(audit, self.design)
-        self.total = min(plan.count, len(queue.issues))  # no row is measured twice
+    No two people have the same question. A second opinion is another person's where there are several.
+    """
+
+    def __init__(
+        self, audit: Audit, queue: Queue, plan: Plan, *, several: bool = False, leases: Leases | None = None
+    ) -> None:
+        self.audit, self.queue, self.plan, self.several = audit, queue, plan, several
+        self.leases = leases or Leases()
         self._lock = threading.Lock()
+        self._current: dict[str, int] = {}  # the row that a reviewer is asked about
+        self._prepare()
         self._update()
 
+    def _prepare(self) -> None:
+        self.design = Design.open(self.audit, seed=self.plan.seed)
+        self.panel = Panel(self.audit, self.design)
+        self.total = min(self.plan.count, len(self.queue.issues))  # no row is measured twice
+
     def _update(self) -> None:
-        """Ask the design for the next question; it depends on the answers alone, so a killed review goes on here."""
-        answers = self.queue.log.answers()
-        reviewer = self.queue.reviewer
-        following = self.design.questions(answers, self.plan.count, repeats=self.plan.repeats)
-        self.question: Question | None = following[0] if following else None
-        self.answered = [answer for answer in answers if answer.asked and answer.reviewer == reviewer]
-        self.rows = len(measured_answers(answers))
-        self.estimates = self.panel.show(answers)
+        """Read the answers; questions depend on them alone, so that a killed review goes on here."""
+        self.answers = self.queue.log.answers()
+        self.measured = measured_answers(self.answers)
+        self.open = self._open_questions()
+        self.estimates = self.panel.show(self.answers)
+
+    def _open_questions(self) -> list[Question]:
+        """Return the questions that can be asked now, in their order."""
+        return self.design.questions(self.answers, self.plan.count, repeats=self.plan.repeats)
+
+    def _answered(self, reviewer: str) -> list[Decision]:
+        """Return a reviewer's answers to questions, the last one at the end."""
+        return [a for a in self.answers if a.asked and a.row in self.measured and a.reviewer == reviewer]
+
+    def _done(self) -> int:
+        """Return the number of rows that were asked about."""
+        return len(self.measured)
+
+    def _question(self, reviewer: str) -> Question | None:
+        """Return the question of a reviewer: the one they have, else the first that nobody else has."""
+        elsewhere = self.leases.rows(but=reviewer)
+        questions = [q for q in self.open if q.row not in elsewhere and not self._is_own_repeat(q, reviewer)]
+        current = self._current.get(reviewer)
+        question = next((q for q in questions if q.row == current), questions[0] if questions else None)
+        if question is None:
+            self.leases.give_back(reviewer)
+            return None
+        self._current[reviewer] = question.row
+        self.leases.take(question.row, reviewer)
+        return question
+
+    def _is_own_repeat(self, question: Question, reviewer: str) -> bool:
+        return self.several and question.asked == "repeat" and self.measured[question.row].reviewer == reviewer
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know once."""
@@ -91,54 +127,57 @@ class Measuring:
         following = [{"command": commands[name], "why": why} for name, why in purposes.items()]
         return {"blind": self.plan.blind, "next": following}
 
-    def state(self) -> dict[str, Any]:
+    def state(self, reviewer: str) -> dict[str, Any]:
         """Return the question that is asked now (null: all are answered), the last answer, and what was measured."""
         with self._lock:
-            return self._state()
+            return self._state(reviewer)
 
-    def _state(self) -> dict[str, Any]:
-        number = len(self.answered) + 1
-        last = self.answered[-1] if self.answered else None
+    def _state(self, reviewer: str) -> dict[str, Any]:
+        question, answered = self._question(reviewer), self._answered(reviewer)
+        number, last, rows = len(answered) + 1, answered[-1] if answered else None, self._done()
+        elsewhere = self.leases.rows(but=reviewer)
         return {
-            "question": None if self.question is None else {"number": number, **self._shown(self.question.row)},
+            "question": None if question is None else {"number": number, **self._shown(question.row)},
             "last": last and {"row": last.row, "question": number - 1},
-            "progress": {"measured": self.rows, "total": max(self.rows, self.total)},
+            "progress": {"measured": rows, "total": max(rows, self.total)},
             "measured": self.estimates,
+            # Who has the questions that are left; which come after them depends on the answers.
+            "waiting_for": sorted({elsewhere[q.row] for q in self.open if q.row in elsewhere}) if not question else [],
         }
 
-    def has_asked(self, row: int) -> bool:
-        """Return whether the row is asked about now, or was."""
-        question = self.question
-        return (question is not None and row == question.row) or any(row == answer.row for answer in self.answered)
+    def has_asked(self, row: int, reviewer: str) -> bool:
+        """Return whether a reviewer is asked about the row now, or was."""
+        return row == self._current.get(reviewer) or any(row == answer.row for answer in self._answered(reviewer))
 
     def _shown(self, row: int) -> dict[str, Any]:
         """Return what a page may show of a question: blind, only where its row is."""
         return {"row": row} if self.plan.blind else self.queue.issues[self.queue.issues.position[row]]
 
-    def answer(self, row: int, number: int | None, choice: Choice, label: str | None) -> dict[str, Any]:
+    def answer(self, row: int, number: int | None, choice: Choice, label: str | None, reviewer: str) -> dict[str, Any]:
         """Save the answer to the current question, or undo the last one; ValueError for any other question."""
         with self._lock:
-            current = len(self.answered) + 1
-            last = self.answered[-1] if self.answered else None
-            decision = self._resolve(row, choice, label)
-            if self.question is not None and (row, number) == (self.question.row, current):
+            question, answered = self._question(reviewer), self._answered(reviewer)
+            current, last = len(answered) + 1, answered[-1] if answered else None
+            decision = self._resolve(row, choice, label, reviewer)
+            if question is not None and (row, number) == (question.row, current):
                 if choice != "undo":  # else it is undone already, and the reply was lost
-                    probability = self.question.probability if self.question.asked == "measure" else None
-                    self._save(decision._replace(asked=self.question.asked, probability=probability))
+                    probability = question.probability if question.asked == "measure" else None
+                    self._save(decision._replace(asked=question.asked, probability=probability))
             elif last is not None and (row, number) == (last.row, current - 1):
                 if choice == "undo":
                     self._save(decision)
+                    self._current[reviewer] = row  # it is asked again
                 elif (decision.decision, decision.label) != (last.decision, last.label):  # else the reply was lost
                     raise ValueError(f"Question {number} has another answer. Undo it to change it.")
             else:
                 raise ValueError(f"Question {number} is not asked now.")
-            return self._state()
+            return self._state(reviewer)
 
     def _save(self, decision: Decision) -> None:
         self.queue.save(decision)
         self._update()
 
-    def _resolve(self, row: int, choice: Choice, label: str | None) -> Decision:
+    def _resolve(self, row: int, choice: Choice, label: str | None, reviewer: str) -> Decision:
         """Return the decision; of a blind review keep for the given label, accept for the suggested one, else other."""
         if self.plan.blind and choice in ("accept", "keep"):
             raise ValueError(f"Expected other with a label, or skip, from a blind review, got {choice}.")
@@ -146,5 +185,5 @@ class Measuring:
             issue = self.queue.issues[self.queue.issues.position[row]]
             meanings: dict[str | None, Choice] = {issue["suggested"]: "accept", issue["given"]: "keep"}
             if label in meanings:
-                return self.queue.resolve(row, meanings[label])
-        return self.queue.resolve(row, choice, label)
+                return self.queue.resolve(row, meanings[label], reviewer=reviewer)
+        return self.queue.resolve(row, choice, label, reviewer=reviewer)

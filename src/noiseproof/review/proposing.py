@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from typing import Any
 
-from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import Design, Question, measured_answers
+from noiseproof.audit.decisions import Decision
+from noiseproof.audit.measure.design import Design, Question
 from noiseproof.audit.measure.proposals import parse_mixture, propose
-from noiseproof.review.measuring import Measuring, Panel, Plan
-from noiseproof.review.queue import Queue
+from noiseproof.review.measuring import Measuring, Panel
 
 
 class Proposing(Measuring):
@@ -20,28 +18,31 @@ class Proposing(Measuring):
     whoever could choose which of them to answer would not measure.
     """
 
-    def __init__(self, audit: Audit, queue: Queue, plan: Plan) -> None:
-        self.audit, self.queue, self.plan = audit, queue, plan
-        self.proposals = propose(audit, queue.log.answers(), parse_mixture(plan.mixture), plan.count, seed=plan.seed)
-        self.panel = Panel(audit, Design.read(audit))
+    def _prepare(self) -> None:
+        plan, answers = self.plan, self.queue.log.answers()
+        self.proposals = propose(self.audit, answers, parse_mixture(plan.mixture), plan.count, seed=plan.seed)
+        self.measures = {proposal.row: proposal.purpose == "measure" for proposal in self.proposals}
+        self.panel = Panel(self.audit, Design.read(self.audit))
         self.total = len(self.proposals)
-        self._lock = threading.Lock()
-        self._update()
 
-    def _update(self) -> None:
-        """Ask about the first proposal that has no answer; a killed review makes new proposals, by all answers."""
-        answers = self.queue.log.answers()
-        measured, any_answer = measured_answers(answers), {answer.row: answer for answer in answers}
-        self.question, self.answered = None, []
-        for proposal in self.proposals:
-            measures = proposal.purpose == "measure"
-            answer = (measured if measures else any_answer).get(proposal.row)
-            if answer is None:
-                self.question = Question(proposal.row, proposal.probability or 0.0, "measure" if measures else "")
-                break
-            self.answered.append(answer)
-        self.rows = len(self.answered)
-        self.estimates = self.panel.show(answers)
+    def _open_questions(self) -> list[Question]:
+        """The proposals that have no answer; a killed review makes new proposals, by all answers."""
+        closed = {answer.row for answer in self.answers if self._answers_proposal(answer)}
+        return [
+            Question(proposal.row, proposal.probability or 0.0, "measure" if self.measures[proposal.row] else "")
+            for proposal in self.proposals
+            if proposal.row not in closed
+        ]
+
+    def _answers_proposal(self, answer: Decision) -> bool:
+        measures = self.measures.get(answer.row)
+        return measures is not None and (not measures or answer.asked == "measure")
+
+    def _answered(self, reviewer: str) -> list[Decision]:
+        return [a for a in self.answers if self._answers_proposal(a) and a.reviewer == reviewer]
+
+    def _done(self) -> int:
+        return self.total - len(self.open)
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know once."""

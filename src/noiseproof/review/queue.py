@@ -72,9 +72,8 @@ def rounded(value: float) -> float | None:
 class Queue:
     """Issues and the log of decisions on them; thread-safe."""
 
-    def __init__(self, audit: Audit, path: Path, everything: bool = False, reviewer: str = "") -> None:
+    def __init__(self, audit: Audit, path: Path, everything: bool = False) -> None:
         self.issues = Issues(audit, everything)
-        self.reviewer = reviewer
         self.log = DecisionLog(path)
         self.selections = Selections()
         self._lock = threading.Lock()
@@ -126,11 +125,11 @@ class Queue:
             return None
         return int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
 
-    def decide(self, row: int, choice: Choice, label: str | None = None) -> Decision:
+    def decide(self, row: int, choice: Choice, label: str | None = None, *, reviewer: str = "") -> Decision:
         """Save a decision; KeyError for a row without an issue, ValueError for an unknown label."""
-        return self.save(self.resolve(row, choice, label))
+        return self.save(self.resolve(row, choice, label, reviewer=reviewer))
 
-    def resolve(self, row: int, choice: Choice, label: str | None = None) -> Decision:
+    def resolve(self, row: int, choice: Choice, label: str | None = None, *, reviewer: str = "") -> Decision:
         """Return the decision that a choice means, and do not save it."""
         i = self.issues.position[row]
         given, suggested = (self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested))
@@ -141,7 +140,7 @@ class Queue:
         if label is not None and label not in self.issues.classes:
             raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
         label = {"accept": suggested, "keep": given}.get(choice, label or "")
-        return Decision(row, self.issues.id[i], given, choice, label, self.reviewer)
+        return Decision(row, self.issues.id[i], given, choice, label, reviewer)
 
     def save(self, decision: Decision) -> Decision:
         """Return the decision once it is on the disk."""

@@ -1,4 +1,4 @@
-"""The review as a small web server for one person on one machine: loopback, a secret address, no file names.
+"""The review as a small web server: a secret address for each reviewer, on this machine by default, no file names.
 
 Every decision is on the disk before its answer is sent (``audit.decisions.DecisionLog``). Issues come in pages, so that
 a browser holds a few hundred of 100 000. Rows are looked up by their number in the dataset, and shown only if the id is
@@ -7,20 +7,15 @@ the one that was audited.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import parse_qs
 
 import numpy as np
-from fastapi import Depends, FastAPI, Header, HTTPException, Query, Response
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +27,7 @@ from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.review.context import Context
+from noiseproof.review.guard import LOOPBACK, Guard, Person
 from noiseproof.review.measuring import Measuring, Panel, Plan
 from noiseproof.review.overview import Overview
 from noiseproof.review.page import describe, served_page
@@ -43,16 +39,16 @@ from noiseproof.review.select import Filter, Sort, State
 if TYPE_CHECKING:
     import uvicorn
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
-
-LOOPBACK = ("127.0.0.1", "localhost")
-NOBODY = "'none'"  # the page itself has the rest of the content security policy
-NOTEBOOKS = " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK) + " vscode-webview:"
 COUNTABLE = 2**53 - 1  # the largest integer that is exact in JavaScript
 Row = Annotated[int, InPath(ge=0, le=COUNTABLE)]
+
+
+def reviewer_of(request: Request) -> str:
+    """Return the name of the reviewer whose link was opened."""
+    return str(request.state.reviewer)
+
+
+Reviewer = Annotated[str, Depends(reviewer_of)]
 Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {
     401: {"description": "The token is missing or wrong."},
@@ -124,79 +120,6 @@ def known_selection() -> Iterator[None]:
         raise HTTPException(410, "This selection of rows is no longer kept. Select them again.") from None
 
 
-class Guard:
-    """Refuses every request that does not come from the page of this server.
-
-    The name in Host must be a loopback one (against DNS rebinding), Origin must be this server, and the token must come
-    as a cookie or as ``Authorization: Bearer``; ``/?token=…`` sets the cookie. Inside the frame of a notebook, where
-    browsers send no cookies, the token is the first part of every path instead, and pages of this machine may frame it.
-    """
-
-    def __init__(self, app: Application, token: str, in_notebook: bool = False) -> None:
-        self.app, self.token, self.in_notebook = app, token.encode(), in_notebook
-        self.cookie = f"noiseproof-{hashlib.sha256(self.token).hexdigest()[:8]}"  # cookies are shared between ports
-        self.headers = [
-            (b"content-security-policy", f"frame-ancestors {NOTEBOOKS if in_notebook else NOBODY}".encode()),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cross-origin-resource-policy", b"same-origin"),
-        ]
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # websockets are not served
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
-        if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
-            return await self._refuse(send, 403, f"Expected {' or '.join(LOOPBACK)} as host, got another.")
-        if headers.get("origin", f"http://{host}") != f"http://{host}":
-            return await self._refuse(send, 403, "Expected a request from this page, got one from another site.")
-        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and self._is_token(token):
-            cookie = f"{self.cookie}={self.token.decode()}; HttpOnly; SameSite=Strict; Path=/"
-            redirect = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
-            return await self._answer(send, 303, b"", redirect)
-        first, _, rest = scope["path"].removeprefix("/").partition("/")
-        if self.in_notebook and self._is_token(first):
-            scope = {**scope, "path": f"/{rest}", "raw_path": None}
-        elif not any(map(self._is_token, self._tokens(headers))):
-            return await self._refuse(send, 401, "Open the address that `noiseproof review` printed.")
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                guarded = [*message["headers"], *self.headers]
-                if not any(name == b"cache-control" for name, _ in guarded):
-                    guarded.append((b"cache-control", b"no-store"))
-                message = {**message, "headers": guarded}
-            await send(message)
-
-        return await self.app(scope, receive, send_guarded)
-
-    def _tokens(self, headers: dict[str, str]) -> Iterable[str]:
-        yield headers.get("authorization", "").removeprefix("Bearer ")
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return
-        if self.cookie in cookies:
-            yield cookies[self.cookie].value
-
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode("utf-8", "surrogateescape"), self.token)
-
-    async def _refuse(self, send: Send, status: int, detail: str) -> None:
-        body = json.dumps({"detail": detail}).encode()
-        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        if status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        await self._answer(send, status, body, headers)
-
-    async def _answer(self, send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, length, *self.headers]})
-        await send({"type": "http.response.body", "body": body})
-
-
 class Review:
     """The answers of the server: one audit, the rows of its source and the decisions on them."""
 
@@ -205,14 +128,13 @@ class Review:
         folder: str | Path,
         decisions: str | Path | None,
         everything: bool,
-        reviewer: str,
         data: AuditData | None = None,
     ) -> None:
         self.audit = read_audit(folder)
         in_memory = data is not None and data.source.config["data"] is None
         self.rows = data.source if data is not None and in_memory else open_rows(self.audit.config)
         self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
-        self.queue = Queue(self.audit, self.path, everything, reviewer)
+        self.queue = Queue(self.audit, self.path, everything)
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
@@ -230,9 +152,12 @@ class Review:
     def show_page(self) -> str:
         return self.page
 
-    def show_audit(self) -> dict[str, Any]:
+    def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
         """What was audited, its classes and class pairs, and the progress of the review."""
-        return describe(self.audit, self.queue.issues, self.rows) | {"saved_in": str(self.path)} | self._progress()
+        return describe(self.audit, self.queue.issues, self.rows) | self._about(reviewer) | self._progress()
+
+    def _about(self, reviewer: str) -> dict[str, Any]:
+        return {"saved_in": str(self.path), "reviewer": reviewer}
 
     def _progress(self) -> dict[str, Any]:
         return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}
@@ -268,13 +193,13 @@ class Review:
             rows = rows[np.isin(rows, body.rows)]
         return {"selection": self.queue.selections.add(rows.tolist()), "total": len(rows)}
 
-    def show_row(self, row: Row) -> dict[str, Any]:
+    def show_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """What the dataset has in this row."""
-        return self.rows.show(row, self._shown_id(row))
+        return self.rows.show(row, self._shown_id(row, reviewer))
 
-    def show_context(self, row: Row) -> dict[str, Any]:
+    def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """What separates the two labels of this row, and the rows to compare it with; ``pending``: ask again."""
-        self._id(row)
+        self._id(row, reviewer)
         return self.context.show(row)
 
     @cached_property
@@ -292,40 +217,40 @@ class Review:
         """
         return self.projection.show()
 
-    def show_map_row(self, row: Row) -> dict[str, Any]:
+    def show_map_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """What names an audited row, and a part of it."""
-        self._shown_id(row)
+        self._shown_id(row, reviewer)
         return self.context.show_briefly(row)
 
-    def show_picture(self, row: Row, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
+    def show_picture(self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
         """The picture in this row, at most ``side`` pixels wide and high."""
-        picture = self.rows.picture(row, self._shown_id(row), side)
+        picture = self.rows.picture(row, self._shown_id(row, reviewer), side)
         if picture is None:
             raise HTTPException(404, "There is no picture to show in this row.")
         return Response(picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"})
 
-    def decide(self, body: DecisionBody) -> dict[str, Any]:
+    def decide(self, body: DecisionBody, reviewer: Reviewer) -> dict[str, Any]:
         """Save a decision; it is on the disk when the answer is sent."""
-        self._id(body.row)
+        self._id(body.row, reviewer)
         try:
-            return self._save(body)
+            return self._save(body, reviewer)
         except ValueError as error:
             raise HTTPException(409, str(error)) from None
         except OSError as error:
             raise HTTPException(507, f"Not saved: {error}") from None
 
-    def _save(self, body: DecisionBody) -> dict[str, Any]:
+    def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
         if body.question is not None:
             raise ValueError("Expected a decision on an issue, got an answer to a question. Reload the page.")
-        saved = self.queue.decide(body.row, body.decision, body.label)
+        saved = self.queue.decide(body.row, body.decision, body.label, reviewer=reviewer)
         return {"saved": saved._asdict()} | self._progress()
 
-    def _id(self, row: int) -> str:
+    def _id(self, row: int, reviewer: str) -> str:
         if row not in self.queue.issues.position:
             raise HTTPException(404, f"The audit has no issue in row {row}.")
         return self.queue.issues.id[self.queue.issues.position[row]]
 
-    def _shown_id(self, row: int) -> str:
+    def _shown_id(self, row: int, reviewer: str) -> str:
         """Return the id of a row that may be shown: any audited one, to compare issues with."""
         if (id := self.context.id(row)) is None:
             raise HTTPException(404, f"The audit has no row {row}.")
@@ -335,23 +260,23 @@ class Review:
 class MeasuringReview(Review):
     """The answers of a server that asks the questions of a designed sample, and shows no other row."""
 
-    def __init__(self, folder: str | Path, decisions: str | Path | None, reviewer: str, plan: Plan) -> None:
-        super().__init__(folder, decisions, True, reviewer)
-        self.measuring = (Proposing if plan.mixture else Measuring)(self.audit, self.queue, plan)
+    def __init__(self, folder: str | Path, decisions: str | Path | None, plan: Plan, several: bool) -> None:
+        super().__init__(folder, decisions, True)
+        self.measuring = (Proposing if plan.mixture else Measuring)(self.audit, self.queue, plan, several=several)
 
-    def show_audit(self) -> dict[str, Any]:
+    def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
         """What was audited, its classes, and what was measured."""
         shown = describe(self.audit, self.queue.issues, self.rows)
         about = {name: shown[name] for name in ("name", "key", "classes", "has_pictures")}
-        return about | {"saved_in": str(self.path), "measure": self.measuring.describe()} | self.ask()
+        return about | self._about(reviewer) | {"measure": self.measuring.describe()} | self.ask(reviewer)
 
-    def ask(self) -> dict[str, Any]:
+    def ask(self, reviewer: Reviewer) -> dict[str, Any]:
         """The question to answer now (null: there is none), the last answered one, and what was measured."""
-        return self.measuring.state()
+        return self.measuring.state(reviewer)
 
-    def show_row(self, row: Row) -> dict[str, Any]:
+    def show_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """What the dataset has in this row; asked blind, without what may name the label."""
-        content = super().show_row(row)
+        content = super().show_row(row, reviewer)
         if not self.measuring.plan.blind:
             return content
         content = {name: part for name, part in content.items() if name != "predictions"}
@@ -360,50 +285,51 @@ class MeasuringReview(Review):
         hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
         return content | {"fields": [field for field in content["fields"] if field[0] not in hidden]}
 
-    def show_context(self, row: Row) -> dict[str, Any]:
+    def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """As in a review; asked blind, nothing: other rows and votes would tell the label."""
         if self.measuring.plan.blind:
             raise HTTPException(404, "Nothing is shown beside a row that is asked blind.")
-        return super().show_context(row)
+        return super().show_context(row, reviewer)
 
-    def _save(self, body: DecisionBody) -> dict[str, Any]:
-        return self.measuring.answer(body.row, body.question, body.decision, body.label)
+    def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
+        return self.measuring.answer(body.row, body.question, body.decision, body.label, reviewer)
 
-    def _id(self, row: int) -> str:
-        if not self.measuring.has_asked(row):
+    def _id(self, row: int, reviewer: str) -> str:
+        if not self.measuring.has_asked(row, reviewer):
             raise HTTPException(404, f"Row {row} was not asked about.")
-        return super()._id(row)
+        return super()._id(row, reviewer)
 
-    def _shown_id(self, row: int) -> str:
-        return super()._shown_id(row) if row in self.context.sent else self._id(row)
+    def _shown_id(self, row: int, reviewer: str) -> str:
+        return super()._shown_id(row, reviewer) if row in self.context.sent else self._id(row, reviewer)
 
 
 def make_app(
     folder: str | Path,
-    token: str,
+    people: Sequence[Person],
     *,
+    hosts: Collection[str] = LOOPBACK,
     decisions: str | Path | None = None,
     everything: bool = False,
-    reviewer: str = "",
     plan: Plan | None = None,
     data: AuditData | None = None,
     in_notebook: bool = False,
 ) -> FastAPI:
     """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default.
 
-    With a ``plan`` it asks the questions of a designed sample instead. ``data`` is what was audited, if it is still in
-    memory; else it is read from the files in the audit's config. ``in_notebook`` allows the frame of a notebook.
+    ``people`` review it, each with a link of their own, and browsers know the server by one of ``hosts``. With a
+    ``plan`` it asks the questions of a designed sample instead. ``data`` is what was audited, if it is still in memory;
+    else it is read from the files in the audit's config. ``in_notebook`` allows the frame of a notebook.
     """
     review = (
-        Review(folder, decisions, everything, reviewer, data) if plan is None else
-        MeasuringReview(folder, decisions, reviewer, plan)
+        Review(folder, decisions, everything, data) if plan is None else
+        MeasuringReview(folder, decisions, plan, several=len(people) > 1)
     )  # fmt: skip
     app = FastAPI(
         title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS,
         dependencies=[Depends(review.check_audit)],
     )  # fmt: skip
     app.state.review = review
-    app.add_middleware(Guard, token=token, in_notebook=in_notebook)
+    app.add_middleware(Guard, people=people, hosts=hosts, in_notebook=in_notebook)
     app.get("/", response_class=HTMLResponse)(review.show_page)
     app.get("/api/audit")(review.show_audit)
     if isinstance(review, MeasuringReview):
@@ -423,18 +349,27 @@ def make_app(
     return app
 
 
-def bind(port: int = 0) -> socket.socket:
-    """Return a socket on the loopback address; port 0 takes any free port."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+def bind(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket on an address of this machine; port 0 takes any free port."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, None, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"Expected a name or an address of this machine for --host, got {host!r}: {error}.") from error
+    listening = socket.socket(family, kind, protocol)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted sockets inherit it. Else the body of an answer waits 40 ms for the acknowledgement of its header; asyncio
     # sets the option itself, but only for sockets whose protocol is named.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        listening.bind(("127.0.0.1", port))
+        listening.bind((address[0], port, *address[2:]))
     except (OSError, OverflowError) as error:
         listening.close()
-        raise ValueError(f"Expected a free port, got {port}: {error}. Use --port 0 for any free one.") from error
+        raise ValueError(
+            f"Expected a free port, and an address of this machine, got {port} on {host}: {error}. Use --port 0 for "
+            "any free one."
+        ) from error
     return listening
 
 

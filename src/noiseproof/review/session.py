@@ -17,6 +17,7 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.files import FILES, read_audit
 from noiseproof.audit.report import LabelReport
 from noiseproof.data.sources import PathLike
+from noiseproof.review.guard import Person, check_name
 
 if TYPE_CHECKING:
     import uvicorn
@@ -99,6 +100,8 @@ def open_review(
             f"Expected fastapi and uvicorn for the review, {error.name} is not installed. "
             "Run `pip install noiseproof[review]`."
         ) from error
+    if reviewer:
+        check_name(reviewer)
     folder = Path(folder)
     path = Path(decisions or folder / DECISIONS).absolute()
     if (running := _OPEN.pop(path, None)) is not None:  # a cell that is run again
@@ -107,7 +110,7 @@ def open_review(
     token, embedded = secrets.token_urlsafe(32), in_notebook()
     listening = bind(port)  # before the file of decisions is locked
     app = make_app(
-        folder, token, decisions=path, everything=everything, reviewer=reviewer, data=report.data, in_notebook=embedded
+        folder, [Person(reviewer, token)], decisions=path, everything=everything, data=report.data, in_notebook=embedded
     )
     host = f"http://127.0.0.1:{listening.getsockname()[1]}"
     address = f"{host}/{token}/" if embedded else f"{host}/?token={token}"

@@ -141,7 +141,8 @@ def measure(audit: Audit, answers: Sequence[Decision], population: Population | 
     sample = None if population is None else Sample.of(population, answers)
     if population is None or not sample:
         return None
-    people = agreement(answers, len(population.classes))
+    measured = measured_answers(answers)  # second opinions on other rows, chosen from the list, represent no others
+    people = agreement([answer for answer in answers if answer.row in measured], len(population.classes))
 
     def right(rate: Estimate) -> Estimate:
         return rate if people is None else corrected(rate, people.error, len(population.classes))
