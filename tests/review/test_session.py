@@ -184,7 +184,7 @@ def test_the_page_works_inside_the_page_of_a_notebook(
             page.goto(f"http://{host}:{outer.server_port}/")
             frame = page.frame_locator("iframe")
             frame.get_by_text("sound 7", exact=True).wait_for()
-            frame.locator("#row").click()  # keys go to the page that was clicked last
+            frame.locator("h1").click()  # keys go to the page that was clicked last
             page.keyboard.press("a")
             frame.locator("#counts", has_text="1 of 1 decided").wait_for()
     finally:
