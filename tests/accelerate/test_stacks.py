@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.accelerate import Job, Outcome, fit_many
+from noiseproof.accelerate.joint import Joint
 from noiseproof.accelerate.networks import StackedLinear
-from noiseproof.accelerate.stacks import StackPool
+from noiseproof.accelerate.stacks import Stacked, StackPool
 from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
@@ -44,6 +46,11 @@ def jobs(methods: list[str] = METHODS, settings: Settings = CNN, out: Path | Non
         Job(task, method, settings, seed, None if out is None else out / str(seed))
         for seed, method in enumerate(methods)
     ]
+
+
+def unaugmented(jobs: list[Job]) -> list[Job]:
+    task = replace(jobs[0].task, augment=jobs[0].task.normalise)
+    return [replace(job, task=task) for job in jobs]
 
 
 def fly(jobs: list[Job], **options: Any) -> list[Outcome]:
@@ -109,6 +116,39 @@ def test_the_others_go_on_when_one_leaves(caplog: pytest.LogCaptureFixture) -> N
     for i in (0, 2, 3):
         assert_as_alone(all_jobs[i], outcomes[i])
     assert stacks(caplog)[0] == 4 and stacks(caplog)[-1] == 2
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, int]]]:
+    """The groups of one loss in each stack whose members did all but their updates together."""
+    groups: list[list[tuple[int, int]]] = []
+    made = Joint.__init__
+
+    def remember(self: Joint, members: Sequence[Stacked]) -> None:
+        made(self, members)
+        groups.append(self.groups)
+
+    monkeypatch.setattr(Joint, "__init__", remember)
+    return groups
+
+
+def test_runs_without_strategies_do_all_but_their_updates_together(joined: list[list[tuple[int, int]]]) -> None:
+    """Among them one that diverges: the others go on from the tables that they shared."""
+    all_jobs = unaugmented(jobs(["ce", "ce", "gce:q=0.5", "mae", "mae", "ce"]))
+    all_jobs[3] = replace(all_jobs[3], settings=replace(CNN, optimizer="sgd:lr=1e308"))
+    outcomes = fly(all_jobs)
+    assert joined[0] == [(0, 2), (2, 3), (3, 5), (5, 6)] and joined[-1] == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert isinstance(outcomes[3], Diverged)
+    for i in (0, 1, 2, 4, 5):
+        assert_as_alone(all_jobs[i], outcomes[i])
+
+
+@pytest.mark.parametrize("other", ["ce & momentum:alpha=0.9", "sln", "noise-f"])
+def test_runs_that_do_other_things_make_their_steps_apart(other: str, joined: list[list[tuple[int, int]]]) -> None:
+    pair = unaugmented(jobs(["ce", other]))
+    for job, outcome in zip(pair, fly(pair), strict=True):
+        assert_as_alone(job, outcome)
+    assert joined == []
 
 
 class Fails(Strategy):
@@ -197,23 +237,25 @@ def test_who_fails_in_a_step_fails_alone(hook: str) -> None:
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
-def test_an_interrupted_stack_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture, who: int) -> None:
-    methods = ["ce", "sln-mo", "elr"]
-
+@pytest.mark.parametrize("methods", [["ce", "sln-mo", "elr"], ["gce", "ce", "ce"]], ids=["apart", "together"])
+def test_an_interrupted_stack_goes_on_where_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, who: int, methods: list[str]
+) -> None:
     def stop(epoch: int, step: int, steps: int, row: object) -> None:
         if (epoch, step) == (1, 2) and row is None and not caplog.records[-1].msg.startswith("stop"):
             logging.getLogger("noiseproof").info("stop")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    stopped = jobs(methods, out=tmp_path)
+    changed = unaugmented if "gce" in methods else list
+    stopped = changed(jobs(methods, out=tmp_path))
     stopped[who] = replace(stopped[who], progress=stop)
     with pytest.raises(Interrupted, match="Stopped after 0 of 3 runs"):
         fly(stopped)
     assert len({path.name for path in tmp_path.glob("*/checkpoints/*")}) == 1  # all after the same step
     caplog.clear()
-    again = fly(jobs(methods, out=tmp_path))
+    again = fly(changed(jobs(methods, out=tmp_path)))
     assert stacks(caplog) == [3]
-    for job, outcome in zip(jobs(methods), again, strict=True):
+    for job, outcome in zip(changed(jobs(methods)), again, strict=True):
         assert_as_alone(job, outcome)
 
 

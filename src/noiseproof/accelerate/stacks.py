@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
+from noiseproof.accelerate.joint import Joint, can_join
 from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
 from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step
@@ -67,6 +68,7 @@ class Stacked(Graphed):
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
         if self.load_epoch(parts, start) and self.stack is not None:
             self.stack.graphs.clear()
+            self.stack.part()
         self.stream_is_ahead = True
         if self.run.device.type == "cuda":
             self.stream = torch.cuda.current_stream(self.run.device)
@@ -111,6 +113,8 @@ class RunStack:
         self.is_closed = False  # from the first step on: no other run can join
         self.has_changed = True  # since the networks were stacked
         self.network: Stack | None = None  # None for a single member
+        self.can_join = False  # whether the members do all but their updates alike
+        self.joint: Joint | None = None  # does it for all of them, from the next step on
         self.graphs = StepGraphs()
         self.stream: torch.cuda.Stream | None = None  # of the stacked network
         self.branches: list[torch.cuda.Stream] = []  # from that stream, one for each member
@@ -143,6 +147,7 @@ class RunStack:
         """Go on without ``member``."""
         if self.network is not None:
             _synchronize(member.run)  # its tensors are still in use
+        self.part()
         if member.was_stacked:
             release(member.run.models[0].plain)
         self.members.remove(member)
@@ -150,7 +155,14 @@ class RunStack:
         if not self.members:
             self._unstack()
 
+    def part(self) -> None:
+        """Give each member tables of its own again."""
+        if self.joint is not None:
+            self.joint.release()
+        self.joint = None
+
     def _unstack(self) -> None:
+        self.part()
         self.network = None
         self.graphs.clear()
 
@@ -172,6 +184,7 @@ class RunStack:
             return
         for member in self.members:
             member.was_stacked = member.stream_is_ahead = True  # the copies made here come before the step
+        self.can_join = can_join(self.members)
         self.pool.has_stacked = True
         log.info("%d runs are stacked into one network", len(runs))
 
@@ -213,14 +226,43 @@ class RunStack:
             return
         kind = size, *(member.phase for member in self.members)
         runs = [member.run for member in self.members]
-        self.graphs.run(kind, runs, lambda: self._stacked_step(network, size), layers_draw=False)
+        if self.joint is None and self.can_join:  # here, on the stream that has waited for what the members did
+            self.joint = Joint(self.members)
+        step = partial(self._stacked_step if self.joint is None else self._joint_step, network, size)
+        self.graphs.run(kind, runs, step, layers_draw=False)
+
+    def _joint_step(self, network: Stack, size: int) -> None:
+        """Only the update is made by each member; all else is done once."""
+        joint = self.joint
+        assert joint is not None
+        is_eager = not self.graphs.is_capturing
+        backups = [(value, value.clone()) for value in network.buffers()] if is_eager else []
+        for member in self.members:
+            member.stepper.begin(size)
+        x, given, rows = joint.next_batch(size)
+        network.zero_grad()
+        first = self.members[0].run
+        try:
+            out = first.forward(network, x)
+            losses = joint.losses(out, given)
+            first.fabric.backward(losses.sum() * (1 / size))
+        except Exception:
+            for value, backup in backups:
+                value.copy_(backup)
+            raise
+        network.share_gradients()
+        self._for_each(lambda member: member.stepper.update())
+        joint.observe(out, losses, rows)
+        if is_eager:
+            for member in self.members:
+                member.run.random.note_draws()
 
     def _stacked_step(self, network: Stack, size: int) -> None:
         """Each member makes its targets, its loss and its update; one network computes the outputs of all."""
 
         def begin(member: Stacked) -> tuple[Batch, Batch]:
             batch = member.next_batch(size)
-            member.stepper.begin(batch)
+            member.stepper.begin(batch.count)
             return batch, make_targets(batch, member.run, member.stepper.strategies)
 
         def loss_of(member: Stacked, out: Output) -> tuple[Step, Tensor]:

@@ -33,21 +33,21 @@ class Stepper:
 
     def __call__(self, batch: Batch) -> None:
         """Make a whole step."""
-        self.begin(batch)
+        self.begin(batch.count)
         steps = (call_hook(strategy, "step", batch, self.run) for strategy in self.strategies)
         step = next((step for step in steps if step is not None), None)
         self.finish(batch, forward_backward(batch, self.run, self.strategies) if step is None else step)
 
-    def begin(self, batch: Batch) -> None:
-        """Clear the gradients of the last step."""
+    def begin(self, count: int) -> None:
+        """Clear the gradients of the last step; ``count`` rows are in the next, over all processes."""
         run = self.run
         for model in run.models:
             model.optimizer.zero_grad()
-        run.count = batch.count
+        run.count = count
         if run.loss_draws:
             run.loss.set_step(run.random.seed_for("loss", run.step, run.processes.rank), run.random.step_generator)
 
-    def finish(self, batch: Batch, step: Step) -> None:
+    def update(self) -> None:
         """Update the weights from the gradients."""
         run = self.run
         for strategy in self.strategies:
@@ -58,6 +58,11 @@ class Stepper:
             model.optimizer.step()
         for strategy in self.strategies:
             strategy.after_step(run)
+
+    def finish(self, batch: Batch, step: Step) -> None:
+        """Update the weights, and let observers see the step."""
+        run = self.run
+        self.update()
         for observe in self.observers:
             observe(batch, step)
         if run.loss_draws and run.random.step_generator is not None:
