@@ -119,7 +119,7 @@ def test_a_second_time_changes_nothing(folder: Path) -> None:
     assert digests(folder) == before
     audit = read_audit(folder)
     assert audit.key == key  # a page that is open, and decisions in a browser, belong to it still
-    check_decisions(read_decisions(folder / "decisions.csv"), audit)
+    check_decisions(read_decisions(folder / "decisions.csv").values(), audit)
 
 
 def test_a_goal_moves_the_cut_and_is_kept(folder: Path) -> None:

@@ -51,8 +51,8 @@ def audit_again(
     config = earlier.config
     _check_trained(earlier)
     chosen = read_decisions(path) if path.exists() else {}
-    check_decisions(chosen, earlier)
-    chosen = {row: decision for row, decision in chosen.items() if decision.decision != "skip"}
+    check_decisions(chosen.values(), earlier)
+    chosen = {row: decision for row, decision in chosen.items() if decision.names_label}
     if not chosen:
         raise ValueError(
             f"Expected decisions to learn from in {path}, got none. Make some with `noiseproof review {folder}`."

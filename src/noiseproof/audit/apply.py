@@ -290,7 +290,7 @@ def _doubt(
         return None
     rows = set(data.row[held].tolist())
     flagged = rows & set(audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist())
-    undecided = [row for row in flagged if row not in decided or decided[row].decision == "skip"]
+    undecided = [row for row in flagged if row not in decided or not decided[row].names_label]
     accepted = sum(row in changes for row in undecided)
     rate = (audit.summary.get("noise_rate") or {}).get("estimate")
     by_audit = f", of which {accepted} now have the label suggested by the audit, which favours its model"

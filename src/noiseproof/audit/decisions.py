@@ -1,19 +1,27 @@
 """The decisions file: an append-only CSV log, so that every decision reported as saved survives a crash.
 
 ====================  ======================================================================================
-row, id, given_label  of the source, as in issues.csv
-decision              accept (the suggestion is right), keep (the given label is right), other (neither: ``label`` is),
-                      skip (cannot tell) or undo (takes back the reviewer's last answer on the row)
-label                 that the row should have; empty for skip and undo
+row, id, given_label  of the source, as in issues.csv; of a merge: empty, empty, and the spelling that goes
+decision              accept (the suggestion is right), keep (the given label is right), other (neither: ``label`` is,
+                      which may be a new class), skip (this reviewer passes), exclude (the row should not be in the
+                      dataset), unclear (nobody can say which label is right), note (sets the note of the row and
+                      decides nothing), merge (two spellings are one class) or undo (takes back the reviewer's last
+                      line on the row)
+label                 that the row should have; empty for all choices but accept, keep and other; of a merge: the class
+                      that the spelling becomes, the spelling itself if they are two classes
 reviewer              name, may be empty
 asked                 measure (a question of the designed sample), repeat (a row asked again, for a second opinion) or
                       empty (chosen by the reviewer, or from the list)
 probability           of being asked, by the design; only of measure
+batch                 number of the action that wrote several lines, with "end" in the last of them; else empty
+note                  text; only of note, where empty removes it
 ====================  ======================================================================================
 
-The last decision on a row wins; an answer to a repeated question is a second opinion, which replaces no decision. A
-line cut short by a crash is ignored, and removed before the next one is written. Files that have the first five columns
-only are read, too, and get the others when a review opens them.
+The lines of one reviewer on one row are a stack: undo takes the last one off, and never touches those of others. The
+last decision on a row that stands wins; an answer to a repeated question is a second opinion, which replaces no
+decision. A line cut short by a crash is ignored, and so is a batch without its end; both are removed before the next
+line is written. Files that have the first five or eight columns only are read, too, and get the others when a review
+opens them.
 """
 
 from __future__ import annotations
@@ -21,12 +29,14 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING
 
+from noiseproof.audit.standing import CHOICES, NO_ROW, Asked, Choice, Decision, Standing, is_valid
 from noiseproof.core.files import replacing
 
 if os.name == "posix":
@@ -35,24 +45,16 @@ if os.name == "posix":
 if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
 
+__all__ = [
+    "COLUMNS", "FILE", "NO_ROW", "Asked", "BadDecisions", "Choice", "Decision", "DecisionLog", "check_decisions",
+    "check_free", "last_decisions", "read_answers", "read_decisions", "read_log", "read_standing", "to_bytes",
+]  # fmt: skip
 FILE = "decisions.csv"  # in the folder of an audit
-Choice = Literal["accept", "keep", "other", "skip", "undo"]
-Asked = Literal["", "measure", "repeat"]
-COLUMNS = ("row", "id", "given_label", "decision", "label", "reviewer", "asked", "probability")
-FEWER_COLUMNS = COLUMNS[:5]  # of files without reviewers
-
-
-class Decision(NamedTuple):
-    """A decision on one row; ``label`` is the label that the row should have, empty for skip and undo."""
-
-    row: int
-    id: str
-    given_label: str
-    decision: Choice
-    label: str
-    reviewer: str = ""
-    asked: Asked = ""
-    probability: float | None = None  # of being asked, where ``asked`` is measure
+COLUMNS = (
+    "row", "id", "given_label", "decision", "label", "reviewer", "asked", "probability", "batch", "note",
+)  # fmt: skip
+FEWER_COLUMNS = (COLUMNS[:5], COLUMNS[:8])  # of files without reviewers, and without batches
+BATCH = re.compile(r"([1-9][0-9]{0,15})( end)?")
 
 
 class BadDecisions(ValueError):
@@ -74,8 +76,7 @@ def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
 
 def last_decisions(lines: Iterable[Decision]) -> dict[int, Decision]:
     """Return the last decision on each row, from every line of a file."""
-    decisions = _Answers(lines).decisions
-    return {row: decision for row, decision in decisions.items() if decision.decision != "undo"}
+    return Standing(lines).decisions
 
 
 def read_answers(path: str | os.PathLike[str]) -> list[Decision]:
@@ -84,7 +85,12 @@ def read_answers(path: str | os.PathLike[str]) -> list[Decision]:
     A reviewer who is asked about a row again (``repeat``) has two answers on it. An answer that the reviewer changes
     remains part of the measured sample.
     """
-    return _Answers(read_log(path)).to_list()
+    return read_standing(path).answers()
+
+
+def read_standing(path: str | os.PathLike[str]) -> Standing:
+    """Return all that stands: decisions, answers, notes and merges."""
+    return Standing(read_log(path))
 
 
 def read_log(path: str | os.PathLike[str]) -> list[Decision]:
@@ -92,51 +98,23 @@ def read_log(path: str | os.PathLike[str]) -> list[Decision]:
     return _parse(Path(path).read_bytes(), path).lines
 
 
-class _Answers:
-    """What the lines of the file come to."""
-
-    def __init__(self, lines: Iterable[Decision]) -> None:
-        self.decisions: dict[int, Decision] = {}  # the last on each row, which may be undo
-        self._answers: dict[int, Decision] = {}  # by number of the line
-        self._numbers: dict[tuple[int, str], list[int]] = {}  # of the answers of a reviewer on a row
-        self._length = 0
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: Decision) -> None:
-        self._length += 1
-        numbers = self._numbers.setdefault((line.row, line.reviewer), [])
-        if line.decision == "undo":
-            undone = self._answers.pop(numbers.pop()) if numbers else line
-            if undone.asked != "repeat":
-                self.decisions[line.row] = line
-            return
-        is_repeat = line.asked == "repeat"
-        if not is_repeat:
-            self.decisions[line.row] = line
-        for number in numbers:
-            if (self._answers[number].asked == "repeat") == is_repeat:  # the answer to the same question changes
-                numbers.remove(number)
-                first = self._answers.pop(number)
-                if not line.asked:  # changed in the list
-                    line = line._replace(asked=first.asked, probability=first.probability)
-                break
-        numbers.append(self._length)
-        self._answers[self._length] = line
-
-    def to_list(self) -> list[Decision]:
-        return list(self._answers.values())
-
-
-def check_decisions(decisions: Mapping[int, Decision], audit: Audit) -> None:
-    """Refuse decisions on rows that the audit does not have, or has under another id or label."""
+def check_decisions(decisions: Iterable[Decision], audit: Audit) -> None:
+    """Refuse decisions on rows or classes that the audit does not have, or has under another id or label."""
+    decisions = list(decisions)
+    rows = [decision.row for decision in decisions]
     issues = audit.issues[["row", "id", "given_label"]]
-    known = {row: (id, given) for row, id, given in issues[issues["row"].isin(list(decisions))].itertuples(index=False)}
+    known = {row: (id, given) for row, id, given in issues[issues["row"].isin(rows)].itertuples(index=False)}
     labels = {*audit.classes, ""}
-    for decision in decisions.values():
-        if known.get(decision.row) != (decision.id, decision.given_label) or decision.label not in labels:
+    for decision in decisions:
+        if decision.row == NO_ROW:
+            is_known = decision.given_label in labels
+        else:
+            is_known = known.get(decision.row) == (decision.id, decision.given_label)
+            is_known &= decision.decision == "other" or decision.label in labels  # other may name a new class
+        if not is_known:
+            row = "classes" if decision.row == NO_ROW else f"row {decision.row}"
             raise BadDecisions(
-                f"Expected decisions on this audit, got one on row {decision.row} ({decision.id!r}, given "
+                f"Expected decisions on this audit, got one on {row} ({decision.id!r}, given "
                 f"{decision.given_label!r}, label {decision.label!r}), which the audit does not have. They belong to "
                 "another audit: name its folder, or other decisions with --decisions, or move the file and start over."
             )
@@ -147,12 +125,13 @@ class _Content:
     """A file of decisions."""
 
     lines: list[Decision]
-    end: int  # of the last complete record, in bytes
+    end: int  # of the last complete record, or of the last one before a batch without its end, in bytes
     has_all_columns: bool
 
 
 def _parse(data: bytes, path: object) -> _Content:
-    end = _complete_end(data)
+    ends = _record_ends(data)
+    end = ends[-1] if ends else 0
     try:
         text = data[:end].decode("utf-8-sig")
     except UnicodeError as error:
@@ -161,58 +140,63 @@ def _parse(data: bytes, path: object) -> _Content:
     header = next(records, None)
     if header is None and not to_line(COLUMNS).startswith(data):  # another file without a line end
         raise BadDecisions(f"Expected a file of decisions, {path} is not one.")
-    if header is not None and tuple(header) not in (COLUMNS, FEWER_COLUMNS):
+    if header is not None and tuple(header) not in (COLUMNS, *FEWER_COLUMNS):
         raise BadDecisions(f"Expected the columns {', '.join(COLUMNS)} in {path}, got {', '.join(header)}.")
-    lines = list(_read_records(records, len(header or COLUMNS), path))
+    lines: list[Decision] = []
+    begin, whole = 0, 0  # records and lines before the batch that the file ends with, if that has no end
+    for number, line, is_open in _read_records(records, len(header or COLUMNS), path):
+        lines.append(line)
+        if not is_open:
+            begin, whole = number + 1, len(lines)
+        elif len(lines) == 1 or lines[-2].batch != line.batch:
+            begin, whole = number, len(lines) - 1
     rest = data[end:].decode("utf-8", "replace")
     if len(list(csv.reader(io.StringIO(f'{rest}"', newline="")))) > 1:  # a crash cuts only the last record short
         raise BadDecisions(
             f"Expected decisions in {path}, got a stray quote after decision {len(lines)}. Remove it by hand."
         )
-    return _Content(lines, end, header is None or tuple(header) == COLUMNS)
+    if whole < len(lines):
+        end = ends[begin - 1]
+    return _Content(lines[:whole], end, header is None or tuple(header) == COLUMNS)
 
 
-def _read_records(records: Iterator[list[str]], width: int, path: object) -> Iterator[Decision]:
+def _read_records(records: Iterator[list[str]], width: int, path: object) -> Iterator[tuple[int, Decision, bool]]:
+    """The number of each record after the header, its decision, and whether its batch goes on."""
     for number, cells in enumerate(records, 1):
         if not cells:
             continue
         try:
             if len(cells) != width:
                 raise ValueError
-            row, id, given, choice, label, reviewer, asked, chance = (*cells, "", "", "")[: len(COLUMNS)]
-            number_of_row = int(row) if row.isascii() and row.isdigit() else -1
+            row, id, given, choice, label, reviewer, asked, chance, batch, note = (*cells, *[""] * 5)[: len(COLUMNS)]
+            number_of_row = int(row) if row.isascii() and row.isdigit() else NO_ROW if not row else NO_ROW - 1
             probability = float(chance) if chance else None
-            decision = Decision(number_of_row, id, given, choice, label, reviewer, asked, probability)  # type: ignore[arg-type]
-            if not _is_valid(decision):
+            in_batch = BATCH.fullmatch(batch)
+            if batch and in_batch is None:
+                raise ValueError
+            batch_number = int(in_batch[1]) if in_batch else None
+            decision = Decision(
+                number_of_row, id, given, choice, label, reviewer, asked, probability, batch_number, note,  # type: ignore[arg-type]
+            )  # fmt: skip
+            if not is_valid(decision):
                 raise ValueError
         except ValueError:
             raise BadDecisions(
-                f"Expected a row number, an id, a given label, one of {', '.join(get_args(Choice))}, a label, a "
-                "reviewer or nothing, measure, repeat or nothing, and a probability with measure alone in "
-                f"decision {number} of {path}, got {cells}."
+                f"Expected a row number, an id, a given label, one of {', '.join(CHOICES)}, a label, a reviewer or "
+                "nothing, measure, repeat or nothing, a probability with measure alone, the number of a batch or "
+                f"nothing, and a text with note alone in decision {number} of {path}, got {cells}."
             ) from None
-        yield decision
+        yield number, decision, in_batch is not None and not in_batch[2]
 
 
-def _is_valid(decision: Decision) -> bool:
-    choice, asked, probability = decision.decision, decision.asked, decision.probability
-    return (
-        decision.row >= 0
-        and choice in get_args(Choice)
-        and asked in get_args(Asked)
-        and (choice == "undo" or (asked == "measure") == (probability is not None))
-        and (probability is None or 0 < probability <= 1)
-    )
-
-
-def _complete_end(data: bytes) -> int:
-    """Return where the last complete record ends: after a line end outside quotes."""
-    complete, position, quotes = 0, 0, 0
+def _record_ends(data: bytes) -> list[int]:
+    """Return where each complete record ends: after a line end outside quotes."""
+    ends, position, quotes = [], 0, 0
     for line in data.splitlines(keepends=True):
         quotes, position = quotes + line.count(b'"'), position + len(line)
         if quotes % 2 == 0 and line.endswith((b"\n", b"\r")):
-            complete = position
-    return complete
+            ends.append(position)
+    return ends
 
 
 def to_line(cells: Iterable[object]) -> bytes:
@@ -221,6 +205,27 @@ def to_line(cells: Iterable[object]) -> bytes:
     # With this terminator both \r and \n are quoted inside a cell.
     csv.writer(line, lineterminator="\r\n").writerow(cells)
     return line.getvalue().removesuffix("\r\n").encode() + b"\n"
+
+
+def to_lines(decisions: Sequence[Decision]) -> bytes:
+    """Return the records of decisions; the last one of each batch marks its end."""
+    lines = []
+    for i, decision in enumerate(decisions):
+        is_last = decision.batch is not None and decision.batch != (
+            decisions[i + 1].batch if i + 1 < len(decisions) else None
+        )
+        cells: dict[str, object] = {
+            **decision._asdict(),
+            "row": "" if decision.row == NO_ROW else decision.row,
+            "batch": f"{decision.batch} end" if is_last else decision.batch,
+        }
+        lines.append(to_line(cells.values()))
+    return b"".join(lines)
+
+
+def to_bytes(decisions: Sequence[Decision]) -> bytes:
+    """Return a file of decisions."""
+    return to_line(COLUMNS) + to_lines(decisions)
 
 
 def check_free(path: Path) -> None:
@@ -242,7 +247,10 @@ def _lock(file: int, path: Path) -> None:
 
 
 class DecisionLog:
-    """The decisions file, open in one review at a time, thread-safe; ``add`` returns once the decision is on disk."""
+    """The decisions file, open in one review at a time, thread-safe.
+
+    ``add`` and ``add_all`` return once the decisions are on the disk, all of them or, after a crash, none.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -253,7 +261,7 @@ class DecisionLog:
             content = _parse(self.path.read_bytes(), path)
             if not content.has_all_columns:
                 content = self._add_columns(content.lines)
-            self._answers, self._size = _Answers(content.lines), content.end
+            self.standing, self._size = Standing(content.lines), content.end
             os.ftruncate(self._file, self._size)  # what a crash cut short
             if not self._size:
                 self._write(to_line(COLUMNS))
@@ -281,7 +289,7 @@ class DecisionLog:
         if os.name != "posix":  # Windows replaces no open file
             self.close()
         with replacing(self.path) as part:
-            part.write_bytes(b"".join(map(to_line, (COLUMNS, *lines))))
+            part.write_bytes(to_bytes(lines))
         _sync_folder(self.path)  # decisions to come are in the new file
         self.close()  # the old file, and with it the lock
         self._file = self._open()
@@ -299,29 +307,46 @@ class DecisionLog:
 
     @property
     def decisions(self) -> dict[int, Decision]:
-        """The last decision on each row, which may be undo."""
-        return self._answers.decisions
+        """The decision on each row."""
+        return self.standing.decisions
 
     def answers(self) -> list[Decision]:
         """Return the answers so far, as ``read_answers`` does."""
         with self._thread_lock:
-            return self._answers.to_list()
+            return self.standing.answers()
 
     def add(self, decision: Decision) -> None:
         """Write a decision to the disk; it counts only then."""
-        if not _is_valid(decision):
-            raise ValueError(
-                f"Expected a row ≥ 0, a decision of {', '.join(get_args(Choice))} and a probability in (0, 1] with "
-                f"measure alone, got {decision}."
-            )
+        self.add_all([decision])
+
+    def add_all(self, decisions: Sequence[Decision]) -> None:
+        """Write decisions to the disk at once; those of one batch (`next_batch`) count together, or not at all."""
+        for decision in decisions:
+            if not is_valid(decision):
+                raise ValueError(
+                    f"Expected a row ≥ 0, a decision of {', '.join(CHOICES)}, a probability in (0, 1] with measure "
+                    f"alone, a batch ≥ 1 or none, and a text with note alone, got {decision}."
+                )
+        batches = {decision.batch for decision in decisions}
+        if len(decisions) > 1 and (len(batches) > 1 or None in batches):
+            raise ValueError(f"Expected one batch for {len(decisions)} decisions, got {batches}. Use `next_batch`.")
         with self._thread_lock:
-            self._write(to_line(decision))
-            self._answers.add(decision)
+            self._write(to_lines(decisions))
+            for decision in decisions:
+                self.standing.add(decision)
+
+    def next_batch(self) -> int:
+        """Return a number that no batch has yet."""
+        return self.standing.batches + 1
+
+    def last_action(self, reviewer: str) -> list[Decision]:
+        """Return what the reviewer did last and that still stands: one line, or those of a batch."""
+        with self._thread_lock:
+            return self.standing.last_action(reviewer)
 
     def get(self, row: int) -> Decision | None:
-        """Return the last decision on a row, None if it is undecided."""
-        decision = self.decisions.get(row)
-        return None if decision is None or decision.decision == "undo" else decision
+        """Return the decision on a row, None if it is undecided."""
+        return self.decisions.get(row)
 
     def close(self) -> None:
         """Release the file for another review."""

@@ -60,7 +60,7 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
             f"Expected measured decisions on {audit.folder}, got none. Run `noiseproof review {audit.folder} --measure "
             f"{FIRST}` first: rows chosen by hand or from the top of the list do not represent the others."
         )
-    check_decisions(measured, audit)
+    check_decisions(measured.values(), audit)
     _write_issues(audit.folder, _recalibrated(audit, recalibrate(audit, answers, goal), len(measured)))
     audit = read_audit(audit.folder)
     measurement = measure(audit, answers)  # its precision is that of the new cut
@@ -78,7 +78,7 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
 
 def _decided(answers: Sequence[Decision]) -> dict[int, Decision]:
     """The answers to questions of the designed sample by row; skipped ones are left out."""
-    return {row: answer for row, answer in measured_answers(answers).items() if answer.decision != "skip"}
+    return {row: answer for row, answer in measured_answers(answers).items() if answer.names_label}
 
 
 # --- issues.csv and summary.json --------------------------------------------------------------------------------------

@@ -97,15 +97,15 @@ def plan_corrections(
     probabilities that the measured ones of ``answers`` recalibrate. Without any, only for issues. Decided changes that
     are likelier slips of the reviewer, by rows asked twice, are left out unless ``yes``.
     """
-    check_decisions(decisions, audit)
+    check_decisions(decisions.values(), audit)
     decided = _decided(decisions)
     calibrated, reviewers = recalibrate(audit, answers), agreement(answers, len(audit.classes))
     slips = () if yes else tuple(sorted(find_slips(audit, answers, calibrated) & decided.keys()))
-    measured = sum(answer.decision != "skip" for answer in measured_answers(answers).values())
+    measured = sum(answer.names_label for answer in measured_answers(answers).values())
     better = calibrated.accepted & accept_all
     if not measured:
         better &= audit.issues["is_label_issue"].to_numpy()
-    better &= ~audit.issues["row"].isin([row for row, one in decisions.items() if one.decision == "skip"]).to_numpy()
+    better &= ~audit.issues["row"].isin([row for row, one in decisions.items() if not one.names_label]).to_numpy()
     undecided = better & ~audit.issues["row"].isin(list(decisions)).to_numpy()
     rows = audit.issues.loc[undecided, ["row", "suggested_label"]]
     accepted = dict(sorted(zip(rows["row"].tolist(), rows["suggested_label"].tolist(), strict=True)))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noiseproof.audit.decisions import (
-    COLUMNS,
     FILE,
+    NO_ROW,
     BadDecisions,
     Decision,
     check_decisions,
     last_decisions,
     read_log,
-    to_line,
+    to_bytes,
 )
 from noiseproof.audit.files import DESIGN, FORMAT, WITHOUT_MODEL_QUALITY, Audit, read_audit
 from noiseproof.audit.sources import SOURCES
@@ -54,7 +54,7 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> str | None:
             f"The decisions on the earlier audit are now in {aside}: row numbers may mean other rows in this audit. "
             "Audits with --id carry decisions over."
         )
-    path.write_bytes(b"".join(map(to_line, (COLUMNS, *renewed.carried))))
+    path.write_bytes(to_bytes(renewed.carried))
     total = len(last_decisions(renewed.lines))
     return f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
 
@@ -75,7 +75,7 @@ def _renew(path: Path, report: LabelReport) -> _Renewed:
         old = read_audit(path.parent, formats=(WITHOUT_MODEL_QUALITY, FORMAT))
         is_same = old.config["labels_sha256"] is not None and _agree(old, report, *SOURCE, "labels_sha256")
         lines = renewed.lines = read_log(path) if path.exists() else []
-        check_decisions({line.row: line for line in lines}, old)
+        check_decisions(lines, old)
         carried = _carry_over(lines, old, report, is_same)
         same_rows = set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
         renewed.keeps_design = is_same and same_rows and len(carried) == len(lines)
@@ -105,10 +105,15 @@ def _carry_over(lines: list[Decision], old: Audit, report: LabelReport, is_same:
         by_id = {}
     carried = []
     for decision in lines:
+        if decision.row == NO_ROW:  # about classes
+            if is_same or {decision.given_label, decision.label} <= {*data.classes, ""}:
+                carried.append(decision)
+            continue
         row = decision.row if is_same else -1
         if has_ids and (row not in rows or rows[row][0] != decision.id):
             row = by_id.get(decision.id, -1)
-        if row in rows and rows[row][1] == decision.given_label and decision.label in {*data.classes, ""}:
+        is_known = decision.decision == "other" or decision.label in {*data.classes, ""}
+        if row in rows and rows[row][1] == decision.given_label and is_known:
             carried.append(decision._replace(row=row, id=rows[row][0]))
     return carried
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import BadDecisions, Choice, Decision, DecisionLog, check_decisions
+from noiseproof.audit.decisions import BadDecisions, DecisionLog, check_decisions
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.issues import badges
-from noiseproof.review.select import CHOICES, Filter, Orders, Selections, select
+from noiseproof.audit.spellings import find_spellings
+from noiseproof.audit.standing import NO_ROW, ROW_CHOICES, Choice, Decision, RowChoice, resolve_merges
+from noiseproof.review.select import Filter, Orders, Selections, select
 
 
 class Issues:
@@ -78,22 +83,27 @@ class Queue:
         self.selections = Selections()
         self._lock = threading.Lock()
         self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
+        self._classes = frozenset(audit.classes)
+        rows = Counter(audit.issues["given_label"].tolist())
+        self._spellings = find_spellings({name: rows[name] for name in audit.classes})
         try:
-            check_decisions(self.log.decisions, audit)
+            check_decisions(chain(self.log.decisions.values(), self.log.standing.merges.values()), audit)
         except BadDecisions:
             self.log.close()
             raise
-        for decision in self.log.decisions.values():
-            self._count(decision)
+        for row in self.log.decisions:
+            self._count(row)
 
-    def _count(self, decision: Decision) -> None:
-        if (i := self.issues.position.get(decision.row)) is not None:
-            self._state[i] = 0 if decision.decision == "undo" else 1 + CHOICES.index(decision.decision)
+    def _count(self, row: int) -> None:
+        if (i := self.issues.position.get(row)) is not None:
+            decision = self.log.get(row)
+            self._state[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
 
     def progress(self) -> dict[str, int]:
         """Return the number of issues, of decided ones, and of each choice."""
-        counts = np.bincount(self._state, minlength=1 + len(CHOICES)).tolist()
-        return {"total": len(self.issues), "decided": sum(counts[1:]), **dict(zip(CHOICES, counts[1:], strict=True))}
+        counts = np.bincount(self._state, minlength=1 + len(ROW_CHOICES)).tolist()
+        choices = dict(zip(ROW_CHOICES, counts[1:], strict=True))
+        return {"total": len(self.issues), "decided": sum(counts[1:]), **choices}
 
     def decided_rows(self) -> NDArray[np.int64]:
         """Return the numbers of the rows that are decided."""
@@ -114,8 +124,8 @@ class Queue:
         }
 
     def decided(self, row: int) -> dict[str, str | None]:
-        decision = self.log.get(row)
-        return {"decision": decision and decision.decision, "label": decision and decision.label}
+        decision, note = self.log.get(row), self.log.standing.notes.get(row)
+        return {"decision": decision and decision.decision, "label": decision and decision.label, "note": note}
 
     def next_open(self, after: int, filter: Filter) -> int | None:
         """Return the place of the next undecided issue of a filter after ``after``, else of the first one."""
@@ -125,27 +135,174 @@ class Queue:
             return None
         return int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
 
-    def decide(self, row: int, choice: Choice, label: str | None = None, *, reviewer: str = "") -> Decision:
-        """Save a decision; KeyError for a row without an issue, ValueError for an unknown label."""
-        return self.save(self.resolve(row, choice, label, reviewer=reviewer))
+    # --- classes
 
-    def resolve(self, row: int, choice: Choice, label: str | None = None, *, reviewer: str = "") -> Decision:
+    def new_classes(self) -> list[str]:
+        """Return the classes that reviewers named and the audit does not have, in the order of the first decisions."""
+        decisions = list(self.log.decisions.values())  # at once: other threads may decide meanwhile
+        labels = dict.fromkeys(decision.label for decision in decisions if decision.decision == "other")
+        return [name for name in labels if name not in self._classes]
+
+    def spellings(self) -> list[dict[str, Any]]:
+        """Return the classes that are probably one and that nobody was asked about, with their numbers of rows."""
+        merges = self.log.standing.merges
+        return [pair._asdict() for pair in self._spellings if pair.spelling not in merges]
+
+    def merge(self, spelling: str, label: str, reviewer: str = "") -> Decision | None:
+        """Make ``spelling`` and ``label`` one class, or two if both are the same word; None if that is so already.
+
+        Undecided issues that are about this difference alone become kept, in one batch with the merge.
+        """
+        classes = {*self._classes, *self.new_classes()}
+        if unknown := [name for name in (spelling, label) if name not in classes]:
+            raise ValueError(f"Expected one of the {len(classes)} classes, got {unknown[0]!r}.")
+        with self._lock:
+            merges = self.log.standing.merges
+            if spelling in merges and merges[spelling].label == label:
+                return None
+            decision = Decision(NO_ROW, "", spelling, "merge", label, reviewer)
+            becomes = resolve_merges(merges | {spelling: decision})
+            if label != spelling and becomes.get(spelling) is None:
+                raise ValueError(f"Expected another class than {label!r}, which is to become {spelling!r}. Undo that.")
+            moot = self._moot(becomes, reviewer) if label != spelling else []
+            if moot:
+                batch = self.log.next_batch()
+                self.log.add_all([line._replace(batch=batch) for line in (decision, *moot)])
+            else:
+                self.log.add(decision)
+            for line in moot:
+                self._count(line.row)
+        return decision
+
+    def _moot(self, becomes: Mapping[str, str], reviewer: str) -> list[Decision]:
+        """Decisions to keep the given label of undecided issues whose two labels are one class now."""
+        names = [becomes.get(name, name) for name in self.issues.classes]
+        number = {name: k for k, name in enumerate(dict.fromkeys(names))}
+        same = np.array([number[name] for name in names])
+        at = np.flatnonzero((same[self.issues.given] == same[self.issues.suggested]) & (self._state == 0))
+        return [self.resolve(int(row), "keep", reviewer=reviewer) for row in self.issues.row[at]]
+
+    # --- decisions
+
+    def decide(
+        self,
+        row: int,
+        choice: Choice,
+        label: str | None = None,
+        *,
+        note: str | None = None,
+        new_class: bool = False,
+        reviewer: str = "",
+    ) -> Decision:
+        """Save a decision; KeyError for a row without an issue, ValueError for an unknown label."""
+        decision = self.resolve(row, choice, label, note=note, new_class=new_class, reviewer=reviewer)
+        with self._lock:
+            if not self._stands(decision):
+                self._add(decision)
+        return decision
+
+    def decide_many(
+        self,
+        rows: Sequence[int],
+        choice: RowChoice,
+        label: str | None = None,
+        *,
+        new_class: bool = False,
+        also_decided: bool = False,
+        reviewer: str = "",
+    ) -> tuple[int | None, int]:
+        """Save the same choice on many rows as one batch; return its number and how many decisions it has.
+
+        Rows that are decided already stay as they are, unless ``also_decided``.
+        """
+        if label is not None:
+            self._check_label(label, new_class)
+        decisions = [self._resolve(row, choice, label, reviewer=reviewer) for row in dict.fromkeys(rows)]
+        with self._lock:
+            batch = self.log.next_batch()
+            lines = [
+                decision._replace(batch=batch)
+                for decision in decisions
+                if (also_decided or self.log.get(decision.row) is None) and not self._stands(decision)
+            ]
+            if not lines:
+                return None, 0
+            self.log.add_all(lines)
+            for line in lines:
+                self._count(line.row)
+        return batch, len(lines)
+
+    def undo(self, reviewer: str = "") -> list[Decision]:
+        """Take back what the reviewer did last, one decision or a batch; return it, empty if there is nothing."""
+        with self._lock:
+            undone = self.log.last_action(reviewer)
+            batch = self.log.next_batch() if len(undone) > 1 else None
+            lines = [line._replace(decision="undo", label="", note="", batch=batch) for line in undone]
+            self.log.add_all(lines)
+            for line in lines:
+                self._count(line.row)
+        return undone
+
+    def resolve(
+        self,
+        row: int,
+        choice: Choice,
+        label: str | None = None,
+        *,
+        note: str | None = None,
+        new_class: bool = False,
+        reviewer: str = "",
+    ) -> Decision:
         """Return the decision that a choice means, and do not save it."""
+        if label is not None:
+            self._check_label(label, new_class)
+        return self._resolve(row, choice, label, note, reviewer)
+
+    def _resolve(
+        self, row: int, choice: Choice, label: str | None, note: str | None = None, reviewer: str = ""
+    ) -> Decision:
         i = self.issues.position[row]
         given, suggested = (self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested))
+        if choice == "merge":
+            raise ValueError("Expected a decision on a row, got merge, which is about classes. Use /api/merges.")
         if (choice == "other") != (label is not None):
             raise ValueError(
                 f"Expected a label with the choice other and with no other one, got {label!r} with {choice}."
             )
-        if label is not None and label not in self.issues.classes:
-            raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
+        if (choice == "note") != (note is not None):
+            raise ValueError(f"Expected a note with the choice note and with no other one, got {note!r} with {choice}.")
+        if note is not None and not is_text(note):
+            raise ValueError("Expected text as a note, got characters that no file can hold.")
         label = {"accept": suggested, "keep": given}.get(choice, label or "")
-        return Decision(row, self.issues.id[i], given, choice, label, reviewer)
+        return Decision(row, self.issues.id[i], given, choice, label, reviewer, note=note or "")
+
+    def _check_label(self, label: str, new_class: bool) -> None:
+        """Refuse a label that is no class, unless it is meant to be a new one."""
+        if label in self._classes or label in self.new_classes():
+            return
+        if not new_class:
+            raise ValueError(f"Expected one of the {len(self.issues.classes)} classes, got {label!r}.")
+        if not label.isprintable() or label != " ".join(label.split()):
+            raise ValueError(f"Expected a name for a new class in one line, without needless spaces, got {label!r}.")
+
+    def _stands(self, decision: Decision) -> bool:
+        """Whether this is decided already, by the same reviewer: a request that is sent again changes nothing."""
+        if decision.decision == "note":
+            return self.log.standing.notes.get(decision.row, "") == decision.note
+        current = self.log.get(decision.row)
+        return current is not None and current[:6] == decision[:6]
 
     def save(self, decision: Decision) -> Decision:
         """Return the decision once it is on the disk."""
         with self._lock:
-            self.log.add(decision)
-            if decision.asked != "repeat":  # a second opinion
-                self._count(decision)
+            self._add(decision)
         return decision
+
+    def _add(self, decision: Decision) -> None:
+        self.log.add(decision)
+        self._count(decision.row)
+
+
+def is_text(text: str) -> bool:
+    """Whether a file can hold a text: Python keeps half characters, which JSON can name, as lone surrogates."""
+    return not any("\ud800" <= sign <= "\udfff" or sign == "\0" for sign in text)

@@ -21,11 +21,11 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from noiseproof.audit.decisions import FILE as DECISIONS
-from noiseproof.audit.decisions import Choice
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.audit.standing import NO_ROW, Choice, RowChoice
 from noiseproof.review.context import Context
 from noiseproof.review.guard import LOOPBACK, Guard, Person
 from noiseproof.review.measuring import Measuring, Panel, Plan
@@ -55,7 +55,7 @@ PROBLEMS: Responses = {
     403: {"description": "The request comes from another site."},
     409: {"description": "The page belongs to another audit."},
 }
-NO_ROW: Responses = {404: {"description": "The audit has no issue in this row."}}
+NOT_FOUND: Responses = {404: {"description": "The audit has no issue in this row."}}
 NOT_KEPT: Responses = {410: {"description": "The selection of rows is no longer kept."}}
 NO_TEXT: Responses = {400: {"description": "The body is not text."}}
 NOT_SAVED: Responses = {
@@ -65,14 +65,42 @@ NOT_SAVED: Responses = {
 }
 
 
-class DecisionBody(BaseModel):
-    """A decision as the page sends it, with a ``label`` if it is other, and only then."""
+class Body(BaseModel):
+    """What a page sends."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class DecisionBody(Body):
+    """A decision as the page sends it, with a ``label`` if it is other, a ``note`` if it is note, and only then."""
+
     row: int = Field(ge=0, le=COUNTABLE)
     decision: Choice
     label: str | None = Field(default=None, max_length=10_000)
     question: int | None = Field(default=None, ge=1, le=COUNTABLE, description="Its number, while measuring.")
+    note: str | None = Field(default=None, max_length=10_000)
+    new_class: bool = Field(default=False, description="Whether the label may be one that the audit does not have.")
+
+
+class ManyBody(Body):
+    """One choice for many rows."""
+
+    decision: RowChoice
+    rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]]
+    label: str | None = Field(default=None, max_length=10_000)
+    new_class: bool = False
+    also_decided: bool = Field(default=False, description="Whether rows that have a decision get this one, too.")
+
+
+class MergeBody(Body):
+    """Two classes that are one, or with the same name twice: two."""
+
+    given_label: str = Field(max_length=10_000)
+    label: str = Field(max_length=10_000)
+
+
+class UndoBody(Body):
+    """Nothing: the log knows what the reviewer did last."""
 
 
 class FilterBody(BaseModel):
@@ -154,7 +182,12 @@ class Review:
 
     def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
         """What was audited, its classes and class pairs, and the progress of the review."""
-        return describe(self.audit, self.queue.issues, self.rows) | self._about(reviewer) | self._progress()
+        return (
+            describe(self.audit, self.queue.issues, self.rows)
+            | self._about(reviewer)
+            | self._classes()
+            | self._progress()
+        )
 
     def _about(self, reviewer: str) -> dict[str, Any]:
         return {"saved_in": str(self.path), "reviewer": reviewer}
@@ -232,18 +265,52 @@ class Review:
     def decide(self, body: DecisionBody, reviewer: Reviewer) -> dict[str, Any]:
         """Save a decision; it is on the disk when the answer is sent."""
         self._id(body.row, reviewer)
-        try:
+        with _refusals():
             return self._save(body, reviewer)
-        except ValueError as error:
-            raise HTTPException(409, str(error)) from None
-        except OSError as error:
-            raise HTTPException(507, f"Not saved: {error}") from None
 
     def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
         if body.question is not None:
             raise ValueError("Expected a decision on an issue, got an answer to a question. Reload the page.")
-        saved = self.queue.decide(body.row, body.decision, body.label, reviewer=reviewer)
+        saved = self.queue.decide(
+            body.row, body.decision, body.label, note=body.note, new_class=body.new_class, reviewer=reviewer
+        )
         return {"saved": saved._asdict()} | self._progress()
+
+    def decide_many(self, body: ManyBody, reviewer: Reviewer) -> dict[str, Any]:
+        """Save one choice on many rows, all or none of them; one undo takes all back."""
+        for row in body.rows:
+            self._id(row, reviewer)
+        with _refusals():
+            batch, saved = self.queue.decide_many(
+                body.rows, body.decision, body.label, new_class=body.new_class, also_decided=body.also_decided,
+                reviewer=reviewer,
+            )  # fmt: skip
+        return {"batch": batch, "saved": saved} | self._progress()
+
+    def merge(self, body: MergeBody, reviewer: Reviewer) -> dict[str, Any]:
+        """Make two spellings one class, or remember that they are two; undecided issues about that become kept."""
+        with _refusals():
+            self.queue.merge(body.given_label, body.label, reviewer)
+        return self._classes() | self._progress()
+
+    def undo(self, body: UndoBody, reviewer: Reviewer) -> dict[str, Any]:
+        """Take back what this reviewer did last, one decision or a batch, also before the page was opened."""
+        with _refusals():
+            undone = self.queue.undo(reviewer)
+        rows = [line.row for line in undone if line.row != NO_ROW]
+        first = self.queue.issues.position.get(rows[0]) if rows else None
+        action = undone[0] if undone else None
+        return {
+            "undone": rows,
+            "batch": action and action.batch,
+            "choice": action and action.decision,
+            "position": first,  # in the list of all issues
+            "now": self.queue.decided(rows[0]) if len(rows) == 1 else None,
+        } | self._classes() | self._progress()  # fmt: skip
+
+    def _classes(self) -> dict[str, Any]:
+        """Return what the review changes about the classes."""
+        return {"new_classes": self.queue.new_classes(), "spellings": self.queue.spellings()}
 
     def _id(self, row: int, reviewer: str) -> str:
         if row not in self.queue.issues.position:
@@ -255,6 +322,17 @@ class Review:
         if (id := self.context.id(row)) is None:
             raise HTTPException(404, f"The audit has no row {row}.")
         return id
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answer 409 for what is not allowed, 507 for a full disk."""
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(409, str(error)) from None
+    except OSError as error:
+        raise HTTPException(507, f"Not saved: {error}") from None
 
 
 class MeasuringReview(Review):
@@ -292,6 +370,8 @@ class MeasuringReview(Review):
         return super().show_context(row, reviewer)
 
     def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
+        if body.note is not None or body.new_class:
+            raise ValueError("Expected an answer to the question, got a note or a new class.")
         return self.measuring.answer(body.row, body.question, body.decision, body.label, reviewer)
 
     def _id(self, row: int, reviewer: str) -> str:
@@ -340,12 +420,16 @@ def make_app(
         app.post("/api/selections", responses={**NOT_KEPT, **NO_TEXT})(review.keep_selection)
         app.get("/api/overview")(review.show_overview)
         app.get("/api/map")(review.show_map)
-        app.get("/api/map/{row}", responses=NO_ROW)(review.show_map_row)
-    app.get("/api/rows/{row}", responses=NO_ROW)(review.show_row)
+        app.get("/api/map/{row}", responses=NOT_FOUND)(review.show_map_row)
+    app.get("/api/rows/{row}", responses=NOT_FOUND)(review.show_row)
     images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
-    app.get("/api/rows/{row}/picture", response_class=Response, responses={**NO_ROW, **images})(review.show_picture)
-    app.get("/api/context/{row}", responses=NO_ROW)(review.show_context)
-    app.post("/api/decisions", responses={**NO_ROW, **NOT_SAVED})(review.decide)
+    app.get("/api/rows/{row}/picture", response_class=Response, responses={**NOT_FOUND, **images})(review.show_picture)
+    app.get("/api/context/{row}", responses=NOT_FOUND)(review.show_context)
+    app.post("/api/decisions", responses={**NOT_FOUND, **NOT_SAVED})(review.decide)
+    if not isinstance(review, MeasuringReview):
+        app.post("/api/decisions/many", responses={**NOT_FOUND, **NOT_SAVED})(review.decide_many)
+        app.post("/api/merges", responses=NOT_SAVED)(review.merge)
+        app.post("/api/undo", responses=NOT_SAVED)(review.undo)
     return app
 
 

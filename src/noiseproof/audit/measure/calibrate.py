@@ -78,7 +78,7 @@ def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated
         return set()
     votes: dict[int, int] = {}
     for answer in answers:
-        if answer.decision != "skip":
+        if answer.names_label:
             votes[answer.row] = votes.get(answer.row, 0) + (1 if is_wrong(answer) else -1)
     wrong = dict(zip(audit.issues["row"].tolist(), _logit(calibrated.wrong).tolist(), strict=True))
     trust = -float(_logit(np.array(people.error.value)))

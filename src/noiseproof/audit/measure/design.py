@@ -144,7 +144,7 @@ class Design:
         shares = []
         for h, count in enumerate(asked.tolist()):
             answers = [measured[row] for row in self.order[h][:count].tolist()]
-            known = [is_wrong(answer) for answer in answers if answer.decision != "skip"]
+            known = [is_wrong(answer) for answer in answers if answer.names_label]
             shares.append((sum(known) + PRIOR_WEIGHT * prior[h]) / (len(known) + PRIOR_WEIGHT))
         return np.array(shares)
 
@@ -153,7 +153,7 @@ class Design:
     ) -> list[Question]:
         """Rows to ask a second time now."""
         repeated = {answer.row for answer in answers if answer.asked == "repeat"}
-        rows = [row for row, answer in measured.items() if answer.decision != "skip"]
+        rows = [row for row, answer in measured.items() if answer.names_label]
         due = rows if at_end else rows[:-APART]
         return [
             Question(row, measured[row].probability or 1.0, "repeat")

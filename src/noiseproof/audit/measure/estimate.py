@@ -119,7 +119,7 @@ class Sample:
     @classmethod
     def of(cls, population: Population, answers: Sequence[Decision]) -> Sample:
         asked = measured_answers(answers).values()
-        decided = [answer for answer in asked if answer.decision != "skip"]
+        decided = [answer for answer in asked if answer.names_label]
         number = {name: k for k, name in enumerate(population.classes)}
         at = np.array([population.position[answer.row] for answer in decided], dtype=np.int64)
         label = np.array([number.get(answer.label, -1) for answer in decided], dtype=np.int64)
@@ -184,7 +184,7 @@ def gain(
     sample = None if population is None else Sample.of(population, answers)
     if population is None or not sample or not accepted[sample.at].any():
         return None
-    decided = {answer.row for answer in answers if answer.decision != "skip"}
+    decided = {answer.row for answer in answers if answer.names_label}
     undecided = accepted & ~audit.issues["row"].isin(decided).to_numpy()
     count, spoils = int(undecided.sum()), 1 - sample.wrong
     mended, spoiled = (
