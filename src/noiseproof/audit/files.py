@@ -288,6 +288,9 @@ def as_words(values: Any) -> list[str]:
     """Return labels as words, empty where there is none."""
     import pandas as pd
 
+    if isinstance(getattr(values, "dtype", None), pd.StringDtype):  # one object for each word, not for each row
+        codes, words = pd.factorize(values)
+        return list(np.append(np.asarray(words, dtype=object), "")[codes])  # −1 is the last one
     labels = np.asarray(values)
     if labels.dtype.kind in "SO":  # NumPy decodes only ASCII bytes
         decoded = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in labels.tolist()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # takes half a second to import
 
 Table: TypeAlias = "pd.DataFrame | PathLike | Any"  # polars, Arrow and Hugging Face tables, too
 NOTES = "noiseproof"  # the key of a frame's attrs
+LONG_COLUMN = 2**26  # bytes of words that are looked at in parts before they are read
 
 
 def read_table(
@@ -48,7 +50,13 @@ def read_table(
         frame, source = read_file(Path(table), [label, text, *verbatim], categories, header=header), str(table)
     else:
         frame, source = as_frame(table), "the table"
-    for column in (label, text):
+    check_table(frame, source, label, text)
+    return frame
+
+
+def check_table(frame: Any, source: str, *columns: str | None) -> None:
+    """Refuse a table without one of ``columns``, without rows, or with a column twice."""
+    for column in columns:
         check_column(column, list(frame.columns), source)
     if len(frame) == 0:
         raise ValueError(f"Expected at least one row in {source}, got an empty table.")
@@ -57,10 +65,9 @@ def read_table(
         raise ValueError(
             f"Expected each column of {source} once, got {preview(list(twice))} twice. Rename one of them."
         )
-    return frame
 
 
-def reading_notes(frame: pd.DataFrame) -> list[str]:
+def reading_notes(frame: pd.DataFrame | ParquetColumns) -> list[str]:
     """What the user should know about how ``read_table`` read a file."""
     return list(frame.attrs.get(NOTES, ()))
 
@@ -143,7 +150,7 @@ def read_file(
         raise FileNotFoundError(f"Expected a table at {path}, found no such file.")
     if not header and kind not in HEADERLESS_KINDS:
         raise ValueError(f"Expected a {' or '.join(HEADERLESS_KINDS)} file without names of columns, got {path}.")
-    try:
+    with readable(path):
         if kind in (".csv", ".tsv"):
             return _read_csv(path, verbatim, categories, header)
         if kind == ".jsonl":
@@ -155,6 +162,13 @@ def read_file(
             frame: pd.DataFrame = read_arrow(path).to_pandas(split_blocks=True, self_destruct=True)
             return frame
         raise ValueError(f"a file of kind {path.suffix.lstrip('.')!r}")
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise what readers raise about a damaged file as one kind of error, with its path."""
+    try:
+        yield
     except UnicodeError as error:
         raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
     except ImportError:
@@ -234,3 +248,81 @@ def read_arrow(path: Path) -> Any:
         return feather.read_table(path)
     with pa.OSFile(str(path)) as source:
         return (pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream)(source).read_all()
+
+
+class ParquetColumns:
+    """The columns of a Parquet file, each read when it is asked for, so that never all of them are in memory.
+
+    Stands for the DataFrame where single columns, or a selection of rows, are enough.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.file = pq.ParquetFile(path, pre_buffer=False)
+        self.empty: pd.DataFrame = self.file.schema_arrow.empty_table().to_pandas()
+        self.names = list(self.empty.columns)
+        self.rows: Any = None  # (N,) positions in the file; by default all
+
+    @classmethod
+    def open(cls, path: Path) -> ParquetColumns | None:
+        """The columns, or None where the file is read as a whole: with repeated or other than plain names."""
+        columns = cls(path)
+        is_plain = all(isinstance(name, str) for name in columns.names) and len({*columns.names}) == len(columns.names)
+        return columns if is_plain and columns.file.metadata.num_rows and columns.empty.index.nlevels == 1 else None
+
+    @property
+    def columns(self) -> Any:
+        import pandas as pd
+
+        return pd.Index(self.names)
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {}
+
+    def __len__(self) -> int:
+        return int(self.file.metadata.num_rows) if self.rows is None else len(self.rows)
+
+    def __getitem__(self, name: Any) -> Any:
+        """A column as a Series; a list of names gives the columns of these names, unread."""
+        if isinstance(name, list):
+            return self._copy(names=name)
+        if name not in self.names:
+            raise KeyError(name)
+        column = self.file.read(columns=[name]).to_pandas()[name].reset_index(drop=True)
+        return column if self.rows is None else column.iloc[self.rows]
+
+    def take(self, rows: Any) -> ParquetColumns:
+        """Some of the rows, by their positions here."""
+        return self._copy(rows=rows if self.rows is None else self.rows[rows])
+
+    def _copy(self, **changes: Any) -> ParquetColumns:
+        other = object.__new__(ParquetColumns)
+        other.__dict__.update(self.__dict__ | changes)
+        return other
+
+    def read(self) -> pd.DataFrame:
+        """All columns as a DataFrame."""
+        frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(split_blocks=True, self_destruct=True)
+        frame = frame[self.names].reset_index(drop=True)
+        return frame if self.rows is None else frame.take(self.rows)
+
+    def is_nested(self, name: str) -> bool:
+        """Whether the cells of a column are lists or structures."""
+        import pyarrow as pa
+
+        return bool(pa.types.is_nested(self.file.schema_arrow.field(name).type))
+
+    def word_parts(self, name: str) -> Iterator[list[str]]:
+        """The different words of each row group in turn, of a long column of words; of others, none."""
+        import pyarrow as pa
+
+        kind, metadata = self.file.schema_arrow.field(name).type, self.file.metadata
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            return
+        at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(name)
+        groups = range(metadata.num_row_groups)
+        if sum(metadata.row_group(i).column(at).total_uncompressed_size for i in groups) > LONG_COLUMN:
+            for i in groups:
+                yield self.file.read_row_group(i, columns=[name]).column(0).unique().drop_null().to_pylist()

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from torch import Tensor
 
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset, Split
-from noiseproof.data.frames import Table, read_table, reading_notes, table_name
+from noiseproof.data.frames import ParquetColumns, Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels, find_words
 from noiseproof.data.sources import DATASETS
 
 if TYPE_CHECKING:  # takes half a second to import
     import pandas as pd
 
+Frame: TypeAlias = "pd.DataFrame | ParquetColumns"
 MissingPolicy = Literal["refuse", "impute"]
 MAX_CATEGORIES = 100  # a column of more distinct words is too wide for one-hot columns
 MIN_REPEATS = 4  # rows for each of its words, on average, below which such a column is text or an identifier
@@ -48,7 +49,7 @@ class FeatureTable:
 
     values: NDArray[np.float32]  # (N, D)
     num_categories: tuple[int, ...]  # (D,): 0 for a column of numbers
-    frame: pd.DataFrame | None = None  # the N rows with their columns as in the source
+    frame: Frame | None = None  # the N rows with their columns as in the source
 
     @classmethod
     def of_numbers(cls, x: NDArray[np.float32]) -> FeatureTable:
@@ -56,7 +57,7 @@ class FeatureTable:
 
     def subset(self, rows: NDArray[Any]) -> FeatureTable:
         """Some of the rows, by numbers or a mask (N,)."""
-        frame = None if self.frame is None else self.frame[rows] if rows.dtype == bool else self.frame.iloc[rows]
+        frame = None if self.frame is None else self.frame.take(np.flatnonzero(rows) if rows.dtype == bool else rows)
         return FeatureTable(self.values[rows], self.num_categories, frame)
 
 
@@ -87,71 +88,73 @@ class Columns:
         shift: Tensor = shift_of(self.mean, self.std)
         return shift
 
-    def encode(self, rows: pd.DataFrame | NDArray[Any]) -> Tensor:
+    def encode(self, rows: Frame | NDArray[Any]) -> Tensor:
         """A table or an array as (N, D) float32; a word that is not among the categories is encoded as zeros."""
         import pandas as pd
 
         frame = pd.DataFrame(rows, columns=list(self.numeric)) if isinstance(rows, np.ndarray) else rows
         if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
             raise ValueError(f"Expected the columns of the training table, {preview(absent)} are missing.")
-        x, num_missing = np.empty((len(frame), len(self.numeric)), np.float32), {}
+        x, num_missing = np.zeros((len(frame), len(self.mean)), np.float32), {}
         for i, (c, fill, shift) in enumerate(zip(self.numeric, self.fill.tolist(), self.shift.tolist(), strict=False)):
             values = _numbers(frame, c, self.missing == "impute")
             num_missing[c] = int(np.isnan(values).sum())
             x[:, i] = np.where(np.isnan(values), fill, values) - shift
-        codes = self._codes(frame, self.categories)
-        num_missing |= {c: int((column == EMPTY).sum()) for c, column in codes.items()}
+        position = len(self.numeric)
+        for c, words in self.categories.items():
+            codes = self._codes(frame, c, words)
+            num_missing[c], known = int((codes == EMPTY).sum()), np.flatnonzero(codes >= 0)
+            x[known, position + codes[known]] = 1
+            position += len(words)
         if self.missing == "refuse" and any(num_missing.values()):
             counts = [f"{count} in {c!r}" for c, count in num_missing.items() if count]
             raise ValueError(
                 f"Expected no missing values, got {', '.join(counts[:5])}{' …' * (len(counts) > 5)}. Drop those rows, "
                 "leave the columns out with `features`, or use missing='impute'."
             )
-        one_hot = [
-            (torch.from_numpy(column)[:, None] == torch.arange(len(self.categories[c]))).float()
-            for c, column in codes.items()
-        ]
-        return torch.cat([torch.from_numpy(x), *one_hot], 1)
+        return torch.from_numpy(x)
 
-    def describe(self, frame: pd.DataFrame, part: str) -> list[str]:
+    def describe(self, frame: Frame, part: str) -> list[str]:
         """What was imputed or is no known category in another part of the data, a sentence for each column."""
         notes = []
         for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
             if count := int(np.isnan(_numbers(frame, c, impute=True)).sum()):
                 notes.append(f"{count} missing numbers in column {c!r} of the {part} set {_FILLED} {fill:g}.")
-        for c, codes in self._codes(frame, self.categories).items():
+        for c, words in self.categories.items():
+            codes = self._codes(frame, c, words)
             if unknown := sorted(set(_words(frame, c)[codes < 0])):
                 cells = f"{int((codes < 0).sum())} cells in column {c!r} of the {part} set"
                 notes.append(f"{cells} are none of its categories: {preview(unknown)}.")
         return notes
 
-    def table(self, frame: pd.DataFrame) -> FeatureTable:
+    def table(self, frame: Frame) -> FeatureTable:
         """A table for decision trees, ``wide`` columns included."""
-        numbers = [
-            _numbers(frame, c, self.missing == "impute") - shift
-            for c, shift in zip(self.numeric, self.shift.tolist(), strict=False)
-        ]
         words = self.categories | self.wide
-        codes = [np.where(column < 0, np.nan, column) for column in self._codes(frame, words).values()]
-        values = np.stack([*numbers, *codes], 1).astype(np.float32)
-        return FeatureTable(values, (*[0] * len(numbers), *map(len, words.values())))
+        values = np.empty((len(frame), len(self.numeric) + len(words)), np.float32)
+        for i, (c, shift) in enumerate(zip(self.numeric, self.shift.tolist(), strict=False)):
+            values[:, i] = _numbers(frame, c, self.missing == "impute") - shift
+        for i, (c, known) in enumerate(words.items(), len(self.numeric)):
+            codes = self._codes(frame, c, known)
+            values[:, i] = np.where(codes < 0, np.nan, codes)
+        return FeatureTable(values, (*[0] * len(self.numeric), *map(len, words.values())))
 
-    def _codes(self, frame: pd.DataFrame, columns: dict[str, tuple[str, ...]]) -> dict[str, NDArray[np.int64]]:
-        """The category number of each cell, (N,), for each of these columns of words."""
-        codes = {}
-        for c, known in columns.items():
-            words = _words(frame, c)
-            number = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
-            number[""] = EMPTY
-            codes[c] = np.array([number[word] for word in words], dtype=np.int64)
-        return codes
+    def _codes(self, frame: Frame, column: str, known: tuple[str, ...]) -> NDArray[np.int64]:
+        """The category number of each cell of a column of words, (N,)."""
+        words = _words(frame, column)
+        number = {word: UNKNOWN if k is None else k for word, k in find_words(set(words), known).items()}
+        number[""] = EMPTY
+        return np.fromiter((number[word] for word in words), np.int64, len(words))
 
     def standardise(self, x: Tensor) -> Tensor:
         """(x − mean)/std with the moments of the training rows, for x from ``encode``."""
-        return (x - (self.mean - self.shift).to(x)) / self.std.to(x)
+        return self.standardise_(x.clone())
+
+    def standardise_(self, x: Tensor) -> Tensor:
+        """As ``standardise``, in place."""
+        return x.sub_((self.mean - self.shift).to(x)).div_(self.std.to(x))
 
 
-def _numbers(frame: pd.DataFrame, column: str, impute: bool = False) -> NDArray[np.float64]:
+def _numbers(frame: Frame, column: str, impute: bool = False) -> NDArray[np.float64]:
     """A column as float64, NaN where a cell is empty; words are refused, or with ``impute`` count as missing."""
     import pandas as pd
 
@@ -204,9 +207,15 @@ def shifted_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Colu
     return columns if bool(columns.shift.any()) else None
 
 
-def _words(frame: pd.DataFrame, column: str) -> Any:
+def _words(frame: Frame, column: str) -> Any:
     """The cells of a column as words, "" where missing."""
-    values = frame[column].astype(object)
+    import pandas as pd
+
+    cells = frame[column]
+    if isinstance(cells.dtype, pd.StringDtype):  # equal words are one object: a pointer for each cell
+        codes, words = pd.factorize(cells)
+        return np.append(np.asarray(words, dtype=object), "")[codes]  # −1 is the last one
+    values = cells.astype(object)
     return values.where(values.notna(), "").map(_word).to_numpy(dtype=object)
 
 
@@ -300,11 +309,31 @@ class _Column:
         but = f"; {len(self.non_numbers)} words in it ({preview(odd)}) count as missing" if odd else ""
         return [f"Column {self.name!r} was read as numbers{without}{but}."]
 
+    def fit(self) -> _FittedColumn:
+        """What remains of the column when its cells are no longer in memory."""
+        if self.non_numbers is None:
+            return _FittedColumn(self.name, tuple(self.words), self.is_wide, sum(cell is None for cell in self.cells))
+        gaps, median = np.isnan(self.cells), float(np.nanmedian(self.cells))
+        mean, std = moments(np.where(gaps, median, self.cells))
+        return _FittedColumn(self.name, None, False, int(gaps.sum()), median, mean, std)
 
-def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy, wide: bool) -> _Column | str:
+
+class _FittedColumn(NamedTuple):
+    name: str
+    words: tuple[str, ...] | None  # of a column of categories
+    is_wide: bool
+    num_missing: int
+    median: float = 0.0
+    mean: float = 0.0
+    std: float = 1.0
+
+
+def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) -> _Column | str:
     """A column as numbers or categories; or the reason why it can't be used."""
     import pandas as pd
 
+    if wide and isinstance(frame, ParquetColumns) and (reason := _unreadable(frame, name)):
+        return reason
     cells: Any = []
     words: list[str] = []
     non_numbers: list[str] | None = []
@@ -321,6 +350,19 @@ def _read_column(frame: pd.DataFrame, name: str, missing: MissingPolicy, wide: b
         )
     cells = np.where(cells == "", None, cells) if non_numbers is None else _numbers(frame, name, bool(non_numbers))
     return _Column(name, cells, words, non_numbers)
+
+
+def _unreadable(frame: ParquetColumns, name: str) -> str | None:
+    """Why a column of a file can't be used, as far as it shows before all of it is in memory."""
+    if frame.is_nested(name):
+        return "holds lists"
+    words: set[str] = set()
+    for part in frame.word_parts(name):
+        words |= {word for word in part if np.isnan(_quantity(word))}
+        # Of numbers written as words, a fifth at most may be other words; of categories, a quarter may be different.
+        if len(words) > MAX_CATEGORIES and len(words) * MIN_REPEATS > len(frame):
+            return f"holds more than {len(words) - 1} different words"
+    return None
 
 
 class _Suspicion(NamedTuple):
@@ -371,13 +413,14 @@ def _find_label_code(name: str, cells: NDArray[Any], labels: NDArray[np.int64]) 
 
 
 def _usable_columns(
-    frame: pd.DataFrame,
+    frame: Frame,
     features: Sequence[str],
     missing: MissingPolicy,
     requested: bool,
     labels: NDArray[np.int64] | None,
     wide: bool,
-) -> tuple[list[_Column], list[str]]:
+) -> tuple[list[_FittedColumn], list[str]]:
+    """Fit the columns that can be used, one after the other, so that the cells of one alone are in memory."""
     columns, notes = [], []
     for name in features:
         column = _read_column(frame, name, missing, wide)
@@ -395,18 +438,12 @@ def _usable_columns(
         if suspicion is not None:
             notes.append(f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")
         notes += column.describe()
-        columns.append(column)
+        columns.append(column.fit())
     return columns, notes
 
 
-def _split_wide(columns: list[_Column]) -> tuple[list[_Column], dict[str, tuple[str, ...]]]:
-    """The columns for one-hot encoding, and the categories of the others."""
-    wide = {column.name: tuple(column.words) for column in columns if column.is_wide}
-    return [column for column in columns if not column.is_wide], wide
-
-
 def fit_columns(
-    frame: pd.DataFrame,
+    frame: Frame,
     features: Sequence[str],
     missing: MissingPolicy,
     requested: bool,
@@ -422,27 +459,28 @@ def fit_columns(
     if missing not in get_args(MissingPolicy):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
     columns, notes = _usable_columns(frame, features, missing, requested, labels, wide)
-    columns, many = _split_wide(columns)
+    many = {column.name: column.words for column in columns if column.is_wide and column.words}
+    columns = [column for column in columns if not column.is_wide]
     if not columns:
         needed = f"Neighbours need one of numbers, or of at most {MAX_CATEGORIES} different words." if many else ""
         raise ValueError(
             f"Expected at least one usable column, got {preview(list(features))}. {' '.join([*notes, needed])}".rstrip()
         )
-    numbers = {column.name: column.cells for column in columns if column.non_numbers is not None}
-    categories = {column.name: tuple(column.words) for column in columns if column.non_numbers is None}
-    medians = {name: float(np.nanmedian(cells)) for name, cells in numbers.items()}
+    numbers = [column for column in columns if column.words is None]
+    categories = {column.name: column.words for column in columns if column.words is not None}
     if missing == "impute":
-        for name, cells in numbers.items():
-            if count := int(np.isnan(cells).sum()):
-                notes.append(f"{count} missing numbers in column {name!r} {_FILLED} {medians[name]:g}.")
+        for column in numbers:
+            if column.num_missing:
+                count, median = column.num_missing, column.median
+                notes.append(f"{count} missing numbers in column {column.name!r} {_FILLED} {median:g}.")
         for column in columns:
-            if column.name in categories and (count := sum(cell is None for cell in column.cells)):
+            if column.words is not None and (count := column.num_missing):
                 notes.append(f"{count} missing words in column {column.name!r} count as none of its categories.")
-    scales = [moments(np.where(np.isnan(cells), medians[name], cells)) for name, cells in numbers.items()]
-    scales += [(0.0, 1.0)] * sum(map(len, categories.values()))
-    mean, std = (torch.tensor(values, dtype=torch.float64) for values in zip(*scales, strict=True))
-    fill = torch.tensor(list(medians.values()), dtype=torch.float64)
-    return Columns(tuple(numbers), fill, categories, missing, mean, std, many), notes
+    one_hot = sum(map(len, categories.values()))
+    mean = torch.tensor([*(column.mean for column in numbers), *[0.0] * one_hot], dtype=torch.float64)
+    std = torch.tensor([*(column.std for column in numbers), *[1.0] * one_hot], dtype=torch.float64)
+    fill = torch.tensor([column.median for column in numbers], dtype=torch.float64)
+    return Columns(tuple(column.name for column in numbers), fill, categories, missing, mean, std, many), notes
 
 
 @DATASETS.register("table")

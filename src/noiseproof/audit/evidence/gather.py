@@ -24,6 +24,7 @@ from noiseproof.core.objects import load_object
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import near_names
+from noiseproof.data.frames import ParquetColumns
 from noiseproof.data.tables import FeatureTable
 from noiseproof.models import MODELS
 from noiseproof.models.timm import spelled_out
@@ -302,8 +303,8 @@ def estimator_inputs(estimator: Any, data: AuditData) -> Any:
     """What a user's estimator is fitted to: the columns of the table if it chooses among them, else the features."""
     parts = [estimator, *estimator.get_params().values()]
     is_pipeline = any(hasattr(part, "steps") or hasattr(part, "transformers") for part in parts)
-    if is_pipeline and data.table is not None and data.table.frame is not None:
-        return data.table.frame
+    if is_pipeline and data.table is not None and (frame := data.table.frame) is not None:
+        return frame.read() if isinstance(frame, ParquetColumns) else frame
     return data.x
 
 

@@ -31,15 +31,20 @@ def encode_given(
 
     Numbers are positions in ``classes`` where the user named them.
     """
+    import pandas as pd
+
     absent = is_missing(values) if values.ndim == 1 else np.zeros(len(values), dtype=bool)
     if absent.all():
         raise ValueError(f"Expected labels in `{name}`, got none in any of {len(absent)} rows.")
     present = values[~absent]
     if classes is not None:
         _check_positions(present, classes, name)
+    place: Any = slice(None)
+    if isinstance(present.dtype, pd.StringDtype):  # each word once: less time and memory
+        place, present = pd.factorize(present)
     codes, names = encode_labels(present, known or classes, positions=classes is not None, name=name)
     given = np.full(len(absent), -1)
-    given[~absent] = codes.numpy()
+    given[~absent] = codes.numpy()[place]
     return given, names
 
 

@@ -23,8 +23,8 @@ from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_g
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import KINDS, table_kind
-from noiseproof.data.frames import read_table, reading_notes
-from noiseproof.data.tables import FeatureTable, fit_columns
+from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
+from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.noise.human import majority_vote
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class TableSource(Source):
 
     files = f"a table ({', '.join(KINDS)})"
     has_columns = True
+    frame: Frame
     feature_table: FeatureTable | None = None  # of the rows that were read, by their columns
 
     def accepts(self, request: Request) -> bool:
@@ -58,7 +59,7 @@ class TableSource(Source):
     def read(self, request: Request) -> AuditData:
         label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
         check_label(label, annotators, request.labels)
-        self.frame = self._read_table(request.data).reset_index(drop=True)
+        self.frame = self._open_table(request)
         trusted_column = trusted if isinstance(trusted, str) and trusted in self.frame.columns else None
         if trusted_column is not None:
             self.config["trusted"], trusted = trusted_column, None
@@ -94,6 +95,16 @@ class TableSource(Source):
         )  # fmt: skip
         return data.without(unusable)
 
+    def _open_table(self, request: Request) -> Frame:
+        """The table as a whole, or a Parquet file for its columns, each of which is read when it is needed."""
+        if request.path is not None and table_kind(request.path) == ".parquet":
+            with readable(request.path):
+                columns = ParquetColumns.open(request.path)
+            if columns is not None:
+                check_table(columns, str(request.path), self._verbatim[0], self.config["text"])
+                return columns
+        return self._read_table(request.data).reset_index(drop=True)
+
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
         return read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
 
@@ -110,7 +121,7 @@ class TableSource(Source):
         roles = check_roles(columns, self.config, trusted)
         return [c for c in columns if c not in roles]
 
-    def _with_trusted(self, trusted: Any) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    def _with_trusted(self, trusted: Any) -> tuple[Frame, NDArray[np.int64]]:
         """Return the table with the rows of the table ``trusted``, if it is one, and row numbers, −1 for those."""
         row = np.arange(len(self.frame))
         is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(".npy")
@@ -118,7 +129,7 @@ class TableSource(Source):
             return self.frame, row
         import pandas as pd
 
-        columns = list(self.frame.columns)
+        self.frame, columns = self._whole_frame(), list(self.frame.columns)
         if is_path and table_kind(trusted) is None:
             raise ValueError(
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
@@ -137,13 +148,16 @@ class TableSource(Source):
             )
         return pd.concat([self.frame, more], ignore_index=True), np.concatenate([row, np.full(len(more), -1)])
 
-    def _missing(self, table: pd.DataFrame) -> Unusable:
+    def _whole_frame(self) -> pd.DataFrame:
+        return self.frame.read() if isinstance(self.frame, ParquetColumns) else self.frame
+
+    def _missing(self, table: Frame) -> Unusable:
         """Return rows that lack what the audit needs besides a label."""
         return []
 
     def _features(
         self,
-        table: pd.DataFrame,
+        table: Frame,
         columns: list[str],
         given: NDArray[np.int64],
         usable: NDArray[np.bool_],
@@ -156,14 +170,14 @@ class TableSource(Source):
             )
         fitted, notes = fit_columns(table, columns, "impute", requested=False, labels=given, wide=True)
         self.feature_table = replace(fitted.table(table), frame=table[columns])
-        return fitted.standardise(fitted.encode(table)).numpy(), notes, []
+        return fitted.standardise_(fitted.encode(table)).numpy(), notes, []
 
     # --- showing ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def records(self) -> Records:
         if self.config["data"] is None:
-            return MemoryRecords(self.frame)
+            return MemoryRecords(self._whole_frame())
         columns = [self.config[role] for role in ("label", "text", "id")]
         return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
 
@@ -250,9 +264,10 @@ class TableSource(Source):
         return columns
 
     def describe(self, row: int, id: str) -> str:
+        self.frame = frame = self._whole_frame()
         # Cell by cell: a row as a whole has one type, which rounds large whole numbers beside real ones.
         cells: list[tuple[str, Any]] = [
-            (name, self.frame.iloc[row, j]) for j, name in enumerate(self.frame.columns) if name != self.config["label"]
+            (name, frame.iloc[row, j]) for j, name in enumerate(self.frame.columns) if name != self.config["label"]
         ]
         return "\n".join(f"{name}: {value}" for name, value in cells)
 
@@ -310,7 +325,7 @@ def _shortened(cell: str) -> str:
 
 
 def _votes(
-    table: pd.DataFrame, annotators: Sequence[str], label: str | None, classes: Sequence[str] | None
+    table: Frame, annotators: Sequence[str], label: str | None, classes: Sequence[str] | None
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
     """Return the vote of each annotator, (N, A), −1 for none, and all classes in the votes and labels."""
     if not annotators:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,10 +9,8 @@ from noiseproof.audit.sources.base import SOURCES, Request
 from noiseproof.audit.sources.labels import is_missing
 from noiseproof.audit.sources.table import Features, TableSource, Unusable
 from noiseproof.core.messages import preview
+from noiseproof.data.tables import Frame
 from noiseproof.data.text import encode_texts
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @SOURCES.register_class("text")
@@ -33,13 +29,13 @@ class TextSource(TableSource):
     def texts(self) -> list[str]:
         return self.records.column(self.config["text"])
 
-    def _missing(self, table: pd.DataFrame) -> Unusable:
+    def _missing(self, table: Frame) -> Unusable:
         text = self.config["text"]
         return [(f"no text in {text!r}", is_missing(table[text]))]
 
     def _features(
         self,
-        table: pd.DataFrame,
+        table: Frame,
         columns: list[str],
         given: NDArray[np.int64],
         usable: NDArray[np.bool_],
