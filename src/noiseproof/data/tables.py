@@ -327,6 +327,11 @@ class _FittedColumn(NamedTuple):
     mean: float = 0.0
     std: float = 1.0
 
+    def describe_gaps(self) -> str:
+        if self.words is None:
+            return f"{self.num_missing} missing numbers in column {self.name!r} {_FILLED} {self.median:g}."
+        return f"{self.num_missing} missing words in column {self.name!r} count as none of its categories."
+
 
 def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) -> _Column | str:
     """A column as numbers or categories; or the reason why it can't be used."""
@@ -459,28 +464,29 @@ def fit_columns(
     if missing not in get_args(MissingPolicy):
         raise ValueError(f"Expected `missing` to be refuse or impute, got {missing!r}.")
     columns, notes = _usable_columns(frame, features, missing, requested, labels, wide)
-    many = {column.name: column.words for column in columns if column.is_wide and column.words}
+    wide_columns = [column for column in columns if column.is_wide]
     columns = [column for column in columns if not column.is_wide]
     if not columns:
-        needed = f"Neighbours need one of numbers, or of at most {MAX_CATEGORIES} different words." if many else ""
+        needed = f"Neighbours need one of numbers, or of at most {MAX_CATEGORIES} different words."
+        reasons = [*notes, needed] if wide_columns else notes
         raise ValueError(
-            f"Expected at least one usable column, got {preview(list(features))}. {' '.join([*notes, needed])}".rstrip()
+            f"Expected at least one usable column, got {preview(list(features))}. {' '.join(reasons)}".rstrip()
         )
+    columns.sort(key=lambda column: column.words is not None)  # numbers first
+    if missing == "impute":
+        notes += [column.describe_gaps() for column in columns if column.num_missing]
+    return _join_columns(columns, wide_columns, missing), notes
+
+
+def _join_columns(columns: list[_FittedColumn], wide: list[_FittedColumn], missing: MissingPolicy) -> Columns:
     numbers = [column for column in columns if column.words is None]
     categories = {column.name: column.words for column in columns if column.words is not None}
-    if missing == "impute":
-        for column in numbers:
-            if column.num_missing:
-                count, median = column.num_missing, column.median
-                notes.append(f"{count} missing numbers in column {column.name!r} {_FILLED} {median:g}.")
-        for column in columns:
-            if column.words is not None and (count := column.num_missing):
-                notes.append(f"{count} missing words in column {column.name!r} count as none of its categories.")
     one_hot = sum(map(len, categories.values()))
     mean = torch.tensor([*(column.mean for column in numbers), *[0.0] * one_hot], dtype=torch.float64)
     std = torch.tensor([*(column.std for column in numbers), *[1.0] * one_hot], dtype=torch.float64)
     fill = torch.tensor([column.median for column in numbers], dtype=torch.float64)
-    return Columns(tuple(column.name for column in numbers), fill, categories, missing, mean, std, many), notes
+    names = tuple(column.name for column in numbers)
+    return Columns(names, fill, categories, missing, mean, std, {column.name: column.words or () for column in wide})
 
 
 @DATASETS.register("table")
