@@ -34,7 +34,7 @@ def browsing(chromium: Any, profile: Path, **options: Any) -> Iterator[Any]:
     )
     try:
         yield page
-        assert errors == []
+        assert errors == [], errors
     finally:
         context.close()
 

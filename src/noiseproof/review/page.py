@@ -11,13 +11,16 @@ from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
-from noiseproof.review.context import Labels, column_ranking
+from noiseproof.review.context import Context, Labels, column_ranking
+from noiseproof.review.overview import Overview
+from noiseproof.review.projection import BYTES, MOST, Projection
 from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
     "dom.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js", "card.js",
-    "context.js", "chooser.js", "measure.js", "views.js", "review.js",
+    "context.js", "chooser.js", "measure.js", "views.js", "charts.js", "overview.js", "map.js", "map_select.js",
+    "review.js",
 )  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 
@@ -45,6 +48,7 @@ def served_page() -> str:
 def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000_000) -> str:
     """Return a page that needs no server, with rows and pictures of the worst issues up to ``max_bytes``."""
     issues, source = Issues(audit, everything), open_rows(audit.config)
+    context = Context(audit, source)
     content: dict[str, Any] = {
         "audit": describe(audit, issues, source),
         "row": issues.row.tolist(),
@@ -55,7 +59,9 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
         "marks": {mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()},
         **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
     }
-    content["columns"] = _columns(source, audit, issues)
+    content["columns"] = _columns(source, context.labels, issues)
+    content["overview"] = Overview(audit, context.labels).describe()
+    content["map"] = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES))).show_now()
     room = max_bytes - len(_json(content))
     shown: dict[int, Any] = {}
     for row, id in zip(issues.row.tolist(), issues.id, strict=True):
@@ -69,12 +75,12 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     return _render(_json({**content, "rows": shown}))
 
 
-def _columns(source: Source | NoRows, audit: Audit, issues: Issues) -> dict[str, Any]:
+def _columns(source: Source | NoRows, labels: Labels, issues: Issues) -> dict[str, Any]:
     """Return the columns that separate the most frequent pairs of classes, by the numbers of both."""
-    ranking = column_ranking(source, Labels(audit))
+    ranking = column_ranking(source, labels)
     if ranking is None:
         return {}
-    number = {name: k for k, name in enumerate(audit.classes)}
+    number = {name: k for k, name in enumerate(labels.classes)}
     pairs = [(number[pair["given"]], number[pair["suggested"]]) for pair in issues.pairs()[:MOST_PAIRS]]
     return {f"{given},{suggested}": ranking.between(given, suggested) for given, suggested in pairs}
 

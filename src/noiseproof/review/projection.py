@@ -24,6 +24,7 @@ MOST = 50_000  # rows on a map, so that a browser draws it at once
 FITTED = 20_000  # rows that the principal components are fitted to
 COMPONENTS = 50  # principal components that UMAP starts from
 EDGE = 0.5  # percent of the rows at either end of an axis; beyond half the width of the others they are at the edge
+BYTES = 14  # of a row in an answer
 STEPS = 2**16 - 1  # of a coordinate
 FORMAT = "1"  # of kept maps: a new one computes them again
 
@@ -114,6 +115,11 @@ class Projection:
         """Return the map, or that it is pending."""
         self.start()
         return {"pending": True} if self.map is None else {"pending": False, **self.map}
+
+    def show_now(self) -> dict[str, Any]:
+        """Return the map once it is computed."""
+        self.start().join()
+        return self.show()
 
     def _prepare(self) -> None:
         try:

@@ -253,7 +253,8 @@ class Review:
     def show_map_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
         """What names an audited row, and a part of it."""
         self._shown_id(row, reviewer)
-        return self.context.show_briefly(row)
+        suggested = self.context.labels.suggested[self.context.labels.position[row]]
+        return self.context.show_briefly(row) | {"suggested": self.audit.classes[suggested]}
 
     def show_picture(self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640) -> Response:
         """The picture in this row, at most ``side`` pixels wide and high."""

@@ -102,6 +102,27 @@ class FileStore {
     return this.data.rows[row] ?? { note: "Not in this page, which has a limit: `noiseproof review` without --html shows it." };
   }
 
+  async overview() {
+    const { matrix, classes, ...rest } = this.data.overview, pairs = new Map(matrix.given.map((g, i) => [`${g},${matrix.suggested[i]}`, i]));
+    const [byPair, byClass] = [matrix.issues.map(() => 0), classes.rows.map(() => 0)], issues = sum(matrix.issues);
+    for (const row of this.words.keys()) {
+      const i = this.position.get(row);
+      if (i === undefined || i >= issues) continue; // issues come before the other rows
+      byPair[pairs.get(`${this.data.given[i]},${this.data.suggested[i]}`)]++;
+      byClass[this.data.given[i]]++;
+    }
+    return { ...rest, matrix: { ...matrix, decided: byPair }, classes: { ...classes, decided: byClass }, progress: this.progress };
+  }
+
+  async map() {
+    return this.data.map;
+  }
+
+  async brief(row) {
+    const i = this.position.get(row);
+    return i === undefined ? { row, id: String(row) } : { ...this.issue(i), ...this.data.rows[row] };
+  }
+
   picture(row) {
     return this.data.rows[row]?.image ?? null;
   }

@@ -83,6 +83,19 @@ class ServedStore {
     return this.ask(`/api/context/${row}`);
   }
 
+  async overview() {
+    await this.busy; // what waits is decided, too
+    return this.ask("/api/overview");
+  }
+
+  async map() {
+    return this.ask("/api/map");
+  }
+
+  async brief(row) {
+    return this.ask(`/api/map/${row}`);
+  }
+
   picture(row, side) {
     return `./api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
   }

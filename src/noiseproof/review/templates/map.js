@@ -1,0 +1,164 @@
+"use strict";
+// The map: all rows in the plane on a canvas, labels called wrong as rings; a lasso or the keyboard selects among these.
+
+const COLORED = 10, STEPS = 65535, PADDING = 12, NEAR = 50; // classes; of a coordinate; pixels; rows selected around one
+const MAP_HELP = "Drag around rows to select them, click one to open it. Keys: arrows move between labels called wrong, Enter opens one, "
+  + `Space at two of them selects the rectangle between, n the ${NEAR} nearest.`;
+
+function decodeNumbers(text, Kind) { // base64 of little-endian numbers
+  return new Kind(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+}
+
+function isInside([x, y], polygon) { // even-odd rule
+  let inside = false;
+  for (let i = 0, j = polygon.length - 1; i < polygon.length; j = i++) {
+    const [ax, ay] = polygon[i], [bx, by] = polygon[j];
+    if (ay > y !== by > y && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) inside = !inside;
+  }
+  return inside;
+}
+
+const map = {
+  points: null, // columns of the map: row, given, x, y; the first `issues` of them are called wrong
+  lit: null, // colour that is not dimmed
+  at: null, // point under the keyboard's cursor
+  corner: null, // first corner of a rectangle
+  lasso: null,
+
+  async show() {
+    if (this.points) return this.resize();
+    for (;;) {
+      const answer = await store.map().catch((error) => ({ note: error.message }));
+      if (answer.row) return this.open(answer);
+      overview.fill("map", [make("p", { class: "faint", role: "status" }, answer.note ?? "The map is computed …")]);
+      if (!answer.pending || this.waiting) return;
+      this.waiting = pause(700).then(() => { this.waiting = null; if (views.current === "overview") this.show(); });
+      return;
+    }
+  },
+
+  open(answer) {
+    const kinds = { row: Uint32Array, given: Uint16Array, x: Uint16Array, y: Uint16Array };
+    this.points = { ...answer, ...Object.fromEntries(Object.entries(kinds).map(([name, Kind]) => [name, decodeNumbers(answer[name], Kind)])) };
+    this.everything = store.audit.total >= store.audit.rows; // others can be decided, too
+    this.color = this.colors();
+    overview.fill("map", this.parts());
+    new ResizeObserver(() => this.resize()).observe(byId("map-frame"));
+    document.addEventListener("themechange", () => this.draw());
+    this.listen(byId("map-top"));
+    this.resize();
+  },
+
+  colors() { // of each class: the most frequent ten, then 10 for all others
+    const counts = store.audit.classes.map(() => 0);
+    for (const k of this.points.given) counts[k]++;
+    const order = [...counts.keys()].filter((k) => counts[k]).sort((one, two) => counts[two] - counts[one] || one - two);
+    const first = order.slice(0, COLORED).sort((one, two) => one - two);
+    this.names = first.map((k) => store.audit.classes[k]);
+    if (order.length > COLORED) this.names.push(`${order.length - COLORED} others`);
+    const color = new Uint8Array(counts.length).fill(COLORED);
+    first.forEach((k, i) => { color[k] = i; });
+    return color;
+  },
+
+  parts() {
+    const { method, by, rows, row, beyond } = this.points;
+    const sampled = row.length < rows ? `${whole(row.length)} of ${whole(rows)} rows: labels called wrong first, then a random sample. ` : `${counted(rows, "row")}. `;
+    const far = beyond ? `${counted(beyond, "far row")} at the edge. ` : "";
+    const legend = this.names.map((name, i) => {
+      const button = make("button", { type: "button", "aria-pressed": "false", class: "swatch" }, make("i", { class: `color-${i < COLORED ? i : "other"}` }), name);
+      button.addEventListener("click", () => this.light(i));
+      return button;
+    });
+    const near = make("button", { type: "button" }, `${NEAR} nearest `, make("kbd", null, "n"));
+    near.addEventListener("click", () => this.selectNearest());
+    const label = `Map of ${counted(row.length, "row")} by their given labels; ${counted(this.points.issues, "label")} called wrong. Arrow keys move.`;
+    return [
+      make("div", { id: "map-frame" }, make("canvas", { id: "map-points", "aria-hidden": "true" }),
+        make("canvas", { id: "map-top", tabindex: 0, role: "application", "aria-label": label, "aria-describedby": "map-help" }),
+        make("div", { id: "map-hint", "aria-hidden": "true", hidden: "" })),
+      make("div", { class: "tools", role: "group", "aria-label": "Given labels" }, ...legend),
+      make("p", { id: "map-status", class: "faint", role: "status" }, "Rings are labels called wrong."),
+      make("div", { class: "tools" }, near),
+      make("p", { id: "map-help", class: "faint" }, `${sampled}${far}${method} of the ${by}. ${MAP_HELP}`),
+    ];
+  },
+
+  light(i) { // one class alone, or all again
+    this.lit = this.lit === i ? null : i;
+    [...document.querySelectorAll("#map .swatch")].forEach((button, at) => button.setAttribute("aria-pressed", at === this.lit));
+    this.draw();
+  },
+
+  // --- drawing
+
+  resize() {
+    const frame = byId("map-frame"), { x, y } = this.points;
+    if (!frame?.clientWidth) return;
+    const width = frame.clientWidth, height = frame.clientHeight, ratio = devicePixelRatio;
+    let [wide, high] = [1, 1];
+    for (let i = 0; i < x.length; i++) { wide = Math.max(wide, x[i]); high = Math.max(high, y[i]); }
+    const scale = Math.min((width - 2 * PADDING) / wide, (height - 2 * PADDING) / high);
+    this.layout = { scale, left: (width - scale * wide) / 2, bottom: (height + scale * high) / 2, width, height, ratio };
+    for (const id of ["map-points", "map-top"]) Object.assign(byId(id), { width: width * ratio, height: height * ratio });
+    this.draw();
+  },
+
+  place(i) { // pixels of the canvas; y points up
+    const { scale, left, bottom } = this.layout;
+    return [left + scale * this.points.x[i], bottom - scale * this.points.y[i]];
+  },
+
+  brushOf(id) {
+    const pen = byId(id).getContext("2d"), { width, height, ratio } = this.layout;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    return pen;
+  },
+
+  draw() {
+    if (!this.layout) return;
+    const pen = this.brushOf("map-points"), { given, row, issues } = this.points, ink = getComputedStyle(byId("map")).color;
+    const colors = [...document.querySelectorAll("#map .swatch i")].map((swatch) => getComputedStyle(swatch).backgroundColor);
+    const size = row.length > 20000 ? 2 : row.length > 3000 ? 3 : 4, ring = issues > 3000 ? 3 : 4.5;
+    const use = (color) => { pen.fillStyle = colors[color] ?? ink; pen.globalAlpha = this.lit === null || this.lit === color ? 0.8 : 0.07; };
+    for (let color = 0; color < colors.length; color++) {
+      use(color);
+      for (let i = issues; i < row.length; i++) {
+        if (this.color[given[i]] !== color) continue;
+        const [x, y] = this.place(i);
+        pen.fillRect(x - size / 2, y - size / 2, size, size);
+      }
+    }
+    pen.strokeStyle = ink;
+    for (let i = issues - 1; i >= 0; i--) { // the worst on top
+      const [x, y] = this.place(i);
+      use(this.color[given[i]]);
+      pen.beginPath();
+      pen.arc(x, y, ring, 0, 2 * Math.PI);
+      pen.fill();
+      pen.stroke();
+    }
+    this.drawTop();
+  },
+
+  drawTop() {
+    const pen = this.brushOf("map-top"), style = getComputedStyle(byId("map-top"));
+    pen.strokeStyle = pen.fillStyle = style.color; // the accent
+    pen.lineWidth = 2;
+    if (this.lasso?.length > 1) {
+      pen.beginPath();
+      this.lasso.forEach(([x, y]) => pen.lineTo(x, y));
+      pen.closePath();
+      pen.stroke();
+      pen.globalAlpha = 0.12;
+      pen.fill("evenodd");
+      pen.globalAlpha = 1;
+    }
+    for (const i of [this.at, this.corner]) {
+      if (i === null) continue;
+      const [x, y] = this.place(i);
+      pen.strokeRect(x - 9, y - 9, 18, 18);
+    }
+  },
+};

@@ -1,0 +1,179 @@
+"use strict";
+// The whole: confused pairs of classes, qualities, noise by class, progress, and the map (map.js). Each part leads to its rows.
+
+const MOST_CLASSES = 30, FIRST_CLASSES = 15, FIRST_RATES = 12; // in a matrix; in that of more classes; in the table of rates
+
+const overview = {
+  added: [], // classes chosen for the matrix of many
+  chosen: null, // number of the class whose histogram is shown
+  allRates: false,
+
+  async show() {
+    const data = await store.overview().catch((error) => { say(error.message, true); });
+    if (!data) return;
+    this.data = data;
+    if (!byId("map")) this.build();
+    this.draw();
+    await map.show();
+  },
+
+  build() {
+    const part = (id, title) => make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), make("div", null));
+    byId("overview").replaceChildren(
+      make("div", { id: "whole" }), part("matrix", "Suspected confusions"), part("map", "Map of the rows"),
+      part("quality", "Quality of the labels"), part("rates", "Noise by class"),
+    );
+  },
+
+  draw() {
+    byId("whole").replaceChildren(...this.wholeParts());
+    this.fill("matrix", this.matrixParts());
+    this.fill("quality", this.qualityParts());
+    this.fill("rates", this.rateParts());
+  },
+
+  fill(id, parts) {
+    byId(id).lastElementChild.replaceChildren(...parts.filter(Boolean));
+  },
+
+  async list(filter, name) { // the rows behind a number
+    await setFilter(filter);
+    if (view.total) return views.show(views.parts.has(name) ? name : "list");
+    await setFilter();
+    say("There is no label called wrong to show there.");
+  },
+
+  // --- the whole in words
+
+  wholeParts() {
+    const { noise_rate: rate, measured, classes, progress } = this.data, rows = sum(classes.rows), issues = sum(classes.issues);
+    const percent = (value) => `${share(value)} %`;
+    const facts = [
+      ["called wrong", `${whole(issues)} of ${whole(rows)} labels`],
+      rate && ["estimated noise", `${percent(rate.estimate)}, about ${whole(rate.estimate * rows)} labels`, `Range by the model: ${percent(rate.low)} to ${percent(rate.high)}.`],
+      ["decided", `${whole(progress.decided)} of ${whole(progress.total)}`],
+      measured && ["wrong labels left", withInterval(measured.wrong_left, whole, ""), "Measured: in the data once the decisions are applied."],
+    ];
+    const begin = make("button", { type: "button", class: "begin" }, "Decide, the worst label first ", make("kbd", null, "l"));
+    begin.addEventListener("click", () => views.show("list"));
+    const hint = "How many wrong labels are left can be measured on a random sample: noiseproof review … --measure 100";
+    return [
+      make("dl", null, ...facts.filter(Boolean).map(([name, value, title]) => make("div", { title }, make("dt", null, name), make("dd", null, value)))),
+      begin, ...(measured ? [] : [make("p", { class: "faint" }, hint)]),
+    ];
+  },
+
+  // --- classes × classes
+
+  matrixClasses() {
+    const { given, suggested, issues } = this.data.matrix, counts = store.audit.classes.map(() => 0);
+    given.forEach((g, i) => { counts[g] += issues[i]; counts[suggested[i]] += issues[i]; });
+    const all = [...counts.keys()];
+    if (all.length <= MOST_CLASSES) return { shown: all, left: [] };
+    const byCount = all.filter((k) => counts[k]).sort((one, two) => counts[two] - counts[one] || one - two);
+    const first = new Set([...byCount.slice(0, FIRST_CLASSES), ...this.added]);
+    return { shown: all.filter((k) => first.has(k)), left: byCount.filter((k) => !first.has(k)).map((k) => ({ k, count: counts[k] })) };
+  },
+
+  matrixParts() {
+    const { given, suggested, issues, decided } = this.data.matrix, names = store.audit.classes;
+    if (!issues.length) return [make("p", null, `No label is called wrong. ${store.audit.verdict ?? ""}`)];
+    const { shown, left } = this.matrixClasses(), most = Math.max(...issues);
+    const cells = new Map(given.map((g, i) => [`${g},${suggested[i]}`, i]));
+    const head = (side, k) => make("th", { scope: side === "given" ? "row" : "col" }, this.button({ [side]: names[k] }, names[k], `All ${side} ${names[k]}`));
+    const cell = (g, s) => {
+      const i = cells.get(`${g},${s}`);
+      if (i === undefined) return make("td", { class: g === s ? "same" : null });
+      const open = issues[i] - decided[i], text = decided[i] ? `${whole(open)}/${whole(issues[i])}` : whole(open);
+      const title = `${text} open: ${names[g]}, suggested ${names[s]}`;
+      const button = this.button({ given: names[g], suggested: names[s] }, open ? text : `✓ ${whole(issues[i])}`, open ? title : `✓ ${whole(issues[i])} decided: ${names[g]}, suggested ${names[s]}`);
+      button.dataset.cell = `${g},${s}`;
+      button.style.setProperty("--share", `${Math.round(6 + 36 * Math.sqrt(issues[i] / most))}%`);
+      return make("td", null, button);
+    };
+    const lines = shown.map((g) => make("tr", null, head("given", g), ...shown.map((s) => cell(g, s))));
+    const top = make("tr", null, make("td", null), ...shown.map((s) => head("suggested", s)));
+    const table = make("table", { class: shown.some((k) => names[k].length > 3) ? "matrix long" : "matrix" },
+      make("caption", { class: "faint" }, "Labels called wrong that are open, of all. Lines: given label; columns: suggested. Select a pair to decide on its rows."), make("thead", null, top), make("tbody", null, ...lines));
+    table.addEventListener("keydown", moveInTable);
+    [...table.querySelectorAll("button")].forEach((button, i) => { button.tabIndex = i ? -1 : 0; });
+    return [make("div", { class: "wide" }, table), left.length ? this.moreClasses(left) : null];
+  },
+
+  button(filter, text, label) {
+    const button = make("button", { type: "button", "aria-label": label, title: label }, text);
+    button.addEventListener("click", () => this.list(filter, "list"));
+    return button;
+  },
+
+  moreClasses(left) {
+    const button = make("button", { type: "button", class: "more" }, `${whole(left.length)} more classes …`);
+    const items = left.map(({ k, count }) => ({ text: store.audit.classes[k], value: k, note: whole(count) }));
+    button.addEventListener("click", () => chooser.open("Add a class to the matrix", items, (k) => { this.added.push(k); this.draw(); }));
+    return button;
+  },
+
+  // --- qualities
+
+  qualityParts() {
+    const { histogram, classes } = this.data, names = store.audit.classes, k = this.chosen;
+    const [rows, issues] = [histogram.rows, histogram.issues].map((table) => (k === null ? columnSums(table) : table[k]));
+    const cuts = (k === null ? classes.cut.filter((_, at) => classes.rows[at]) : [classes.cut[k]]).filter((cut) => cut !== null);
+    const chart = drawHistogram(rows, issues, cuts), [low, high, show] = this.rangeInputs();
+    brush(chart, rows.length, (from, to) => { [low.value, high.value] = [from, to]; this.takeRange(low, high); });
+    const choice = make("select", { "aria-label": "Labels of" }, make("option", { value: "" }, "All classes"), ...names.map((name, at) => make("option", { value: at }, name)));
+    choice.value = k ?? "";
+    choice.addEventListener("change", () => { this.chosen = choice.value === "" ? null : Number(choice.value); this.fill("quality", this.qualityParts()); });
+    const legend = make("p", { class: "faint" }, make("span", { class: "key issues" }, "called wrong"), make("span", { class: "key rows" }, "all labels"), "Drag over the bars to list their rows.");
+    const tools = make("div", { class: "tools" }, choice, make("label", null, "from ", low), make("label", null, "to ", high), show);
+    tools.addEventListener("keydown", (event) => event.stopPropagation()); // typing is no command
+    return [chart, legend, tools];
+  },
+
+  rangeInputs() {
+    const input = (value) => make("input", { type: "number", min: 0, max: 1, step: "any", value });
+    const [low, high] = [input(0), input(1)], show = make("button", { type: "button" }, "Show");
+    show.addEventListener("click", () => this.takeRange(low, high));
+    return [low, high, show];
+  },
+
+  takeRange(low, high) {
+    const given = this.chosen === null ? null : store.audit.classes[this.chosen];
+    return this.list({ given, low: Number(low.value), high: Number(high.value) }, "grid");
+  },
+
+  // --- rates
+
+  rateParts() {
+    const { rows, issues, decided, noise_rate: rate } = this.data.classes, names = store.audit.classes;
+    const order = [...names.keys()].filter((k) => rows[k]).sort((one, two) => rate[two] - rate[one] || one - two);
+    const shown = this.allRates ? order : order.slice(0, FIRST_RATES), most = Math.max(...rate);
+    const number = (value) => make("td", { class: "number" }, whole(value));
+    const name = (k) => (issues[k] ? this.button({ given: names[k] }, names[k], `Labels called wrong: ${names[k]}`) : names[k]);
+    const lines = shown.map((k) => make("tr", null, make("th", { scope: "row" }, name(k)),
+      make("td", null, drawBar(rate[k], most, `${share(rate[k])} %`)), number(issues[k]), number(decided[k]), number(rows[k])));
+    const titles = ["given label", "estimated noise", "called wrong", "decided", "rows"];
+    const head = titles.map((title, i) => make("th", { scope: "col", class: i > 1 ? "number" : null }, title));
+    const table = make("table", { class: "rates" }, make("thead", null, make("tr", null, ...head)), make("tbody", null, ...lines));
+    const more = order.length > shown.length ? make("button", { type: "button", class: "more" }, `All ${whole(order.length)} classes`) : null;
+    more?.addEventListener("click", () => { this.allRates = true; this.fill("rates", this.rateParts()); });
+    return [make("div", { class: "wide" }, table), more];
+  },
+};
+
+function moveInTable(event) { // arrow keys move between the buttons of a table, which is one stop of the tab key
+  const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+  if (!down && !right) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const lines = [...event.currentTarget.rows], from = event.target.closest("td, th"), line = from.parentElement;
+  for (let y = line.rowIndex + down, x = from.cellIndex + right; lines[y]?.cells[x]; y += down, x += right) {
+    const button = lines[y].cells[x].querySelector("button");
+    if (!button) continue;
+    event.target.tabIndex = -1;
+    button.tabIndex = 0;
+    return button.focus();
+  }
+}
+
+views.add("overview", { show: () => overview.show(), keys: {} });

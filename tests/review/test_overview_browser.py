@@ -1,0 +1,376 @@
+"""The overview in a real browser: its numbers lead to exactly the rows behind them, by pointer and by keyboard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from handmade_audit import write_audit, write_table_audit
+from matplotlib.path import Path as Polygon
+from numpy.typing import NDArray
+from review_browser import CHROMIUM, browsing, open_page, row_shown, until
+from review_server import Server
+from sklearn.datasets import load_digits
+from test_overview import read_map
+
+from noiseproof.analysis.page.marks import COLORS, GREY
+from noiseproof.audit.files import read_audit
+from noiseproof.review import page as review_page
+from noiseproof.review.page import file_page
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("fastapi", reason="the review server is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+NAMES = ("ash", "birch", "cedar")
+HAS_MAP = "map.points !== null && map.layout.width > 0"
+
+
+def write_trees(root: Path, rows: int = 400, issues: int = 120) -> Path:
+    """An audit of trees by two measures; cuts differ by class."""
+    random = np.random.default_rng(0)
+    given = random.integers(0, 3, rows)
+    suggested = (given + 1 + (random.random(rows) < 0.3)) % 3
+    measures = random.normal(size=(rows, 2)) + 2 * np.eye(3, 2)[given]
+    frame = pd.DataFrame({"height": measures[:, 0], "girth": measures[:, 1], "tree": np.array(NAMES)[given]})
+    frame.to_csv(root / "trees.csv", index=False)
+    folder = write_audit(
+        root / "audit", frame["tree"].tolist(), [NAMES[k] for k in suggested], issues=issues, kind="table",
+        data=root / "trees.csv", label="tree", header=True,
+    )  # fmt: skip
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["classes"] = [{"name": name, "cut": 0.3 - 0.05 * k} for k, name in enumerate(NAMES)]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def listed(page: Any) -> list[int]:
+    """The rows of the list, or of the grid, in its order, once it is shown."""
+    until(page, "document.body.dataset.view !== 'overview' && view.current >= 0")
+    return [int(row) for row in page.evaluate(
+        "(async () => { const rows = []; for (let i = 0; i < view.total; i++) "
+        "{ await load(Math.floor(i / PAGE)); rows.push(issueAt(i).row); } return rows; })()"
+    )]  # fmt: skip
+
+
+def places(page: Any) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+    """The map, and where the page draws its rows: pixels from the corner of the canvas."""
+    found = read_map(page.evaluate("store.map()"))
+    layout = page.evaluate("map.layout")
+    x = layout["left"] + layout["scale"] * found["x"]
+    return found, np.stack([x, layout["bottom"] - layout["scale"] * found["y"].astype(float)], 1)
+
+
+def drag(page: Any, path: Any, target: str) -> None:
+    page.locator(target).scroll_into_view_if_needed()
+    box = page.locator(target).bounding_box()
+    corners = [(box["x"] + x, box["y"] + y) for x, y in path]
+    page.mouse.move(*corners[0])
+    page.mouse.down()
+    for corner in corners[1:]:
+        page.mouse.move(*corner)
+    page.mouse.up()
+
+
+def test_a_review_begins_with_the_overview_and_a_cell_lists_its_pair(chromium: Any, tmp_path: Path) -> None:
+    folder = write_trees(tmp_path)
+    issues = read_audit(folder).issues.query("is_label_issue")
+    pair = issues.query("given_label == 'birch' and suggested_label == 'ash'")["row"].tolist()
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        page.goto(server.link)
+        page.wait_for_selector("body[data-ready]")
+        assert page.evaluate("document.body.dataset.view") == "overview" and page.locator("#overview").is_visible()
+        counts = issues.groupby(["given_label", "suggested_label"]).size()
+        cells = {cell.get_attribute("data-cell"): cell.inner_text() for cell in page.locator("[data-cell]").all()}
+        assert cells == {f"{NAMES.index(g)},{NAMES.index(s)}": str(n) for (g, s), n in counts.items()}
+        cell = page.get_by_role("button", name=f"{len(pair)} open: birch, suggested ash", exact=True)
+        cell.click()
+        assert listed(page) == pair and page.evaluate("document.body.dataset.view") == "list"
+        assert page.inner_text("#filtered") == "only birch → ash" and row_shown(page) == pair[0]
+        page.keyboard.press("k")
+        until(page, "store.progress.decided === 1 && store.unsaved === 0")
+        page.keyboard.press("v")
+        until(page, f"document.querySelector('[data-cell=\"1,0\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
+        assert page.locator("#rates tbody tr").filter(has_text="birch").locator("td").nth(2).inner_text() == "1"
+        # A line and a column of the matrix, a line of the table.
+        page.get_by_role("button", name="All suggested cedar", exact=True).click()
+        assert listed(page) == issues.query("suggested_label == 'cedar'")["row"].tolist()
+        page.keyboard.press("v")
+        page.get_by_role("button", name="Labels called wrong: cedar", exact=True).click()
+        assert listed(page) == issues.query("given_label == 'cedar'")["row"].tolist()
+        # Once something is decided, the list comes first.
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        assert page.evaluate("document.body.dataset.view") == "list"
+
+
+@pytest.mark.parametrize(
+    "shape", [[(0.1, 0.1), (0.9, 0.15), (0.5, 0.9)], [(0.2, 0.1), (0.8, 0.1), (0.8, 0.9), (0.5, 0.3), (0.2, 0.9)]]
+)
+def test_a_lasso_takes_exactly_the_rows_inside(chromium: Any, tmp_path: Path, shape: list[tuple[float, float]]) -> None:
+    folder = write_trees(tmp_path)
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        found, points = places(page)
+        low, high = points.min(0), points.max(0)
+        polygon = low + (high - low) * np.array(shape)
+        drag(page, polygon.tolist(), "#map-top")
+        until(page, "view.filter.rows !== null && document.body.dataset.view !== 'overview'")
+        inside = Polygon(polygon).contains_points(points)
+        called = np.arange(len(points)) < 120
+        assert 10 < inside[called].sum() < 110
+        assert sorted(listed(page)) == sorted(found["row"][inside & called].tolist())
+        page.keyboard.press("v")
+        page.locator("#map-top").scroll_into_view_if_needed()
+        empty = np.array([[2, 2], [12, 2], [12, 12]])  # a corner without rows
+        drag(page, empty.tolist(), "#map-top")
+        assert page.inner_text("#message") == "There is no label called wrong among 0 rows."
+        assert page.evaluate("document.body.dataset.view") == "overview"
+
+
+def test_hovering_names_a_row_and_a_click_opens_it(chromium: Any, tmp_path: Path) -> None:
+    folder = write_trees(tmp_path)
+    frame = read_audit(folder).issues.set_index("row")
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        found, points = places(page)
+        apart = np.linalg.norm(points[:, None] - points, axis=2) + 1e9 * np.eye(len(points))
+        alone = [int(np.argmax(apart[at].min(1))) + at.start for at in (slice(0, 120), slice(120, 400))]
+        page.locator("#map-top").scroll_into_view_if_needed()
+        box = page.locator("#map-top").bounding_box()
+        for at in alone:
+            row, x, y = int(found["row"][at]), *points[at].tolist()
+            page.mouse.move(box["x"] + x, box["y"] + y)
+            until(page, "!document.getElementById('map-hint').hidden")
+            label, suggested = frame.loc[row, ["given_label", "suggested_label"]]
+            hint = page.inner_text("#map-hint")
+            assert hint.startswith(f"row {row}: {label}" + (f", suggested {suggested}" if at < 120 else "\n"))
+            assert "height " in hint and "girth " in hint
+        page.mouse.click(box["x"] + x, box["y"] + y)  # not called wrong: it is shown, and can't be decided
+        page.locator("#other-row table").wait_for()
+        assert page.inner_text("#other-title") == f"{label}: row {row}"
+        page.keyboard.press("Escape")
+        x, y = points[alone[0]].tolist()
+        page.mouse.click(box["x"] + x, box["y"] + y)
+        until(page, "document.body.dataset.view === 'list'")
+        assert listed(page) == [int(found["row"][alone[0]])]
+
+
+def test_a_range_of_bars_lists_its_rows(chromium: Any, tmp_path: Path) -> None:
+    folder = write_trees(tmp_path)
+    frame = read_audit(folder).issues
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        assert "400 labels, 120 called wrong; cuts 0.20 to 0.30, by class" in (
+            page.locator(".histogram").get_attribute("aria-label")
+        )
+        scale = page.locator(".histogram").bounding_box()["width"] / 480
+        at = [scale * page.evaluate(f"qualityAt({quality})") for quality in (0.06, 0.19)]
+        drag(page, [(at[0], 40), (at[0] + 5, 41), (at[1], 40)], ".histogram")
+        until(page, "view.filter.low !== null && document.body.dataset.view !== 'overview'")
+        assert page.evaluate("[view.filter.low, view.filter.high]") == [0.05, 0.2]  # whole bars
+        inside = frame.query("is_label_issue and 0.05 <= label_quality <= 0.2")["row"].tolist()
+        assert listed(page) == inside and 40 < len(inside) < 120
+        # One class, by keyboard.
+        page.keyboard.press("v")
+        page.locator("#quality select").select_option("cedar")
+        cedar = frame.query("given_label == 'cedar'")
+        label = page.locator(".histogram").get_attribute("aria-label")
+        assert f"{len(cedar)} labels" in label and label.endswith("cut 0.20")
+        page.locator("#quality input").first.fill("0.1")
+        page.keyboard.press("e")  # a number may have an exponent; it is no command
+        page.locator("#quality input").first.fill("0.1")
+        page.locator("#quality input").last.fill("0.15")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert listed(page) == cedar.query("0.1 <= label_quality <= 0.15")["row"].tolist()
+        # Nothing is called wrong above the cut.
+        page.keyboard.press("v")
+        drag(page, [(at[1] * 3, 40), (at[1] * 3.5, 40)], ".histogram")
+        until(page, "document.getElementById('message').textContent.startsWith('There is no label')")
+        assert page.evaluate("document.body.dataset.view") == "overview" and page.inner_text("#filtered") == ""
+
+
+def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> None:
+    folder = write_trees(tmp_path)
+    issues = read_audit(folder).issues.query("is_label_issue")
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        press = page.keyboard.press
+        page.locator(".begin").focus()
+        press("Tab")  # the matrix is one stop
+        for key in ("ArrowDown", "ArrowLeft", "ArrowUp"):
+            press(key)
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "All given ash"
+        press("ArrowRight")
+        assert page.evaluate("document.activeElement.dataset.cell") == "0,1"  # 0,0 has no rows
+        press("Enter")
+        assert listed(page) == issues.query("given_label == 'ash' and suggested_label == 'birch'")["row"].tolist()
+        press("v")
+        # The map: the next label called wrong to the right, then a rectangle between two of them.
+        found, points = places(page)
+        page.locator("#map-top").focus()
+        press("ArrowRight")
+        press("ArrowUp")
+        until(page, "document.getElementById('map-status').textContent.startsWith('row ')")
+        first = page.evaluate("map.at")
+        row = int(found["row"][first])
+        until(page, f"document.getElementById('map-status').textContent.startsWith('row {row}: ')")
+        press("Space")
+        for _ in range(6):
+            press("ArrowRight")
+            press("ArrowDown")
+        second = page.evaluate("map.at")
+        assert first != second < 120
+        press("Space")
+        corners = np.sort(points[[first, second]], axis=0)
+        inside = ((points >= corners[0] - 1e-6) & (points <= corners[1] + 1e-6)).all(1) & (np.arange(400) < 120)
+        assert sorted(listed(page)) == sorted(found["row"][inside].tolist())
+        # The nearest 50, and the row itself.
+        press("v")
+        page.locator("#map-top").focus()
+        press("n")
+        apart = np.linalg.norm(points[:120] - points[second], axis=1)
+        assert sorted(listed(page)) == sorted(found["row"][np.argsort(apart)[:50]].tolist())
+        press("v")
+        page.locator("#map-top").focus()
+        press("Enter")
+        until(page, "document.body.dataset.view === 'list'")
+        assert listed(page) == [int(found["row"][second])]
+        # Every button of the page has a name, and what can be pressed can be focused.
+        press("v")
+        nameless = page.evaluate(
+            "[...document.querySelectorAll('#overview button, #overview input, #overview select')]"
+            ".filter((one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)).length"
+        )
+        assert nameless == 0
+
+
+def test_colours_follow_the_theme_and_one_class_can_be_lit(chromium: Any, tmp_path: Path) -> None:
+    css = (Path(review_page.__file__).parent / "templates" / "overview.css").read_text("utf-8")
+    for name, color in [*enumerate(COLORS[:10]), ("other", GREY)]:  # those of all figures
+        assert f".color-{name} {{ background: light-dark({color.light}, {color.dark}); }}" in css
+    drawn = (
+        "() => { const { width, height } = byId('map-points'), pen = byId('map-points').getContext('2d');"
+        "const seen = new Set(), data = pen.getImageData(0, 0, width, height).data;"
+        "for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 204) seen.add(data.slice(i, i + 3).join());"
+        "return [...seen]; }"
+    )
+    with Server(write_trees(tmp_path)) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        for side in ("light", "dark"):
+            page.evaluate(f"theme.set('{side}')")
+            pixels = [tuple(map(int, pixel.split(","))) for pixel in page.evaluate(drawn)]
+            for color in COLORS[:3]:
+                hexes = getattr(color, side)
+                wanted = [int(hexes[i : i + 2], 16) for i in (1, 3, 5)]
+                assert any(np.abs(np.subtract(pixel, wanted)).max() <= 2 for pixel in pixels)
+        page.locator(".swatch").nth(1).click()
+        assert page.locator(".swatch").nth(1).get_attribute("aria-pressed") == "true"
+        wanted = [int(COLORS[0].dark[i : i + 2], 16) for i in (1, 3, 5)]
+        pixels = [tuple(map(int, pixel.split(","))) for pixel in page.evaluate(drawn)]
+        assert not any(np.abs(np.subtract(pixel, wanted)).max() <= 2 for pixel in pixels)  # dimmed
+
+
+def test_a_phone_shows_all_of_it(chromium: Any, tmp_path: Path) -> None:
+    with (
+        Server(write_trees(tmp_path)) as server,
+        browsing(chromium, tmp_path / "profile", viewport={"width": 390, "height": 800}) as page,
+    ):
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        for part in ("#matrix", "#map-frame", ".histogram", "#rates"):
+            page.locator(part).scroll_into_view_if_needed()
+            box = page.locator(part).bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["width"] > 300
+        assert page.evaluate("byId('overview').scrollWidth <= byId('overview').clientWidth")
+
+
+def test_the_matrix_of_many_classes_shows_the_most_confused(chromium: Any, tmp_path: Path) -> None:
+    names = [f"class {k:02}" for k in range(40)]
+    pairs = [(k, (k + 1) % 40) for k in range(40) for _ in range(2 + (k % 20 == 7) * 5 + (k < 8))]
+    given, suggested = ([names[pair[side]] for pair in pairs] for side in (0, 1))
+    x = np.random.default_rng(0).normal(size=len(pairs))
+    pd.DataFrame({"x": x, "kind": given}).to_csv(tmp_path / "many.csv", index=False)
+    folder = write_audit(
+        tmp_path / "audit", given, suggested, issues=len(pairs), kind="table", data=tmp_path / "many.csv",
+        label="kind", classes=names, header=True,
+    )  # fmt: skip
+    counts = np.zeros(40, int)
+    np.add.at(counts, np.array(pairs).ravel(), 1)
+    first = sorted(np.lexsort((np.arange(40), -counts))[:15].tolist())
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        head = page.locator(".matrix tbody th")
+        assert head.all_inner_texts() == [names[k] for k in first]
+        page.get_by_role("button", name="25 more classes …").click()
+        page.keyboard.type("class 33")
+        page.keyboard.press("Enter")
+        assert head.all_inner_texts() == [names[k] for k in sorted([*first, 33])]
+        assert page.locator("#rates tbody tr").count() == 12
+        page.get_by_role("button", name="All 40 classes").click()
+        assert page.locator("#rates tbody tr").count() == 40
+        until(page, "map.points !== null")
+        assert page.locator(".swatch").count() == 11 and page.locator(".swatch").last.inner_text() == "30 others"
+
+
+def test_a_page_opened_as_a_file_has_the_overview(chromium: Any, tmp_path: Path) -> None:
+    digits = load_digits()
+    given = digits.target[:300].astype(str).tolist()
+    pd.DataFrame(digits.data[:300]).add_prefix("pixel").assign(digit=given).to_csv(tmp_path / "d.csv", index=False)
+    folder = write_audit(
+        tmp_path / "audit", given, [str((int(name) + 1) % 10) for name in given], issues=40, kind="table",
+        data=tmp_path / "d.csv", label="digit", classes=[str(k) for k in range(10)], header=True,
+    )  # fmt: skip
+    (tmp_path / "review.html").write_text(file_page(read_audit(folder)), "utf-8")
+    pair = [row for row in range(40) if given[row] == "3"]
+    with browsing(chromium, tmp_path / "profile") as page:
+        page.goto((tmp_path / "review.html").as_uri())
+        page.wait_for_selector("body[data-ready]")
+        until(page, HAS_MAP)
+        assert page.evaluate("document.body.dataset.view") == "overview"
+        found, points = places(page)
+        assert sorted(found["row"].tolist()) == [*range(300)]
+        page.locator('[data-cell="3,4"]').click()
+        assert listed(page) == pair
+        page.keyboard.press("a")
+        page.keyboard.press("v")
+        until(page, f"document.querySelector('[data-cell=\"3,4\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
+        page.locator("#map-top").scroll_into_view_if_needed()
+        box, (x, y) = page.locator("#map-top").bounding_box(), points[0].tolist()
+        page.mouse.move(box["x"] + x, box["y"] + y)
+        until(page, "document.querySelector('#map-hint img')?.naturalWidth === 8")
+        everything = (points.min(0) - 3, points.max(0) + 3)
+        (left, top), (right, bottom) = (corner.tolist() for corner in everything)
+        drag(page, [(left, top), (right, top), (right, bottom), (left, bottom)], "#map-top")
+        until(page, "view.filter.rows !== null")
+        assert listed(page) == [*range(40)]
+
+
+def test_a_small_page_has_a_smaller_map(tmp_path: Path) -> None:
+    audit = read_audit(write_trees(tmp_path))
+    sizes = [len(file_page(audit, max_bytes=size)) for size in (1_000_000, 10_000)]
+    assert sizes[1] < sizes[0] and file_page(audit, max_bytes=40)  # without a map
+
+
+def test_whoever_is_asked_sees_no_overview(chromium: Any, tmp_path: Path) -> None:
+    requests: list[str] = []
+    with (
+        Server(write_table_audit(tmp_path), "--measure", "20") as server,
+        browsing(chromium, tmp_path / "profile") as page,
+    ):
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(server.link)
+        page.wait_for_selector("body[data-ready]")
+        page.keyboard.press("v")
+        assert not page.locator("#overview").is_visible() and not page.locator("#views").is_visible()
+    assert requests and not any("overview" in url or "map" in url for url in requests)
