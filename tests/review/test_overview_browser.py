@@ -48,6 +48,12 @@ def write_trees(root: Path, rows: int = 400, issues: int = 120) -> Path:
     return folder
 
 
+def see_overview(page: Any) -> None:
+    """Go to the overview, and wait until its numbers are drawn."""
+    page.keyboard.press("v")
+    until(page, "document.body.dataset.view === 'overview' && !byId('overview').hasAttribute('aria-busy')")
+
+
 def listed(page: Any) -> list[int]:
     """The rows of the list, or of the grid, in its order, once it is shown."""
     until(page, "document.body.dataset.view !== 'overview' && view.current >= 0")
@@ -93,13 +99,13 @@ def test_a_review_begins_with_the_overview_and_a_cell_lists_its_pair(chromium: A
         assert page.inner_text("#filtered") == "only birch → ash" and row_shown(page) == pair[0]
         page.keyboard.press("k")
         until(page, "store.progress.decided === 1 && store.unsaved === 0")
-        page.keyboard.press("v")
+        see_overview(page)
         until(page, f"document.querySelector('[data-cell=\"1,0\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
         assert page.locator("#rates tbody tr").filter(has_text="birch").locator("td").nth(2).inner_text() == "1"
         # A line and a column of the matrix, a line of the table.
         page.get_by_role("button", name="All suggested cedar", exact=True).click()
         assert listed(page) == issues.query("suggested_label == 'cedar'")["row"].tolist()
-        page.keyboard.press("v")
+        see_overview(page)
         page.get_by_role("button", name="Labels called wrong: cedar", exact=True).click()
         assert listed(page) == issues.query("given_label == 'cedar'")["row"].tolist()
         # Once something is decided, the list comes first.
@@ -125,7 +131,7 @@ def test_a_lasso_takes_exactly_the_rows_inside(chromium: Any, tmp_path: Path, sh
         called = np.arange(len(points)) < 120
         assert 10 < inside[called].sum() < 110
         assert sorted(listed(page)) == sorted(found["row"][inside & called].tolist())
-        page.keyboard.press("v")
+        see_overview(page)
         page.locator("#map-top").scroll_into_view_if_needed()
         empty = np.array([[2, 2], [12, 2], [12, 12]])  # a corner without rows
         drag(page, empty.tolist(), "#map-top")
@@ -178,7 +184,7 @@ def test_a_range_of_bars_lists_its_rows(chromium: Any, tmp_path: Path) -> None:
         inside = frame.query("is_label_issue and 0.05 <= label_quality <= 0.2")["row"].tolist()
         assert listed(page) == inside and 40 < len(inside) < 120
         # One class, by keyboard.
-        page.keyboard.press("v")
+        see_overview(page)
         page.locator("#quality select").select_option("cedar")
         cedar = frame.query("given_label == 'cedar'")
         label = page.locator(".histogram").get_attribute("aria-label")
@@ -191,7 +197,7 @@ def test_a_range_of_bars_lists_its_rows(chromium: Any, tmp_path: Path) -> None:
         page.keyboard.press("Enter")
         assert listed(page) == cedar.query("0.1 <= label_quality <= 0.15")["row"].tolist()
         # Nothing is called wrong above the cut.
-        page.keyboard.press("v")
+        see_overview(page)
         drag(page, [(at[1] * 3, 40), (at[1] * 3.5, 40)], ".histogram")
         until(page, "document.getElementById('message').textContent.startsWith('There is no label')")
         assert page.evaluate("document.body.dataset.view") == "overview" and page.inner_text("#filtered") == ""
@@ -213,7 +219,7 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
         assert page.evaluate("document.activeElement.dataset.cell") == "0,1"  # 0,0 has no rows
         press("Enter")
         assert listed(page) == issues.query("given_label == 'ash' and suggested_label == 'birch'")["row"].tolist()
-        press("v")
+        see_overview(page)
         # The map: the next label called wrong to the right, then a rectangle between two of them.
         found, points = places(page)
         page.locator("#map-top").focus()
@@ -234,18 +240,18 @@ def test_everything_is_reached_by_keyboard(chromium: Any, tmp_path: Path) -> Non
         inside = ((points >= corners[0] - 1e-6) & (points <= corners[1] + 1e-6)).all(1) & (np.arange(400) < 120)
         assert sorted(listed(page)) == sorted(found["row"][inside].tolist())
         # The nearest 50, and the row itself.
-        press("v")
+        see_overview(page)
         page.locator("#map-top").focus()
         press("n")
         apart = np.linalg.norm(points[:120] - points[second], axis=1)
         assert sorted(listed(page)) == sorted(found["row"][np.argsort(apart)[:50]].tolist())
-        press("v")
+        see_overview(page)
         page.locator("#map-top").focus()
         press("Enter")
         until(page, "document.body.dataset.view === 'list'")
         assert listed(page) == [int(found["row"][second])]
         # Every button of the page has a name, and what can be pressed can be focused.
-        press("v")
+        see_overview(page)
         nameless = page.evaluate(
             "[...document.querySelectorAll('#overview button, #overview input, #overview select')]"
             ".filter((one) => !(one.getAttribute('aria-label') || one.textContent.trim() || one.labels?.length)).length"
@@ -343,7 +349,7 @@ def test_a_page_opened_as_a_file_has_the_overview(chromium: Any, tmp_path: Path)
         page.locator('[data-cell="3,4"]').click()
         assert listed(page) == pair
         page.keyboard.press("a")
-        page.keyboard.press("v")
+        see_overview(page)
         until(page, f"document.querySelector('[data-cell=\"3,4\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
         page.locator("#map-top").scroll_into_view_if_needed()
         box, (x, y) = page.locator("#map-top").bounding_box(), points[0].tolist()

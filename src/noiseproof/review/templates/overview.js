@@ -9,11 +9,13 @@ const overview = {
   allRates: false,
 
   async show() {
+    byId("overview").setAttribute("aria-busy", "true"); // numbers of an earlier visit
     const data = await store.overview().catch((error) => { say(error.message, true); });
     if (!data) return;
     this.data = data;
     if (!byId("map")) this.build();
     this.draw();
+    byId("overview").removeAttribute("aria-busy");
     await map.show();
   },
 
