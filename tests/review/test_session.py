@@ -183,6 +183,7 @@ def test_the_page_works_inside_the_page_of_a_notebook(
         with browsing(chromium, tmp_path / "profile") as page:
             page.goto(f"http://{host}:{outer.server_port}/")
             frame = page.frame_locator("iframe")
+            frame.locator(".begin").click()  # the overview comes first
             frame.get_by_text("sound 7", exact=True).wait_for()
             frame.locator("h1").click()  # keys go to the page that was clicked last
             page.keyboard.press("a")
