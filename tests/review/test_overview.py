@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,17 @@ def test_umap_keeps_clusters_apart() -> None:
     np.fill_diagonal(apart, np.inf)
     assert (cluster[apart.argmin(1)] == cluster).all()
     np.testing.assert_array_equal(project(x, np.arange(240), "UMAP", seed=3), points)
+
+
+def test_a_folder_called_umap_is_not_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "umap").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(projection.importlib.metadata, "version", metadata_without_umap)
+    assert choose_method(200) == "PCA"
+
+
+def metadata_without_umap(name: str) -> str:
+    raise PackageNotFoundError(name)
 
 
 def test_log_ratios_have_no_infinities_and_sum_to_zero() -> None:

@@ -102,6 +102,13 @@ def test_a_review_begins_with_the_overview_and_a_cell_lists_its_pair(chromium: A
         see_overview(page)
         until(page, f"document.querySelector('[data-cell=\"1,0\"]').textContent === '{len(pair) - 1}/{len(pair)}'")
         assert page.locator("#rates tbody tr").filter(has_text="birch").locator("td").nth(2).inner_text() == "1"
+        page.keyboard.press("u")
+        until(page, f"document.querySelector('[data-cell=\"1,0\"]').textContent === '{len(pair)}'")
+        assert page.evaluate("document.body.dataset.view") == "overview"
+        page.keyboard.press("l")
+        page.keyboard.press("k")
+        until(page, "store.progress.decided === 1 && store.unsaved === 0")
+        see_overview(page)
         # A line and a column of the matrix, a line of the table.
         page.get_by_role("button", name="All suggested cedar", exact=True).click()
         assert listed(page) == issues.query("suggested_label == 'cedar'")["row"].tolist()
@@ -137,6 +144,37 @@ def test_a_lasso_takes_exactly_the_rows_inside(chromium: Any, tmp_path: Path, sh
         drag(page, empty.tolist(), "#map-top")
         assert page.inner_text("#message") == "There is no label called wrong among 0 rows."
         assert page.evaluate("document.body.dataset.view") == "overview"
+
+
+def test_a_zoomed_map_selects_what_it_shows(chromium: Any, tmp_path: Path) -> None:
+    with Server(write_trees(tmp_path)) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        _, before = places(page)
+        middle = np.array(page.evaluate("[map.layout.width / 2, map.layout.height / 2]"))
+        page.locator("#map-top").focus()
+        for _ in range(3):
+            page.keyboard.press("+")
+        found, points = places(page)
+        np.testing.assert_allclose(points, middle + 1.5**3 * (before - middle), atol=1e-6)
+        page.keyboard.down("Shift")
+        moved = np.array([30, -20])
+        drag(page, [middle.tolist(), (middle + moved).tolist()], "#map-top")
+        page.keyboard.up("Shift")
+        assert page.evaluate("document.body.dataset.view") == "overview"
+        np.testing.assert_allclose(places(page)[1], points + moved, atol=1e-6)
+        polygon = middle + np.array([[-210, -190], [200, -180], [20, 190]])
+        drag(page, polygon.tolist(), "#map-top")
+        inside = Polygon(polygon).contains_points(points + moved) & (np.arange(400) < 120)
+        assert 5 < inside.sum() < 100 and sorted(listed(page)) == sorted(found["row"][inside].tolist())
+        see_overview(page)
+        page.get_by_role("button", name="Show all of the map").click()
+        np.testing.assert_allclose(places(page)[1], before, atol=1e-6)
+        page.locator("#map-top").hover()
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -300)
+        page.keyboard.up("Control")
+        until(page, "Math.abs(map.layout.scale / map.whole - Math.E) < 1e-6")
 
 
 def test_hovering_names_a_row_and_a_click_opens_it(chromium: Any, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
 import importlib.metadata
-import importlib.util
 import threading
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,15 @@ def project(x: NDArray[np.float32], shown: NDArray[np.int64], method: str, *, se
 
 def choose_method(count: int) -> str:
     """Return UMAP where it is installed and there are rows enough for it, else PCA."""
-    return "UMAP" if count > COMPONENTS and importlib.util.find_spec("umap") is not None else "PCA"
+    return "UMAP" if count > COMPONENTS and umap_version() else "PCA"
+
+
+def umap_version() -> str:
+    """Return the version of umap-learn, empty where it is not installed; any folder may be called umap."""
+    try:
+        return importlib.metadata.version("umap-learn")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def choose_rows(labels: Labels, *, most: int = MOST, seed: int = 0) -> NDArray[np.int64]:
@@ -154,7 +162,7 @@ class Projection:
 
     def _points(self, shown: NDArray[np.int64], method: str) -> NDArray[np.float32]:
         """Return the rows in the plane, (n, 2), from the folder beside the audit if they are in it."""
-        version = importlib.metadata.version("umap-learn") if method == "UMAP" else ""
+        version = umap_version() if method == "UMAP" else ""
         rows = self.context.labels.row[shown]
         parts: list[str | bytes] = [FORMAT, method, version, str(self.seed), self.audit.key, rows.tobytes()]
         key = digest([*parts, *fingerprint(self.audit, self.context.data)])

@@ -2,20 +2,23 @@
 // The map: all rows in the plane on a canvas, labels called wrong as rings; a lasso or the keyboard selects among these.
 
 const COLORED = 10, STEPS = 65535, PADDING = 12, NEAR = 50; // classes; of a coordinate; pixels; rows selected around one
-const MAP_HELP = "Drag around rows to select them, click one to open it. Keys: arrows move between labels called wrong, Enter opens one, "
+const MANY = 3000; // labels called wrong that are squares: rings take longer to draw
+const MAP_HELP = "Drag around rows to select them, click one to open it; Shift and drag moves the map. Keys: arrows move between labels called wrong, Enter opens one, "
   + `Space at two of them selects the rectangle between, n the ${NEAR} nearest.`;
 
 function decodeNumbers(text, Kind) { // base64 of little-endian numbers
   return new Kind(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 }
 
-function isInside([x, y], polygon) { // even-odd rule
-  let inside = false;
-  for (let i = 0, j = polygon.length - 1; i < polygon.length; j = i++) {
-    const [ax, ay] = polygon[i], [bx, by] = polygon[j];
-    if (ay > y !== by > y && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) inside = !inside;
-  }
-  return inside;
+function insideOf(polygon) { // whether a point is inside, by the even-odd rule
+  const xs = Float64Array.from(polygon, ([x]) => x), ys = Float64Array.from(polygon, ([, y]) => y), count = xs.length;
+  return ([x, y]) => {
+    let inside = false;
+    for (let i = 0, j = count - 1; i < count; j = i++) {
+      if (ys[i] > y !== ys[j] > y && x < ((xs[j] - xs[i]) * (y - ys[i])) / (ys[j] - ys[i]) + xs[i]) inside = !inside;
+    }
+    return inside;
+  };
 }
 
 const map = {
@@ -78,8 +81,8 @@ const map = {
         make("canvas", { id: "map-top", tabindex: 0, role: "application", "aria-label": label, "aria-describedby": "map-help" }),
         make("div", { id: "map-hint", "aria-hidden": "true", hidden: "" })),
       make("div", { class: "tools", role: "group", "aria-label": "Given labels" }, ...legend),
-      make("p", { id: "map-status", class: "faint", role: "status" }, "Rings are labels called wrong."),
-      make("div", { class: "tools" }, near),
+      make("p", { id: "map-status", class: "faint", role: "status" }, `${this.points.issues > MANY ? "Squares with an edge" : "Rings"} are labels called wrong.`),
+      make("div", { class: "tools" }, ...this.zoomTools(), near),
       make("p", { id: "map-help", class: "faint" }, `${sampled}${far}${method} of the ${by}. ${MAP_HELP}`),
     ];
   },
@@ -99,6 +102,7 @@ const map = {
     let [wide, high] = [1, 1];
     for (let i = 0; i < x.length; i++) { wide = Math.max(wide, x[i]); high = Math.max(high, y[i]); }
     const scale = Math.min((width - 2 * PADDING) / wide, (height - 2 * PADDING) / high);
+    this.whole = scale;
     this.layout = { scale, left: (width - scale * wide) / 2, bottom: (height + scale * high) / 2, width, height, ratio };
     for (const id of ["map-points", "map-top"]) Object.assign(byId(id), { width: width * ratio, height: height * ratio });
     this.draw();
@@ -120,22 +124,24 @@ const map = {
     if (!this.layout) return;
     const pen = this.brushOf("map-points"), { given, row, issues } = this.points, ink = getComputedStyle(byId("map")).color;
     const colors = [...document.querySelectorAll("#map .swatch i")].map((swatch) => getComputedStyle(swatch).backgroundColor);
-    const size = row.length > 20000 ? 2 : row.length > 3000 ? 3 : 4, ring = issues > 3000 ? 3 : 4.5;
-    const use = (color) => { pen.fillStyle = colors[color] ?? ink; pen.globalAlpha = this.lit === null || this.lit === color ? 0.8 : 0.07; };
+    const size = row.length > 20000 ? 2 : row.length > 3000 ? 3 : 4, alpha = (color) => (this.lit === null || this.lit === color ? 0.8 : 0.07);
+    const square = (i, side) => { const [x, y] = this.place(i); return [x - side / 2, y - side / 2, side, side]; };
     for (let color = 0; color < colors.length; color++) {
-      use(color);
-      for (let i = issues; i < row.length; i++) {
-        if (this.color[given[i]] !== color) continue;
-        const [x, y] = this.place(i);
-        pen.fillRect(x - size / 2, y - size / 2, size, size);
-      }
+      pen.fillStyle = colors[color];
+      pen.globalAlpha = alpha(color);
+      for (let i = issues; i < row.length; i++) if (this.color[given[i]] === color) pen.fillRect(...square(i, size));
     }
     pen.strokeStyle = ink;
     for (let i = issues - 1; i >= 0; i--) { // the worst on top
-      const [x, y] = this.place(i);
-      use(this.color[given[i]]);
+      pen.fillStyle = colors[this.color[given[i]]];
+      pen.globalAlpha = alpha(this.color[given[i]]);
+      if (issues > MANY) {
+        pen.fillRect(...square(i, 5));
+        pen.strokeRect(...square(i, 5));
+        continue;
+      }
       pen.beginPath();
-      pen.arc(x, y, ring, 0, 2 * Math.PI);
+      pen.arc(...this.place(i), 4.5, 0, 2 * Math.PI);
       pen.fill();
       pen.stroke();
     }

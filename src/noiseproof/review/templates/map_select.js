@@ -8,24 +8,29 @@ Object.assign(map, {
       return [event.clientX - left, event.clientY - top];
     };
     canvas.addEventListener("pointerdown", (event) => {
-      this.lasso = [at(event)];
+      if (event.shiftKey) this.panning = true;
+      else this.lasso = [at(event)];
       canvas.setPointerCapture(event.pointerId);
       this.hint(null);
     });
     canvas.addEventListener("pointermove", (event) => {
+      if (this.panning) return this.pan(event.movementX, event.movementY);
       if (!this.lasso) return this.hint(this.nearest(at(event), 10));
       this.lasso.push(at(event));
       this.drawTop();
     });
     canvas.addEventListener("pointerup", (event) => {
-      const path = [...(this.lasso ?? []), at(event)], [x, y] = path[0];
+      this.panning = false;
+      if (!this.lasso) return;
+      const path = [...this.lasso, at(event)], [x, y] = path[0];
       this.lasso = null;
       this.drawTop();
       if (path.some(([px, py]) => Math.hypot(px - x, py - y) > 6)) return this.select(this.within(path));
       const i = this.nearest([x, y], 10);
       if (i !== null) this.enter(i);
     });
-    canvas.addEventListener("pointercancel", () => { this.lasso = null; this.drawTop(); });
+    canvas.addEventListener("pointercancel", () => { this.lasso = this.panning = null; this.drawTop(); });
+    canvas.addEventListener("wheel", (event) => this.turn(event, at(event)), { passive: false });
     canvas.addEventListener("pointerleave", () => this.hint(null));
     canvas.addEventListener("keydown", (event) => this.press(event));
   },
@@ -35,7 +40,8 @@ Object.assign(map, {
   },
 
   within(polygon) {
-    return [...this.points.row.keys()].filter((i) => isInside(this.place(i), polygon));
+    const isInside = insideOf(polygon);
+    return [...this.points.row.keys()].filter((i) => isInside(this.place(i)));
   },
 
   async select(inside) {
@@ -91,7 +97,7 @@ Object.assign(map, {
 
   press(event) {
     const [right, down] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key] ?? [0, 0];
-    const act = {
+    const act = this.zoomKey(event) ?? {
       Enter: () => { if (this.at !== null) this.enter(this.at); }, " ": () => this.putCorner(), n: () => this.selectNearest(),
       Escape: this.corner === null ? null : () => { this.corner = null; this.drawTop(); },
     }[event.key] ?? (right || down ? () => this.move(right, down) : null);

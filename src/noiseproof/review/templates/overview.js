@@ -178,4 +178,7 @@ function moveInTable(event) { // arrow keys move between the buttons of a table,
   }
 }
 
-views.add("overview", { show: () => overview.show(), keys: {} });
+views.add("overview", {
+  show: () => overview.show(),
+  keys: { u: async () => { await undo(); await overview.show(); } },
+});
