@@ -25,7 +25,7 @@ from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.threads import fixed_threads
 from noiseproof.data.tables import FeatureTable
-from noiseproof.models.trees import TreeClassifier, boosting_rounds
+from noiseproof.models.trees import FAST_ROUNDS, TreeClassifier, boosting_rounds
 
 Array = NDArray[Any]
 
@@ -276,6 +276,21 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         audit(read_rows(frame, label="state"), model="lightgbm")
     with pytest.raises(TypeError, match="fit and predict_proba"):
         audit(read_rows(frame, label="state"), estimator=object())
+
+
+def test_fast_trees_take_half_of_the_rounds_where_these_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert boosting_rounds(100_000, 50, 10) == 80 and boosting_rounds(100_000, 50, 10, FAST_ROUNDS) == 40
+    assert boosting_rounds(1000, 30, 2) == boosting_rounds(1000, 30, 2, FAST_ROUNDS) == 400
+    rounds: list[int] = []
+    fit = HistGradientBoostingClassifier.fit
+    monkeypatch.setattr(
+        HistGradientBoostingClassifier, "fit", lambda *a, **k: rounds.append(a[0].max_iter) or fit(*a, **k)
+    )
+    monkeypatch.setattr("noiseproof.models.trees.FIT_SECONDS", 0.0)
+    frame, _ = shops(200)
+    for mode in ("fast", "thorough"):
+        audit(read_rows(frame, label="state"), mode=mode, model="trees")
+    assert rounds == [40] * 3 + [80] * 5
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ PACKAGES = ("lightgbm", "xgboost", "catboost")  # not dependencies of noiseproof
 MAX_CATEGORIES = 255  # of a column, in scikit-learn's histograms
 FIT_SECONDS = 1.0  # that a fit may take while the number of rounds is above MIN_ROUNDS
 MIN_ROUNDS, MAX_ROUNDS = 80, 400
+FAST_ROUNDS = 40  # the least where there is little time: larger steps find nearly as many wrong labels
 TREE_SECONDS, CELL_SECONDS = 4e-4, 6e-9  # of a tree, and of each cell it is built from, as measured on one core
 RATE = 8.0  # learning rate times rounds
 FOREST_TREES = 30
@@ -32,14 +33,21 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         num_categories: of each column, 0 for numbers; a column of categories holds their codes from 0, NaN for gaps.
+        min_rounds: of boosting, however long they take.
 
     >>> x = np.array([[0.0, 1], [0.1, np.nan], [0.9, 0], [1.0, 0]] * 20)
     >>> TreeClassifier("boosting", (0, 2)).fit(x, [0, 0, 1, 1] * 20).predict(x[:4]).tolist()
     [0, 0, 1, 1]
     """
 
-    def __init__(self, kind: Kind = "boosting", num_categories: tuple[int, ...] = (), seed: int = 0) -> None:
-        self.kind, self.num_categories, self.seed = kind, num_categories, seed
+    def __init__(
+        self,
+        kind: Kind = "boosting",
+        num_categories: tuple[int, ...] = (),
+        seed: int = 0,
+        min_rounds: int = MIN_ROUNDS,
+    ) -> None:
+        self.kind, self.num_categories, self.seed, self.min_rounds = kind, num_categories, seed, min_rounds
 
     def fit(self, x: Any, y: Any, sample_weight: Any = None) -> Self:
         check_installed(self.kind)
@@ -108,15 +116,15 @@ def round_seconds(num_rows: int, num_columns: int, num_classes: int) -> float:
     return (num_classes if num_classes > 2 else 1) * (TREE_SECONDS + CELL_SECONDS * num_rows * num_columns)
 
 
-def boosting_rounds(num_rows: int, num_columns: int, num_classes: int) -> int:
+def boosting_rounds(num_rows: int, num_columns: int, num_classes: int, min_rounds: int = MIN_ROUNDS) -> int:
     """How many rounds fit into the time for a fit."""
-    return int(np.clip(FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes), MIN_ROUNDS, MAX_ROUNDS))
+    return int(np.clip(FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes), min_rounds, MAX_ROUNDS))
 
 
 def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    rounds = boosting_rounds(n, d, len(counts))
+    rounds = boosting_rounds(n, d, len(counts), self.min_rounds)
     stops_early = counts.min() >= 2 and n >= max(50, 10 * len(counts))  # else no tenth has all classes
     return HistGradientBoostingClassifier(
         learning_rate=max(0.15 if n <= SMALL else 0.05, RATE / rounds),

@@ -37,7 +37,7 @@ Mode = Literal["thorough", "fast"]
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
 ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
-FAST_SECONDS = 60.0  # that trees may take there, by an estimate; else networks are faster
+FAST_SECONDS = 30.0  # that trees may take there, by an estimate; else networks are faster
 FEW, VERY_FEW = 2000, 50  # rows below which a fast audit misses much, and below which no audit is reliable
 
 
@@ -135,13 +135,13 @@ def check_models(method: str | None, model: str | None, estimator: Any) -> None:
 
 def default_model(data: AuditData, mode: Mode) -> str:
     """Both for tables; in a fast audit trees, which predict labels they did not see, unless they take minutes."""
-    from noiseproof.models.trees import MIN_ROUNDS, round_seconds
+    from noiseproof.models.trees import FAST_ROUNDS, round_seconds
 
     if data.table is None or mode == "thorough":
         return "network" if data.table is None else "both"
     num_rows, num_columns = data.table.values.shape
     fitted_rows = num_rows * (FAST_FOLDS - 1) // FAST_FOLDS
-    seconds = FAST_FOLDS * MIN_ROUNDS * round_seconds(fitted_rows, num_columns, len(data.classes))
+    seconds = FAST_FOLDS * FAST_ROUNDS * round_seconds(fitted_rows, num_columns, len(data.classes))
     return "trees" if seconds <= FAST_SECONDS else "network"
 
 
@@ -236,7 +236,7 @@ def _fit(
     clock: StageClock, can_spare_network: bool, taught: Taught | None, **training: Any,
 ) -> AuditEvidence:  # fmt: skip
     """Fit the models of ``choice``, and join their predictions."""
-    others = _fit_classifiers(evidence, choice, fold, seed, clock, taught)
+    others = _fit_classifiers(evidence, choice, mode, fold, seed, clock, taught)
     if fold is not None and others and (choice.network is None or can_spare_network):
         with clock("joining predictions"):
             predictions = _join(evidence, fold, others, seed, taught)
@@ -266,6 +266,7 @@ def _join(
 def _fit_classifiers(
     evidence: AuditEvidence,
     choice: ModelChoice,
+    mode: Mode,
     fold: NDArray[np.int64] | None,
     seed: int,
     clock: StageClock,
@@ -288,8 +289,9 @@ def _fit_classifiers(
                 trees_fold = large_folds
         with clock("trees", is_single_step=False):
             others |= fit_trees(
-                table, labels, len(data.classes), trees_fold, choice.trees, seed=seed, progress=clock.progress
-            )
+                table, labels, len(data.classes), trees_fold, choice.trees, seed=seed, fast=mode == "fast",
+                progress=clock.progress,
+            )  # fmt: skip
     if choice.estimator is not None:
         with clock("estimator", is_single_step=False):
             others["estimator"] = cross_fit(
