@@ -241,7 +241,7 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
         elif not all(isinstance(name, (int, float, np.number)) for name in names):
             raise ValueError(
                 f"Expected the columns of `pred_probs` to be called as the classes, {shown}, got {preview(names)}. "
-                "Rename them, name all classes with `classes`, or, if they are in order, pass `pred_probs.to_numpy()`."
+                "Rename them, name all classes with `classes`, or, if they are in order, pass an array or a .npy file."
             )
     p = p.astype(np.float32)
     finite = np.isfinite(p).all(1)

@@ -28,6 +28,14 @@ EXPORTS = ("label-studio", "fiftyone")
 AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "device", "threads", "help")
 
 
+ARGUMENTS = {  # of Python, and the options that stand for them
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        "label", "text", "id", "time", "annotators", "ignore", "trusted", "labels", "pred_probs", "embeddings",
+        "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "seed", "device", "threads",
+        "engine", "address",
+    )
+} | {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # fmt: skip
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
 
 
@@ -122,7 +130,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit audit/ --again",
     )
 )
-@refusals()
+@refusals(ARGUMENTS)
 def audit(
     context: typer.Context,
     data: Data = None,

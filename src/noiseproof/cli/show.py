@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +35,11 @@ def examples(*commands: str) -> str:
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Turn errors of the library into one line on stderr and exit code 2."""
+def refusals(options: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn errors of the library into one line on stderr and exit code 2.
+
+    Arguments of Python in backticks are called by the ``options`` that stand for them.
+    """
     try:
         yield
     except BrokenPipeError:  # the reader of a pipe has closed it
@@ -43,7 +47,8 @@ def refusals() -> Iterator[None]:
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         from noiseproof.core.plugins import plugin_line
 
-        say(f"{error}{plugin_line(error)}")
+        text = re.sub("`([^`]+)`", lambda match: (options or {}).get(match[1], match[0]), str(error))
+        say(f"{text}{plugin_line(error)}")
         raise typer.Exit(2) from None
 
 

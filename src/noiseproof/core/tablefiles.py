@@ -238,6 +238,14 @@ def parse_json_line(line: str) -> dict[str, Any]:
     return value
 
 
+def _is_number(name: Any) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
 def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     """Refuse a column that a table lacks."""
     if column is None or column in columns:
@@ -246,4 +254,8 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     hint = f"Did you mean {near[0]!r}?" if near else f"There are {preview(list(columns))}."
     if len(columns) == 1 and any(separator in str(columns[0]) for separator in SEPARATORS):
         hint = f"Its only one is {columns[0]!r}. Read it with another separator, or pass the path of the file."
+    elif str(column).isdigit() and int(column) < len(columns) and any(map(_is_number, columns)):
+        hint = (
+            f"There are {preview(list(columns))}, which look like data: use `header=False` if no row names the columns."
+        )
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")

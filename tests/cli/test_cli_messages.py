@@ -1,0 +1,106 @@
+"""Refusals of `noiseproof audit` name options of the command, never arguments of Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from noiseproof.cli import app
+from noiseproof.cli.audit import ARGUMENTS
+
+N = 40
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = np.arange(N) % 2
+    frame = pd.DataFrame({"a": np.arange(N) * 7 % 11 + 0.5, "b": np.arange(N) % 5, "y": np.array(["no", "yes"])[given]})
+    frame.to_csv("t.csv", index=False)
+    frame[["y"]].to_csv("alone.csv", index=False)
+    frame.assign(y="no").to_csv("one.csv", index=False)
+    frame.assign(y="").to_csv("none.csv", index=False)
+    frame.assign(y=np.arange(N) + 0.5).to_csv("real.csv", index=False)
+    frame.assign(note="").to_csv("empty.csv", index=False)
+    frame.drop(columns="b").to_csv("fewer.csv", index=False)
+    frame.to_csv("data.csv", index=False, header=False)
+    p = np.eye(2)[given] * 0.8 + 0.1
+    for name, array in {"y": given, "p": p, "x": p, "wide": np.c_[p, p], "logits": 5 * p, "short": p[:9]}.items():
+        np.save(f"{name}.npy", array)
+    np.save("cube.npy", np.zeros((N, 2, 2, 2, 2)))
+    np.save("many.npy", np.arange(N + 5))
+    pd.DataFrame(p, columns=["up", "down"]).to_csv("named.csv", index=False)
+    for name in ("cat", "dog"):
+        Path("photos", name).mkdir(parents=True)
+
+
+REFUSED = {
+    "t.csv": "Expected --label, the name",
+    "t.csv --label kind": "There are 'a', 'b', 'y'",
+    "t.csv --labels y.npy": "Expected --label, the column of the labels in the table, got --labels",
+    "t.csv --label y --text words": "'words'",
+    "t.csv --label y --id y": "one role",
+    "t.csv --label y --annotators p,q": "'p', 'q'",
+    "t.csv --label y --classes no": "--classes",
+    "t.csv --label y --classes no,no": "--classes once",
+    "t.csv --label y --trusted nobody": "Expected --trusted to be a column",
+    "t.csv --label y --trusted many.npy": "in --trusted, got 44",
+    "t.csv --label y --trusted p.npy": "Expected --trusted to hold 40",
+    "t.csv --label y --trusted fewer.csv": "Expected the columns of the audited table in fewer.csv",
+    "t.csv --label y --features tfidf": "Expected texts or pictures",
+    "t.csv --label y --text a --features tfidf --embeddings x.npy": "Expected either --features or",
+    "t.csv --label y --pred-probs wide.npy": "Expected --pred-probs of shape (40, 2)",
+    "t.csv --label y --pred-probs logits.npy": "Expected probabilities in --pred-probs",
+    "t.csv --label y --pred-probs named.csv": "Expected the columns of --pred-probs",
+    "t.csv --label y --pred-probs short.npy": "40",
+    "t.csv --label y --embeddings cube.npy": "Expected columns that vary",
+    "t.csv --label y --embeddings nothing.npy": "found no such file",
+    "t.csv --label y --goal best": "goal",
+    "t.csv --label y --method best": "best",
+    "t.csv --label y --model best": "Unknown model 'best'",
+    "t.csv --label y --estimator best": "best",
+    "t.csv --label y --estimator sklearn.svm:LinearSVC": "predict_proba",
+    "t.csv --label y --engine dask": "Expected an engine of local, ray",
+    "t.csv --label y --address auto": "Expected the engine ray beside --address",
+    "t.csv --label y --export paper": "Expected --export of",
+    "t.csv --label y --time y": "one role",
+    "t.csv --label b --time y": "Expected numbers or dates in column 'y'",
+    "alone.csv --label y": "Name a --text, or pass --embeddings",
+    "one.csv --label y": "at least two classes",
+    "none.csv --label y": "got none in any of 40 rows",
+    "real.csv --label y": "0.5",
+    "empty.csv --label y --text note": "note",
+    "data.csv --label 2": "which look like data: use --no-header if",
+    "x.npy": "with --labels",
+    "x.npy --label y": "Only tables have columns",
+    "x.npy --labels y.npy --features tfidf": "Expected features for pictures",
+    "cube.npy --labels y.npy": "Expected columns that vary",
+    "--labels y.npy": "both --labels and --pred-probs (or --embeddings), got --labels alone",
+    "--pred-probs p.npy": "got --pred-probs alone",
+    "photos --labels y.npy": "--labels",
+    "photos": "photos",
+    "nothing.csv --label y": "found none",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_bad_input_is_refused_in_words_of_the_command(line: str) -> None:
+    result = CliRunner().invoke(app, ["audit", *line.split()])
+    message = result.stderr.strip().splitlines()[-1]
+    assert result.exit_code == 2, result.output
+    assert REFUSED[line] in message, message
+    assert not re.search(r"\b[a-z_]+=(?!\d)", message.replace("precision=", "").replace("recall=", "")), message
+    assert not [name for name in ARGUMENTS if f"`{name}`" in message], message
+
+
+def test_every_argument_stands_for_an_option_of_the_command() -> None:
+    from noiseproof.cli.main import app as commands
+
+    text = CliRunner().invoke(commands, ["audit", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    options = {option for words in ARGUMENTS.values() for option in words.split() if option.startswith("--")}
+    assert not [option for option in options if option not in text]
