@@ -395,7 +395,7 @@ def test_texts_groups_and_times(here: Path) -> None:
 REFUSED = {
     "missing file": (("gone.csv", "--label", "y"), "found none"),
     "missing column": (("ok.csv", "--label", "z"), "Expected a column 'z'"),
-    "no label": (("ok.csv",), "Expected `label`"),
+    "no label": (("ok.csv",), "Expected --label"),
     "constant label": (("ok.csv", "--label", "c"), "every label is 'same'"),
     "identifier": (("ok.csv", "--label", "id"), "Is it an identifier rather than a label"),
     "real label": (("ok.csv", "--label", "x"), "Bin them into classes"),
@@ -495,7 +495,7 @@ finally:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["t.csv"], "Expected `label`, the name of the column with the given labels, got none."),
+        (["t.csv"], "Expected --label, the name of the column with the given labels, got none."),
         (["t.csv", "--label", "kinds"], "Expected a column 'kinds' in {}/t.csv, found none. Did you mean 'kind'?"),
         (["t.csv", "--label", "kind", "--text", "words"], "Expected a column 'words' in {}/t.csv, found none. There"),
         (
@@ -512,7 +512,7 @@ finally:
         (["t.csv", "--label", "kind", "--pred-probs", "p.npy"], "Expected pred_probs at p.npy, found no such file."),
         (["gone.csv", "--label", "kind"], "Expected a file or a folder to audit at {}/gone.csv, found none."),
         (["x.npy", "--label", "kind"], "Expected no columns for {}/x.npy, got 'label'. Only tables have columns."),
-        ([], "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got none."),
+        ([], "Expected data to audit, or both --labels and --pred-probs (or --embeddings), got none."),
         (
             ["t.csv", "--label", "kind", "--export", "paper"],
             "Expected --export of label-studio or fiftyone, got paper.",
