@@ -307,6 +307,20 @@ def test_the_server_sends_the_overview_and_the_map(tmp_path: Path) -> None:
         assert brief["fields"] and client.get("/api/map/100000").status_code == 404
 
 
+def test_measured_decisions_tell_how_many_errors_are_left(tmp_path: Path) -> None:
+    pytest.importorskip("httpx", reason="the review server's client is not installed")
+    pytest.importorskip("uvicorn", reason="the review server is not installed")
+    folder = write_table_audit(tmp_path)
+    with Server(folder, "--measure", "12") as server, server.client() as client:
+        while (question := client.get("/api/question").json()["question"]) is not None:
+            body = {"row": question["row"], "question": question["number"], "decision": "keep"}
+            client.post("/api/decisions", json=body).raise_for_status()
+    with Server(folder) as server, server.client() as client:
+        shown, known = client.get("/api/overview").json(), client.get("/api/audit").json()
+        assert shown["measured"] == known["measured"] and shown["measured"]["decisions"] == 12
+        assert shown["measured"]["wrong_left"]["value"] == 0 < shown["measured"]["wrong_left"]["high"]
+
+
 @pytest.mark.parametrize("options", [("--measure", "10"), ("--measure", "10", "--blind"), ("--propose", "measure=1")])
 def test_whoever_is_asked_sees_no_overview(tmp_path: Path, options: tuple[str, ...]) -> None:
     pytest.importorskip("httpx", reason="the review server's client is not installed")
