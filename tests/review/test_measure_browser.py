@@ -114,7 +114,7 @@ def test_undo_asks_again_and_the_panel_follows_each_answer(chromium: Any, tmp_pa
         assert progress(page) == "0 of 36 measured"
         # Another label, from the list of all.
         press("o")
-        page.keyboard.type("f")
+        page.keyboard.type("owl")
         press("Enter")
         wait_for_question(page, 2)
         page.reload()  # an answer of before the page was opened can be undone, too
@@ -194,7 +194,7 @@ def test_blind_with_a_few_classes_and_a_key_for_each(chromium: Any, tmp_path: Pa
     with Server(folder, "--measure", "20", "--blind") as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         texts = page.locator("#choices button").all_inner_texts()
-        assert texts == ["1 cat", "2 dog", "3 fox", "4 owl", "s Skip", "u Undo"]
+        assert texts == ["1 cat", "2 dog", "3 fox", "4 owl", "x Exclude", "c Unclear", "s Skip", "u Undo"]
         for number in range(1, 21):
             row = wait_for_question(page, number)
             until(page, "document.querySelector('#row img')?.naturalWidth === 50")
@@ -220,7 +220,7 @@ def test_blind_with_many_classes_by_search(chromium: Any, tmp_path: Path) -> Non
     folder = write_photos(tmp_path, names)
     with Server(folder, "--measure", "5", "--blind") as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
-        assert page.locator("#choices button").all_inner_texts() == ["o Label …", "s Skip", "u Undo"]
+        assert page.locator("#choices button").all_inner_texts() == ["o Label …", "x Exclude", "c Unclear", "s Skip", "u Undo"]
         wait_for_question(page, 1)
         page.keyboard.press("1")  # keys are for a few classes only
         page.keyboard.press("o")
@@ -283,7 +283,7 @@ def test_a_small_window_has_room_for_the_question_and_the_last_answer_can_be_und
         assert list(panel(page)) == ["noise rate", "wrong labels left", "to halve the interval"]
         assert page.locator("#choices button:enabled").all_inner_texts() == ["Undo"]  # keys are hidden here
         page.locator("[data-choice=undo]").click()
-        assert wait_for_question(page, 4) == rows[3] and page.locator("#choices button:enabled").count() == 6
+        assert wait_for_question(page, 4) == rows[3] and page.locator("#choices button:enabled").count() == 8
         assert page.evaluate("document.documentElement.scrollWidth") == 360 and page.locator("#measured").is_visible()
         for button in page.locator("#choices button").all():
             box = button.bounding_box()

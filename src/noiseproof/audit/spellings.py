@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from noiseproof.audit.files import Audit
 
 LETTERS = 4  # that both spellings have at least, where one letter differs: cat and bat are two classes
 RARE = 10  # a typo has at most a tenth of the rows of what was meant
@@ -40,6 +43,12 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
     pairs += [(by_form[rare][0], by_form[frequent][0]) for rare, frequent in meant.items()]
     found = [Spelling(rare, name, counts[rare], counts[name]) for rare, name in pairs]
     return sorted(found, key=lambda pair: (-pair.label_rows, pair.label, -pair.rows, pair.spelling))
+
+
+def spellings_of(audit: Audit) -> list[Spelling]:
+    """Pairs of classes of an audit that are probably one, by its audited rows."""
+    rows = Counter(audit.issues["given_label"].tolist())
+    return find_spellings({name: rows[name] for name in audit.classes})
 
 
 def _form(name: str) -> str:

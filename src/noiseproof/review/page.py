@@ -11,6 +11,7 @@ from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.audit.spellings import spellings_of
 from noiseproof.review.context import Context, Labels, column_ranking
 from noiseproof.review.overview import Overview
 from noiseproof.review.projection import BYTES, MOST, Projection
@@ -18,9 +19,9 @@ from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
-    "dom.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js", "card.js",
-    "context.js", "chooser.js", "measure.js", "views.js", "charts.js", "overview.js", "map.js", "map_select.js",
-    "map_zoom.js", "review.js",
+    "dom.js", "file_log.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js",
+    "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js", "charts.js",
+    "overview.js", "map.js", "map_select.js", "map_zoom.js", "review.js",
 )  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 
@@ -37,6 +38,7 @@ def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, A
         "rows": audit.summary["rows"],
         "verdict": audit.summary["verdict"],
         "has_pictures": rows.has_pictures,
+        "spellings": [pair._asdict() for pair in spellings_of(audit)],
     }
 
 

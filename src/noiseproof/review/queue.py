@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import BadDecisions, DecisionLog, check_decisions
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.issues import badges
-from noiseproof.audit.spellings import find_spellings
+from noiseproof.audit.spellings import spellings_of
 from noiseproof.audit.standing import NO_ROW, ROW_CHOICES, Choice, Decision, RowChoice, resolve_merges
 from noiseproof.review.select import Filter, Orders, Selections, select
 
@@ -84,8 +83,7 @@ class Queue:
         self._lock = threading.Lock()
         self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
         self._classes = frozenset(audit.classes)
-        rows = Counter(audit.issues["given_label"].tolist())
-        self._spellings = find_spellings({name: rows[name] for name in audit.classes})
+        self._spellings = spellings_of(audit)
         try:
             check_decisions(chain(self.log.decisions.values(), self.log.standing.merges.values()), audit)
         except BadDecisions:

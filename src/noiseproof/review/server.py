@@ -7,6 +7,7 @@ the one that was audited.
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,7 +191,10 @@ class Review:
         )
 
     def _about(self, reviewer: str) -> dict[str, Any]:
-        return {"saved_in": str(self.path), "reviewer": reviewer}
+        words = ["noiseproof", "apply", str(self.audit.folder)]
+        if self.path != (self.audit.folder / DECISIONS).absolute():
+            words += ["--decisions", str(self.path)]
+        return {"saved_in": str(self.path), "reviewer": reviewer, "apply": shlex.join(words)}
 
     def _progress(self) -> dict[str, Any]:
         return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}

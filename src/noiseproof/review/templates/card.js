@@ -10,7 +10,8 @@ async function drawCard() {
   const row = make("div", { id: "row", "data-row": issue.row });
   const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
   const judged = "given" in issue ? [drawLabels(issue), make("p", null, issue.why)] : []; // not where it is asked blind
-  card.replaceChildren(drawLine(at, issue), ...judged, fresh ? row : card.querySelector("#row"));
+  const note = issue.note ? [drawNote(issue.note)] : [];
+  card.replaceChildren(drawLine(at, issue), ...judged, ...note, fresh ? row : card.querySelector("#row"));
   if (!fresh) return;
   card.scrollTop = 0;
   const content = await store.content(issue.row).catch((error) => ({ note: error.message }));

@@ -2,8 +2,8 @@
 // Choosing from a list by typing.
 
 const chooser = {
-  open(title, items, take, first = -1) { // first: what Enter takes before anything is typed, −1: nothing
-    Object.assign(this, { items, take, first });
+  open(title, items, take, { first = -1, create = null } = {}) { // first: what Enter takes before anything is typed, −1: nothing
+    Object.assign(this, { items, take, first, create }); // create: the item for a word that is none of them, or why there is none
     byId("chooser-title").textContent = title;
     byId("chooser-word").value = "";
     this.search();
@@ -18,7 +18,12 @@ const chooser = {
     };
     this.found = this.items.map((item) => ({ item, rank: rank(item) })).filter(({ rank }) => rank < 3)
       .sort((one, two) => one.rank - two.rank).slice(0, 50).map(({ item }) => item);
+    const typed = byId("chooser-word").value.trim().replace(/\s+/g, " ");
+    const created = typed && !this.items.some(({ text }) => text === typed) ? this.create?.(typed) ?? null : null;
+    if (created?.value) this.found.push({ ...created, isNew: true });
+    byId("chooser-answer").textContent = created?.why ?? (this.found.length ? "" : `Nothing is called ${quoted(typed)}.`);
     this.at = word ? 0 : this.first;
+    this.isSure = false;
     this.draw();
   },
   draw() {
@@ -31,13 +36,19 @@ const chooser = {
   },
   move(step) {
     this.at = Math.min(Math.max(this.at + step, 0), this.found.length - 1);
+    this.isSure = false;
     this.draw();
   },
   choose(i = this.at) {
     const item = this.found[i];
     if (!item) return;
+    if (item.isNew && !(this.isSure && i === this.at)) { // a typo must not make a class
+      Object.assign(this, { at: i, isSure: true });
+      byId("chooser-answer").textContent = `Enter again makes the new class ${quoted(item.value)}.`;
+      return this.draw();
+    }
     byId("chooser").close();
-    this.take(item.value);
+    this.take(item.value, item.isNew);
   },
 };
 
@@ -45,12 +56,15 @@ function chooseOther() {
   const issue = issueAt(view.current);
   if (!issue) return;
   const note = new Map("given" in issue ? [[issue.given, "given"], [issue.suggested, "suggested"]] : []);
-  const others = store.audit.classes.filter((name) => !note.has(name));
-  const items = [...others, ...note.keys()].map((text) => ({ text, value: text, note: note.get(text) }));
+  const names = [...store.audit.classes, ...(store.audit.new_classes ?? [])].filter((name) => name !== issue.given);
+  const items = [...names.filter((name) => !note.has(name)), ...names.filter((name) => note.has(name))]
+    .map((text) => ({ text, value: text, note: note.get(text) }));
   const title = note.size ? `Another label than ${issue.given} or ${issue.suggested}` : "The label of this row";
-  chooser.open(title, items, (label) => {
-    if (issueAt(view.current)?.row === issue.row) decide("other", label);
-  });
+  const create = store.audit.measure ? null : (name) =>
+    (name === issue.given.trim() ? { why: `${quoted(name)} is the given label: keep it with k.` } : { text: `New class ${quoted(name)}`, value: name });
+  chooser.open(title, items, (label, isNew) => {
+    if (issueAt(view.current)?.row === issue.row) decide("other", label, isNew);
+  }, { create });
 }
 
 function chooseFilter() {
@@ -61,5 +75,5 @@ function chooseFilter() {
   chooser.open("Only issues of one pair of classes", [all, ...pairs], async (filter) => {
     await setFilter(filter);
     if (issueAt(view.current)?.decision) await showNextOpen();
-  }, 0);
+  }, { first: 0 });
 }

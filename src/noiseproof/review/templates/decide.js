@@ -1,18 +1,21 @@
 "use strict";
 // Decisions on the issue in view, and taking them back.
 
-function put(row, decision, label) {
-  view.words.set(row, decision === "undo" ? { decision: null, label: null } : { decision, label });
-  store.save(row, decision, label);
+function put(row, decision, more = {}) {
+  const word = decision === "note" ? { note: more.note || null } : { decision, label: more.label ?? null };
+  view.words.set(row, { ...view.words.get(row), ...word });
+  store.save(row, decision, more);
 }
 
-function decide(decision, label = null) {
+function decide(decision, label = null, isNew = false) {
   if (store.audit.measure) return measuring.answer(decision, label);
   const issue = issueAt(view.current);
   if (!issue) return;
+  if (view.finished) return say(finished());
   say("");
-  view.done.push({ row: issue.row, at: view.current, filter: view.filter, decision: issue.decision, label: issue.label });
-  put(issue.row, decision, label);
+  view.done.push({ row: issue.row, at: view.current, filter: view.filter });
+  if (isNew && !store.audit.new_classes.includes(label)) store.audit.new_classes.push(label);
+  put(issue.row, decision, label === null ? {} : { label, ...(isNew && { new_class: true }) });
   showNextOpen();
 }
 
@@ -20,12 +23,35 @@ function decideByLabel(decision) { // asked blind, there is no given and no sugg
   if (!store.audit.measure?.blind) decide(decision);
 }
 
-async function undo() {
+function finished() { // what is said when nothing is left to decide
+  if (isFiltered()) return `${filterWords()}: everything is decided.`;
+  return `Everything is decided. ${store.next} writes the corrected data.`;
+}
+
+let undoing = Promise.resolve();
+function undo() {
   if (store.audit.measure) return measuring.undo();
-  const issue = issueAt(view.current);
-  const last = view.done.pop() ?? (issue?.decision ? { row: issue.row, at: view.current, filter: view.filter, decision: null } : null);
-  if (!last) return say("There is nothing to undo.");
-  put(last.row, last.decision ?? "undo", last.decision === "other" ? last.label : null);
-  say(`Undone: row ${last.row}.`);
-  return last.filter === view.filter ? show(last.at) : useFilter(last.filter, last.at);
+  return (undoing = undoing.then(undoLast)); // one after the other
+}
+
+async function undoLast() {
+  const from = view.current, issue = issueAt(from);
+  view.current = -1; // keys decide nothing until the issue is shown
+  const undone = await store.undo(issue?.row).catch((error) => ({ error }));
+  if (undone.error || !undone.choice) {
+    view.current = from;
+    return undone.error ? say(`Not undone: ${undone.error.message}`, true) : say("There is nothing to undo.");
+  }
+  const { undone: rows, choice, position, now } = undone, [row] = rows;
+  view.current = from;
+  showProgress();
+  if (choice === "merge" || rows.length !== 1) {
+    say(choice === "merge" ? "Undone: the spellings." : `Undone: ${rows.length} decisions.`);
+    return reload();
+  }
+  view.words.set(row, now);
+  say(choice === "note" ? `Undone: the note on row ${row}.` : `Undone: row ${row}.`);
+  if (view.done.at(-1)?.row !== row) view.done = [{ row, filter: NO_FILTER, at: position }]; // decided before the page was opened
+  const { filter, at } = view.done.pop();
+  return filter === view.filter ? show(at) : useFilter(filter, at);
 }

@@ -1,31 +1,36 @@
 "use strict";
-// Everything inside the page; decisions in localStorage, one entry per row, so that a crash loses only the last one.
+// Everything inside the page, and what was decided in this browser (file_log.js).
 class FileStore {
   constructor(data) {
     this.data = data;
     this.audit = data.audit;
     this.position = new Map(data.row.map((row, i) => [row, i]));
     this.marks = Object.entries(data.marks).map(([mark, positions]) => [mark, new Set(positions)]);
-    this.prefix = `noiseproof:${data.audit.key}:`;
-    this.unkept = new Map(); // what did not fit into the storage
+    this.log = new FileLog(`noiseproof:${data.audit.key}:`);
+    this.all = data.audit.spellings;
     this.read();
+    this.next = "“Export”, then `noiseproof apply FOLDER --decisions decisions.csv`, with the folder of the audit,";
     this.where = "Decisions are kept in this browser. Export them before you clear its data.";
     this.unsaved = 0;
   }
 
   read() { // other tabs write there, too
-    this.words = new Map();
-    for (let i = 0; i < localStorage.length; i++) {
-      const name = localStorage.key(i);
-      if (!name.startsWith(this.prefix)) continue;
-      const [decision, ...label] = localStorage.getItem(name).split("\t");
-      this.words.set(Number(name.slice(this.prefix.length)), { decision, label: label.join("\t") });
-    }
-    for (const [row, word] of this.unkept) this.words.set(row, word);
+    this.log.read();
+    this.update();
+  }
+
+  get words() {
+    return this.log.words;
+  }
+
+  update() { // what decisions change about the classes
+    const labels = [...this.words.values()].filter(({ decision }) => decision === "other").map(({ label }) => label);
+    this.audit.new_classes = [...new Set(labels)].filter((name) => !this.audit.classes.includes(name));
+    this.audit.spellings = this.all.filter(({ spelling }) => !this.log.merges.has(spelling));
   }
 
   get progress() {
-    const counts = { total: this.audit.total, decided: 0, accept: 0, keep: 0, other: 0, skip: 0 };
+    const counts = { total: this.audit.total, decided: 0, accept: 0, keep: 0, other: 0, skip: 0, exclude: 0, unclear: 0 };
     for (const [row, word] of this.words) {
       if (!this.position.has(row)) continue;
       counts.decided++;
@@ -38,6 +43,7 @@ class FileStore {
     const data = this.data, at = (name) => data[name][i], word = this.words.get(at("row"));
     return {
       row: at("row"), id: at("id"), why: at("why"), decision: word?.decision ?? null, label: word?.label ?? null,
+      note: this.log.notes.get(at("row")) ?? null,
       given: this.audit.classes[at("given")], suggested: this.audit.classes[at("suggested")],
       marks: this.marks.filter(([, positions]) => positions.has(i)).map(([mark]) => mark),
       label_quality: at("label_quality"), margin: at("margin"), neighbour_agreement: at("neighbour_agreement"),
@@ -127,33 +133,42 @@ class FileStore {
     return this.data.rows[row]?.image ?? null;
   }
 
-  save(row, decision, label) {
-    try {
-      if (decision === "undo") {
-        this.words.delete(row);
-        this.unkept.delete(row);
-        localStorage.removeItem(this.prefix + row);
-      } else {
-        this.words.set(row, { decision, label });
-        this.unkept.set(row, { decision, label }); // first: an export has it even where the storage is full
-        localStorage.setItem(this.prefix + row, label === null ? decision : `${decision}\t${label}`);
-        this.unkept.delete(row);
-      }
-    } catch (error) {
-      say(`Not saved: ${error.message} Export the decisions now.`, true);
-    }
+  save(row, decision, { label = null, note = "" } = {}) {
+    const entry = decision === "note" ? [`note:${row}`, note || null] : [String(row), label === null ? decision : `${decision}\t${label}`];
+    this.log.act(decision, [row], [entry]);
+    this.update();
     showProgress();
+  }
+
+  async decideMany({ decision, label = null, rows, also_decided = false }) { // as one, for undo
+    const open = rows.filter((row) => also_decided || !this.words.has(row));
+    if (open.length) this.log.act(decision, open, open.map((row) => [String(row), label === null ? decision : `${decision}\t${label}`]));
+    this.update();
+    return { batch: null, saved: open.length, progress: this.progress };
+  }
+
+  async merge(spelling, label) { // undecided issues about this difference alone become kept
+    const { merges } = this.log, becomes = (name, passed = []) => {
+      const next = name === spelling ? label : merges.get(name) ?? name;
+      return next === name || passed.includes(next) ? name : becomes(next, [...passed, name]);
+    };
+    if (becomes(label) === spelling && label !== spelling) throw new Error(`${label} is to become ${spelling}. Undo that.`);
+    const same = this.audit.classes.map((name) => becomes(name)), { row, given, suggested } = this.data;
+    const moot = label === spelling ? [] : row.filter((number, i) => same[given[i]] === same[suggested[i]] && !this.words.has(number));
+    this.log.act("merge", moot, [[`merge:${spelling}`, label], ...moot.map((number) => [String(number), "keep"])]);
+    this.update();
+  }
+
+  async undo(row) {
+    const last = this.log.undo(row);
+    this.update();
+    if (!last) return { undone: [], choice: null };
+    const position = this.position.get(last.rows[0]) ?? null;
+    return { undone: last.rows, choice: last.choice, position, now: position === null ? null : this.issue(position) };
   }
 
   export() {
     this.read();
-    const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-    const lines = ["row,id,given_label,decision,label"];
-    for (let i = 0; i < this.data.row.length; i++) {
-      if (!this.words.has(this.data.row[i])) continue;
-      const issue = this.issue(i);
-      lines.push([String(issue.row), issue.id, issue.given, issue.decision, resulting(issue)].map(cell).join(","));
-    }
-    saveAs("decisions.csv", lines.join("\n") + "\n", "text/csv");
+    saveAs("decisions.csv", this.log.lines((i) => this.issue(i), this.data.row.keys()), "text/csv");
   }
 }

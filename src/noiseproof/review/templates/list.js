@@ -2,7 +2,7 @@
 // The list: a few nodes, whatever its length.
 
 const HEIGHT = 52, TALLEST = 8e6; // pixels of an item; of a list that browsers can show
-const SIGNS = { accept: "✓", keep: "=", other: "→", skip: "?" };
+const SIGNS = { accept: "✓", keep: "=", other: "→", skip: "?", exclude: "✕", unclear: "≈" };
 
 function geometry() {
   const list = byId("list"), full = view.total * HEIGHT, height = Math.min(full, TALLEST);
@@ -37,6 +37,7 @@ function drawList() {
       make("span", null, issue ? `${issue.given} → ${issue.suggested}` : "…"),
       make("span", { class: "faint" }, issue ? named(issue) : ""),
     ));
+    if (issue?.note) item.append(make("span", { class: "noted", title: issue.note, role: "img", "aria-label": "has a note" }, "✎"));
     if (issue?.decision) item.append(done(issue));
     items.push(item);
   }

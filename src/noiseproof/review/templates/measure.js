@@ -9,6 +9,7 @@ const measuring = {
   async start() {
     document.body.classList.add("measuring");
     byId("filter").hidden = true;
+    byId("choices").querySelector("[data-choice=note]").remove();
     if (store.audit.measure.blind) byId("choices").replaceChildren(...blindChoices(store.audit.classes));
     await this.read();
   },
@@ -56,7 +57,7 @@ function blindChoices(classes) {
   const labels = classes.length <= FEW
     ? classes.map((name, i) => button("other", String(i + 1), name, name))
     : [button("other", "o", "Label …")];
-  return [...labels, button("skip", "s", "Skip"), button("undo", "u", "Undo")];
+  return [...labels, button("exclude", "x", "Exclude"), button("unclear", "c", "Unclear"), button("skip", "s", "Skip"), button("undo", "u", "Undo")];
 }
 
 function answerByNumber(number) {

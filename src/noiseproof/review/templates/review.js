@@ -4,10 +4,11 @@
 const KEYS = { // of all views; views.js adds those of each
   u: undo, f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
   v: () => views.show("overview"), l: () => views.show("list"), g: () => views.show("grid"),
-  "?": () => byId("keys").showModal(), Escape: () => { if (isFiltered()) setFilter(); },
+  m: () => spellings.open(), "?": () => byId("keys").showModal(), Escape: () => { if (isFiltered()) setFilter(); },
 };
 const LIST_KEYS = {
   a: () => decideByLabel("accept"), k: () => decideByLabel("keep"), o: chooseOther, s: () => decide("skip"),
+  x: () => decide("exclude"), c: () => decide("unclear"), t: writeNote,
   j: () => move(1), ArrowDown: () => move(1), ArrowRight: () => move(1), ArrowUp: () => move(-1), ArrowLeft: () => move(-1),
   PageDown: () => move(10), PageUp: () => move(-10), Home: () => move(-Infinity), End: () => move(Infinity),
   n: showNextOpen, z: () => document.querySelector("#row .zoomable")?.click(),
@@ -41,8 +42,10 @@ document.addEventListener("keydown", (event) => {
 
 async function showFirst() {
   const first = await store.nextOpen(view.filter, -1);
-  if (first === null && store.audit.total) say("Everything is decided.");
-  await show(first ?? 0);
+  if (first === null && store.audit.total) say(finished());
+  const shown = show(first ?? 0);
+  view.finished = first === null && store.audit.total > 0;
+  await shown;
 }
 
 async function start() {
@@ -53,6 +56,7 @@ async function start() {
   document.querySelector("h1").textContent = name;
   byId("where").textContent = store.where;
   byId("export").hidden = !store.export;
+  byId("choices").hidden = store.audit.total === 0;
   showProgress();
   await (store.audit.measure ? measuring.start() : showFirst());
   await views.start();
@@ -68,7 +72,7 @@ new ResizeObserver(drawSoon).observe(byId("list"));
 byId("choices").addEventListener("click", (event) => {
   const { choice, label } = event.target.closest("button")?.dataset ?? {};
   if (label !== undefined) decide(choice, label);
-  else if (choice) ({ other: chooseOther, undo }[choice] ?? (() => decide(choice)))();
+  else if (choice) ({ other: chooseOther, undo, note: writeNote }[choice] ?? (() => decide(choice)))();
 });
 byId("filter").addEventListener("click", chooseFilter);
 byId("clear").addEventListener("click", () => setFilter());
@@ -90,9 +94,7 @@ async function refresh() { // another tab may have decided meanwhile
     return say(error.message, true);
   }
   if (view.current < 0) return;
-  Object.assign(view, { pages: new Map(), words: new Map() });
-  showProgress();
-  show(view.current);
+  reload();
 }
 document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") refresh(); });
 addEventListener("storage", refresh);

@@ -7,6 +7,7 @@ class ServedStore {
     store.audit = answer;
     store.progress = answer.progress;
     store.measured = answer.measured;
+    store.next = `\`${answer.apply}\` in the terminal`;
     store.where = `Every decision is saved at once in ${answer.saved_in}.`;
     return store;
   }
@@ -34,8 +35,12 @@ class ServedStore {
   }
 
   async read() {
-    const { progress, measured } = await this.ask("/api/audit");
+    this.update(await this.ask("/api/audit"));
+  }
+
+  update({ progress, measured, new_classes = this.audit.new_classes, spellings = this.audit.spellings }) {
     Object.assign(this, { progress, measured });
+    Object.assign(this.audit, { new_classes, spellings });
   }
 
   kept = new WeakMap(); // filter → the key of its rows: they stay listed when they are decided
@@ -100,8 +105,27 @@ class ServedStore {
     return `./api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
   }
 
-  save(row, decision, label) {
-    this.post(decision === "other" ? { row, decision, label } : { row, decision });
+  save(row, decision, more) { // more: label, new_class or note, where they belong to the decision
+    this.post({ row, decision, ...more });
+  }
+
+  async decideMany(body) { // decision, label, rows; one undo takes all back
+    return this.act("/api/decisions/many", body);
+  }
+
+  async merge(given_label, label) {
+    return this.act("/api/merges", { given_label, label });
+  }
+
+  async undo() { // the last action of this reviewer by the log of the server, also before the page was opened
+    return this.act("/api/undo", {});
+  }
+
+  async act(path, body) {
+    await this.busy; // what waits comes first
+    const answer = await this.send(path, body);
+    this.update(answer);
+    return answer;
   }
 
   post(body) {
@@ -127,7 +151,7 @@ class ServedStore {
   }
 
   saved(answer, tries) {
-    Object.assign(this, { progress: answer.progress, measured: answer.measured });
+    this.update(answer);
     if (tries) say("Saved.");
     if (this.audit.measure) measuring.show(answer);
   }

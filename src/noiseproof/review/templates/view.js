@@ -17,7 +17,8 @@ const view = {
   pages: new Map(), // number → issues, or the promise of them
   words: new Map(), // row → what was decided here since its page was loaded
   current: -1, // −1 while nothing is shown: keys decide nothing then
-  done: [], // what undo takes back
+  done: [], // where decisions were made: undo shows it again
+  finished: false, // nothing is left to decide, and no other issue was chosen since
 };
 
 function resulting({ decision, label, given, suggested }) {
@@ -34,10 +35,11 @@ function showProgress() {
   byId("progress").value = value;
   byId("counts").textContent = text + (store.unsaved ? ` · ${store.unsaved} not saved yet` : "");
   drawMeasured(store.measured);
+  spellings.draw();
 }
 
-function progressOfReview({ total, decided, accept, keep, other, skip }) {
-  const parts = Object.entries({ accept, keep, other, skip }).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`);
+function progressOfReview({ total, decided, ...choices }) {
+  const parts = Object.entries(choices).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`);
   return { value: decided, max: total, text: [`${decided} of ${total} decided`, ...parts].join(" · ") };
 }
 
@@ -66,6 +68,7 @@ function load(number) {
 
 async function show(i) {
   const going = (view.going = {}); // a later call overtakes an earlier one
+  view.finished = false;
   if (!issueAt(i)) view.current = -1;
   for (let loaded = false; !loaded; ) {
     loaded = await load(Math.floor(i / PAGE)).then?.(() => true, () => pause(1000)) ?? true;
@@ -93,6 +96,15 @@ async function showNextOpen() {
   view.current = -1;
   const next = await store.nextOpen(view.filter, from).catch((error) => { say(error.message, true); return from; });
   if (view.going !== going) return;
-  if (next === null) say(isFiltered() ? `${filterWords()}: everything is decided.` : "Everything is decided.");
-  await show(next ?? from);
+  if (next === null) say(finished());
+  const shown = show(next ?? from);
+  view.finished = next === null;
+  await shown;
+}
+
+async function reload() { // after decisions on many issues
+  const at = Math.max(view.current, 0);
+  Object.assign(view, { pages: new Map(), words: new Map() });
+  showProgress();
+  await show(at);
 }
