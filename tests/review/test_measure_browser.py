@@ -220,7 +220,8 @@ def test_blind_with_many_classes_by_search(chromium: Any, tmp_path: Path) -> Non
     folder = write_photos(tmp_path, names)
     with Server(folder, "--measure", "5", "--blind") as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
-        assert page.locator("#choices button").all_inner_texts() == ["o Label …", "x Exclude", "c Unclear", "s Skip", "u Undo"]
+        texts = page.locator("#choices button").all_inner_texts()
+        assert texts == ["o Label …", "x Exclude", "c Unclear", "s Skip", "u Undo"]
         wait_for_question(page, 1)
         page.keyboard.press("1")  # keys are for a few classes only
         page.keyboard.press("o")
