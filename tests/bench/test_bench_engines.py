@@ -77,7 +77,7 @@ def test_a_result_says_what_train_says(tmp_path: Path) -> None:
     (result,) = run_all([two], tmp_path).values()
     task = two.make_task()
     direct = train(task, "ce", two.settings, seed=3)
-    for name in ("last", "best", "oracle"):
+    for name in ("last", "best", "best_clean", "oracle"):
         row = dict(getattr(direct, name))
         assert {**result[name], "seconds": 0} == {**row, "seconds": 0}
     assert result["rate"] == task.train.rate

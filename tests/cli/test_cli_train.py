@@ -160,7 +160,8 @@ def test_a_finished_run_is_not_trained_again(
     }  # fmt: skip
     assert shown["rate"] == prepare(get_dataset("digits"), "symmetric:rate=0.4", validation=0.1).train.rate
     rows = [{name: float(value) for name, value in row.items()} for row in record(DEFAULT)]
-    for name, metric in (("best", "validation_accuracy"), ("oracle", "test_accuracy")):
+    chosen = {"best": "validation_accuracy", "best_clean": "validation_accuracy_clean", "oracle": "test_accuracy"}
+    for name, metric in chosen.items():
         assert shown[name]["epoch"] == max(rows, key=lambda row: row[metric])["epoch"]
 
 
@@ -490,7 +491,12 @@ def test_a_users_table_trains_from_end_to_end(tmp_path: Path, monkeypatch: pytes
     noisy = run_json(*command, "--noise", "symmetric:rate=0.4", "--out", "none")
     assert 0.3 < noisy["rate"] < 0.5 and noisy["last"]["validation_accuracy_clean"] > 0.9
     text = run(*command).stdout
-    assert "oracle" not in text and "test" not in text and "validation accuracy" in text
+    assert "oracle" not in text and "test" not in text and "validation accuracy" in text and "clean" not in text
+    with_validation = (*command[:1], "table:table=mine.csv,label=kind,validation=mine.csv", *command[2:])
+    shown = run_json(*with_validation, "--noise", "symmetric:rate=0.4", "--out", "none")
+    assert shown["best_clean"]["clean_validation_accuracy"] >= shown["last"]["clean_validation_accuracy"] > 0.9
+    text = run(*with_validation, "--out", "none").stdout
+    assert "best by clean validation" in text and "clean validation accuracy" in text
 
 
 CHEN = ("--noise", "chen:rate=0.2", *SMALL, "--epochs", "2", "--seed", "3")

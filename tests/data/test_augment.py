@@ -27,6 +27,7 @@ from noiseproof.data.augment import (
     ResizeCrop,
     Rotate,
     Shift,
+    Standardise,
     Transform,
     augmentation,
 )
@@ -581,3 +582,12 @@ def test_any_memory_layout_gives_the_same_images():
     expected = transform.apply(images, params)
     assert torch.equal(transform.apply(images.to(memory_format=torch.channels_last), params), expected)
     assert torch.equal(transform.apply(torch.cat([images, images])[6:], params), expected)
+
+
+def test_vectors_are_standardised_by_a_call() -> None:
+    x = torch.tensor([[1.0, 30.0], [3.0, 10.0]])
+    standardise = Standardise(torch.tensor([1.0, 10.0]), torch.tensor([2.0, 10.0]))
+    assert standardise(x).tolist() == [[0.0, 2.0], [1.0, 0.0]]
+    for wrong in (x[0], x[:, :1], x[:, :, None]):
+        with pytest.raises(ValueError, match=r"Expected vectors of shape \(B, 2\), got"):
+            standardise(wrong)

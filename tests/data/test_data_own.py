@@ -385,7 +385,7 @@ def test_lazy_labels_are_those_of_the_items(more: dict[str, Any]) -> None:
         ({0: (torch.zeros(1), 0)}, "Expected at least two classes"),
         ({1: (torch.zeros(1), 0)}, "Expected to read item 0 of the dataset, got KeyError: 0. Fix it"),
         ([("a text", 0), ("another", 1)], "Expected tensors, arrays or images in the dataset, got str"),
-        ([(torch.zeros(2), row) for row in torch.eye(2)], "got shape (2, 2). For one-hot rows use argmax"),
+        ([(torch.zeros(2), row) for row in torch.eye(2) - 1], "got 0.0, -1.0 in row 0; 2 of 2 rows are negative"),
     ],
 )
 def test_torch_datasets_of_other_things_are_refused(items: Any, error: str) -> None:

@@ -53,6 +53,43 @@ def small(**options: Any) -> NoisyLabelClassifier:
     return NoisyLabelClassifier(**{**SMALL, **options})
 
 
+# Soft labels
+
+
+def test_soft_labels_are_learned_as_distributions() -> None:
+    """A linear model of a single constant feature can only learn the mean distribution."""
+    g = np.random.default_rng(0)
+    counts = g.multinomial(8, [0.5, 0.3, 0.2], size=300)
+    model = small(model="mlp:hidden=[]", epochs=200, optimizer="sgd:lr=0.5", batch_size="full")
+    p = model.fit(np.ones((300, 1)), counts).predict_proba([[1.0]])
+    np.testing.assert_allclose(p[0], counts.sum(0) / counts.sum(), atol=1e-3)
+    assert model.classes_.tolist() == [0, 1, 2]
+
+
+def test_classes_of_soft_labels_are_the_columns_of_a_frame() -> None:
+    soft = pd.DataFrame(np.eye(3)[Y] * 0.7 + 0.1, columns=["setosa", "versicolor", "virginica"])
+    for method in ("ce", "ln", "auto"):
+        model = small(method=method, epochs=20).fit(X, soft)
+        assert (model.predict(X) == NAMES).mean() > 0.8, method
+    assert set(model.held_out_accuracy_) == {"ce"}  # no trees, which take one label a row
+    weight = np.where(Y == 2, 0.0, 1.0)
+    assert set(small(epochs=20).fit(X, soft, weight).predict(X)) == {"setosa", "versicolor"}
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+
+
+def test_where_soft_labels_cannot_be_used_they_are_refused() -> None:
+    soft = np.eye(3)[Y] * 0.7 + 0.1
+    with pytest.raises(ValueError, match="Expected one label a row for the method trees, got soft labels"):
+        small(method="trees").fit(X, soft)
+    with pytest.raises(ValueError, match="soft labels.*a shift needs one labelled logit"):
+        small(method="mae*:shift=1").fit(X, soft)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        small().fit(X, soft[:-1])
+    with pytest.raises(ValueError, match="got the sum 2 in row 0. Divide each row by its sum"):
+        small().fit(X, 2 * soft)
+
+
 # scikit-learn's word
 
 

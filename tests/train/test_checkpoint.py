@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from noiseproof.analysis import open_run
 from noiseproof.core import files
 from noiseproof.data import get_dataset
 from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, prepare
@@ -352,6 +353,23 @@ def test_a_disk_that_is_full_at_an_epochs_end_leaves_no_torn_file(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     resumed = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
     assert _same_but_time(resumed.metrics, train(moons(), "ce", SETTINGS).metrics)
+
+
+def test_the_best_models_by_clean_validation_are_a_file_of_their_own(tmp_path: Path) -> None:
+    data = get_dataset("two-moons:n=101,n_test=40")
+    task = prepare(replace(data, validation=data.test), "symmetric:rate=0.4", validation=0.3)
+    assert task.clean_validation is data.test and data.test is not None and task.normalise is not None
+    whole = train(task, "ce", SETTINGS, out=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(task, "ce", SETTINGS, out=tmp_path / "resumed", max_steps=whole.run.step - 1)
+    train(task, "ce", SETTINGS, out=tmp_path / "resumed", resume=True)
+    assert whole.best_clean is not None
+    (model,) = open_run(tmp_path / "resumed", task=task).models("best_clean")
+    with torch.no_grad():
+        predicted = model(task.normalise(data.test.x)).logits.argmax(1)
+    accuracy = float((predicted == data.test.y).double().mean())
+    assert accuracy == pytest.approx(whole.best_clean["clean_validation_accuracy"])
+    assert accuracy == max(row["clean_validation_accuracy"] for row in whole.metrics)
 
 
 def test_the_best_models_can_be_read_by_anyone(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def labelled(n: int, seed: int, *, foreign: int = 0, known: bool = True) -> Nois
 def task(*, foreign: int = 0, known: bool = True, validation: bool = True) -> Task:
     x, y = points(40, 7)
     held = labelled(30, 5, foreign=foreign // 2, known=known) if validation else None
-    return Task(labelled(70, 3, foreign=foreign, known=known), held, Split(x, y))
+    clean = Split(*points(25, 11)) if validation else None
+    return Task(labelled(70, 3, foreign=foreign, known=known), held, Split(x, y), clean)
 
 
 def train(*args: Any, **options: Any) -> Result:
@@ -148,6 +149,9 @@ def by_hand(data: Task, spy: Spy, epoch: int, *, several: bool = False) -> dict[
         if data.validation.clean is not None:
             truth = data.validation.clean.numpy()
             row["validation_accuracy_clean"] = (z.argmax(-1) == truth)[:, truth >= 0].mean()
+    if data.clean_validation is not None:
+        z, y = logits_of(spy.after[epoch], data.clean_validation.x), data.clean_validation.y.numpy()
+        row |= {"clean_validation_loss": nll(z, y).mean(), "clean_validation_accuracy": (z.argmax(-1) == y).mean()}
     assert data.test is not None
     z, y = logits_of(spy.after[epoch], data.test.x), data.test.y.numpy()
     ranks = (-z).argsort(-1).argsort(-1)  # 0 for the largest
@@ -195,7 +199,7 @@ def test_where_the_truth_is_unknown_nothing_is_said_about_it() -> None:
     data = task(known=False)
     result, spy = run(data)
     check(result, data, spy)
-    assert not any("clean" in name or "flipped" in name or "true" in name or "false" in name for name in result.last)
+    assert not any(word in name for name in result.last for word in ("_clean", "flipped", "true", "false"))
 
 
 def test_without_noise_there_is_no_number_for_wrong_labels() -> None:
@@ -211,8 +215,8 @@ def test_what_is_not_held_out_is_not_reported() -> None:
     result, spy = run(data)
     check(result, data, spy)
     result = train(dataclasses.replace(data, test=None), "ce", SETTINGS)
-    assert not any(name.startswith(("test", "validation")) for name in result.last)
-    assert result.best is None and result.oracle is None
+    assert not any(name.startswith(("test", "validation", "clean_validation")) for name in result.last)
+    assert result.best is None and result.best_clean is None and result.oracle is None
 
 
 def test_noise_on_targets_is_in_the_loss_and_not_in_the_accuracy() -> None:
@@ -414,7 +418,8 @@ def reachable(value: Any, seen: set[int]) -> list[Any]:
 def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: Path) -> None:
     data = task(foreign=5)
     assert data.train.clean is not None and data.validation is not None and data.test is not None
-    secrets = [data.train.clean, data.validation.clean, data.validation.given, data.test.y]
+    assert data.clean_validation is not None
+    secrets = [data.train.clean, data.validation.clean, data.validation.given, data.test.y, data.clean_validation.y]
     looked = {"tensors": 0, "given": 0}
 
     class Look(Strategy):
@@ -451,7 +456,7 @@ def test_nothing_in_a_run_or_a_batch_reaches_a_clean_label(two: bool, tmp_path: 
     train(data, Method(get_loss("ce"), strategies=strategies), settings, out=tmp_path, samples=True)
     assert looked["tensors"] > 100 and looked["given"] > 0  # the search finds what is there
     assert {field.name for field in dataclasses.fields(Batch)} == {
-        "x", "target", "given", "rows", "all_rows", "counts", "count",
+        "x", "target", "given", "rows", "all_rows", "counts", "count", "soft",
     }  # fmt: skip
 
 

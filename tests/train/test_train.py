@@ -690,15 +690,21 @@ def test_without_a_folder_nothing_is_said_to_be_saved() -> None:
         train(toy(), "ce", Settings(model="mlp:hidden=[8]", epochs=2, batch_size=16), max_steps=3)
 
 
-def test_last_best_and_oracle_are_three_epochs() -> None:
-    def row(epoch: int, validation: float, test: float) -> dict[str, float]:
-        return {"epoch": epoch, "validation_accuracy": validation, "test_accuracy": test}
+def test_last_best_best_clean_and_oracle_are_four_epochs() -> None:
+    def row(epoch: int, validation: float, test: float, clean: float = 0.5) -> dict[str, float]:
+        return {
+            "epoch": epoch, "validation_accuracy": validation, "validation_accuracy_clean": clean, "test_accuracy": test
+        }  # fmt: skip
 
-    rows = [row(1, 0.3, 0.5), row(2, 0.6, 0.7), row(3, 0.5, 0.9), row(4, 0.6, 0.9), row(5, math.nan, 0.1)]
+    rows = [row(1, 0.3, 0.5), row(2, 0.6, 0.7), row(3, 0.5, 0.9), row(4, 0.6, 0.9, 0.8), row(5, math.nan, 0.1)]
     result = Result(rows, None)  # type: ignore[arg-type]
     assert (result.last["epoch"], result.best["epoch"], result.oracle["epoch"]) == (5, 2, 3)  # type: ignore[index]
+    assert result.best_clean is rows[3]  # by the true labels of the held-out rows
+    for number, clean in enumerate((0.9, 0.2, 0.2, 0.2, 0.2)):
+        rows[number]["clean_validation_accuracy"] = clean
+    assert result.best_clean is rows[0]  # by the dataset's clean validation rows, where there are any
     blind = Result([{"epoch": 1}], None)  # type: ignore[arg-type]
-    assert blind.best is None and blind.oracle is None and blind.last == {"epoch": 1}
+    assert blind.best is None and blind.best_clean is None and blind.oracle is None and blind.last == {"epoch": 1}
     assert Result([row(1, math.nan, math.nan)], None).best is None  # type: ignore[arg-type]
 
 

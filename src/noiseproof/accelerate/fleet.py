@@ -163,7 +163,8 @@ class _Fleet:
     def on_device(self, job: Job) -> Job:
         """The job with its inputs on the device, copied once for all runs that share them."""
         task = job.task
-        parts = {"train": task.train, "validation": task.validation, "test": task.test}
+        names = ("train", "validation", "clean_validation", "test")
+        parts = {name: getattr(task, name) for name in names}
         moved: Any = {name: replace(part, x=self._move(part.x)) for name, part in parts.items() if part is not None}
         return replace(job, task=replace(task, **moved))
 

@@ -32,7 +32,7 @@ from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task
 
 Part = Literal["train", "validation", "test"]
-Which = Literal["last", "best"]
+Which = Literal["last", "best", "best_clean"]  # by noisy validation, by clean validation
 Array = NDArray[Any]
 
 # Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not held out. How else they
@@ -127,9 +127,9 @@ class RunFolder:
 
     @cached_property
     def labels(self) -> dict[str, Tensor]:
-        """``given``, ``clean`` (if known) and ``index`` of training rows; ``validation.given`` and so on."""
+        """``given``, ``clean`` and ``soft`` (if known) and ``index`` of training rows; ``validation.given``, …"""
         path = self.folder / "labels.safetensors"
-        labels = {name: values.long() for name, values in _read(path).items()}
+        labels = {name: v if v.is_floating_point() else v.long() for name, v in _read(path).items()}
         if not {"given", "index"} <= labels.keys():
             raise NotARun(f"Expected labels in {path}, got {', '.join(labels) or 'nothing'}.")
         return labels
@@ -214,7 +214,8 @@ class RunFolder:
         if int(index.max()) >= len(data.train) or data.classes != self.classes:
             raise NotARun(f"Expected the data that {self.folder} was trained on, got another version of {data.name}.")
         raw = None if data.train.raw is None else [data.train.raw[i] for i in index.tolist()]
-        return NoisyData(take(data.train.x, index), given, data.classes, index, self.labels.get(part + "clean"), raw)
+        clean, soft = (self.labels.get(part + name) for name in ("clean", "soft"))
+        return NoisyData(take(data.train.x, index), given, data.classes, index, clean, raw, soft)
 
     def _checked(self, task: Task) -> Task:
         labels, inputs = self.config.get("source", {}).get("labels"), self.config.get("inputs")
@@ -246,10 +247,10 @@ class RunFolder:
         Normalise inputs with ``task.normalise`` first; ``log_probs`` does so itself.
         """
         models = (self._result if which == "last" else self.result()).models
-        if which == "best":
-            path = self.folder / "best.safetensors"
+        if which != "last":
+            path = self.folder / f"{which}.safetensors"
             if not path.is_file():
-                raise NotARun(f"Expected {path}, got none: no rows were held out to choose an epoch.")
+                raise NotARun(f"Expected {path}, got none: there were no validation rows to choose an epoch by.")
             tensors = _read(path)
             for m, model in enumerate(models):
                 prefix = f"models.{m}."

@@ -30,7 +30,8 @@ import torch
 
 from noiseproof.bench.experiment import Experiment
 from noiseproof.train import Result
-from noiseproof.train.checkpoint import write_text
+from noiseproof.train.checkpoint import BEST, write_text
+from noiseproof.train.loop import EPOCHS
 
 Json = dict[str, Any]
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
@@ -105,11 +106,12 @@ def write_result(folder: Path, result: Json) -> None:
     if result["status"] == "done":
         run = folder / "runs" / result["key"]
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
-        (run / "best.safetensors").unlink(missing_ok=True)
+        for name in BEST:
+            (run / f"{name}.safetensors").unlink(missing_ok=True)
 
 
 def make_result(experiment: Experiment, outcome: Result | Exception, rate: float | None, made_by: Json) -> Json:
-    """The result of a run: metrics of its last, best and oracle epochs, or its error; cost and provenance.
+    """The result of a run: metrics of its last, best, best_clean and oracle epochs, or its error; cost and provenance.
 
     ``samples`` is the number of samples over which Het averages, which the LN paper does not state. ``seconds`` is the
     sum over epochs, also of interrupted sessions; for runs side by side, the share of each. ``peak_memory`` is the
@@ -120,11 +122,11 @@ def make_result(experiment: Experiment, outcome: Result | Exception, rate: float
     if isinstance(outcome, Result):
         result |= {"samples": outcome.run.loss.samples}
         result |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
-        result |= {"last": outcome.last, "best": outcome.best, "oracle": outcome.oracle}
+        result |= {name: getattr(outcome, name) for name in EPOCHS}
         result |= {"seconds": sum(row["seconds"] for row in outcome.metrics)}
     else:
         result |= {"status": "failed", "error": f"{type(outcome).__name__}: {outcome}", "epochs": None, "stopped": None}
-        result |= {"last": None, "best": None, "oracle": None, "seconds": None}
+        result |= {**dict.fromkeys(EPOCHS), "seconds": None}
     result |= {"peak_memory": _peak_memory(), "provenance": {**made_by, "finished": _now()}}
     plain: Json = json.loads(json.dumps(result), parse_constant=lambda _: None)  # JSON has no NaN
     return plain

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from noiseproof.train import Result, Settings, Task
 
 SHOWN = (
-    "epoch", "test_accuracy", "test_accuracy_ensemble", "test_top5", "validation_accuracy", "train_accuracy",
-    "train_accuracy_clean", "false_label_accuracy",
+    "epoch", "test_accuracy", "test_accuracy_ensemble", "test_top5", "validation_accuracy",
+    "clean_validation_accuracy", "train_accuracy", "train_accuracy_clean", "false_label_accuracy",
 )  # fmt: skip
 LONGEST = 200  # bytes of a folder's name; disks take 255
 
@@ -191,18 +191,17 @@ def _train(
 def _show_result(
     result: Result, run: Mapping[str, Any], rate: float | None, folder: Path | None, as_json: bool
 ) -> None:
+    from noiseproof.train.loop import EPOCHS
+
     if not result.new_steps:
         say(f"finished earlier: nothing was trained, this is the record in {folder}. Choose another --out to train.")
-    epochs = {"last": result.last, "best by noisy validation": result.best, "oracle": result.oracle}
     if as_json:
-        return show_json({
-            **run, "rate": rate, "folder": folder, "stopped": result.stopped,
-            **{name.split()[0]: metrics for name, metrics in epochs.items()},
-        })  # fmt: skip
+        epochs = {name: getattr(result, name) for name in EPOCHS}
+        return show_json({**run, "rate": rate, "folder": folder, "stopped": result.stopped, **epochs})
     columns = [name for name in SHOWN if not math.isnan(result.last.get(name, math.nan))]
     rows = [
-        (name, *(str(metrics[c]) if c == "epoch" else f"{metrics[c]:.4f}" for c in columns))
-        for name, metrics in epochs.items()
+        (words, *(str(metrics[c]) if c == "epoch" else f"{metrics[c]:.4f}" for c in columns))
+        for words, metrics in ((words, getattr(result, name)) for name, words in EPOCHS.items())
         if metrics
     ]
     show(("", *(column.replace("_", " ") for column in columns)), rows)

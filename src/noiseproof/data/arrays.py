@@ -14,7 +14,7 @@ from torch import Tensor
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.images import Fit, decode, to_pixels
-from noiseproof.data.labels import TrainingLabels, describe_labels
+from noiseproof.data.labels import TrainingLabels
 from noiseproof.data.tables import from_table, shifted_columns
 from noiseproof.data.text import from_text
 
@@ -79,23 +79,31 @@ def from_arrays(
     *,
     classes: Sequence[str] | None = None,
     test: Pair | None = None,
+    validation: Pair | None = None,
     trusted: Pair | None = None,
     name: str = "arrays",
 ) -> Dataset:
     """A dataset from arrays or tensors: inputs (N, …) and one label a row, words or numbers.
 
     With ``classes``, whole numbers are positions in it. Inputs that need no conversion are shared, not copied.
-    ``test`` and ``trusted`` are further pairs (x, y); ``trusted`` has a few labels known to be correct. Where float32
-    can't distinguish numbers (N, D), their mean is subtracted, and ``dataset.encoder`` does the same to new rows.
+    ``test``, ``validation`` and ``trusted`` are further pairs (x, y) with labels known to be correct; a method may
+    train on ``trusted``. Where float32 can't distinguish numbers (N, D), their mean is subtracted, and
+    ``dataset.encoder`` does the same to new rows.
+
+    Soft labels are rows (N, K) of probabilities, or of counts such as the votes of annotators.
 
     >>> data = from_arrays([[0, 1], [1, 0], [1, 1], [0, 0]], ["no", "yes", "yes", "no"])
     >>> data.classes, data.train.y
     (('no', 'yes'), tensor([0, 1, 1, 0]))
+    >>> votes = from_arrays([[0, 1], [1, 0]], [[3, 1], [0, 4]], classes=["no", "yes"]).train
+    >>> votes.soft, votes.y
+    (tensor([[0.7500, 0.2500],
+            [0.0000, 1.0000]]), tensor([0, 1]))
     """
     inputs, notes = check_features(x)
     labels = TrainingLabels(y, classes)
     _check_same_length(inputs, labels.y, "x")
-    notes += describe_labels(labels.y, labels.classes)
+    notes += labels.describe()
     columns = shifted_columns(_plain(x)) if inputs.dim() == 2 else None
     if columns is not None:
         shifted = columns.shift.nonzero().flatten().tolist()
@@ -103,21 +111,22 @@ def from_arrays(
             f"The numbers in column {preview(shifted)} of `x` hardly differ: their mean was subtracted, because "
             "float32 can't distinguish them; `encoder.encode` does the same to new rows."
         )
-    splits = {"train": Split(inputs if columns is None else columns.encode(_plain(x)), labels.y)}
-    for part, pair in {"test": test, "trusted": trusted}.items():
+    inputs = inputs if columns is None else columns.encode(_plain(x))
+    splits = {"train": Split(inputs, labels.y, soft=labels.soft)}
+    for part, pair in {"test": test, "validation": validation, "trusted": trusted}.items():
         if pair is None:
             continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"Expected `{part}` to be a pair (x, y), got {type(pair).__name__}.")
         other, more = check_features(pair[0], f"x of {part}")
-        y = labels.encode(pair[1], f"y of {part}")
+        y, soft = labels.encode_soft(pair[1], f"y of {part}")
         _check_same_length(other, y, f"x of {part}")
         if (other.shape[1:], other.dtype) != (inputs.shape[1:], inputs.dtype):
             raise ValueError(
                 f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in x of {part}, as in training, "
                 f"got {tuple(other.shape[1:])} and {other.dtype}."
             )
-        splits[part] = Split(other if columns is None else columns.encode(_plain(pair[0])), y)
+        splits[part] = Split(other if columns is None else columns.encode(_plain(pair[0])), y, soft=soft)
         notes += more
     return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")
 
@@ -191,6 +200,7 @@ def from_torch(
     fit: Fit = "crop",
     lazy: bool = False,
     test: Any = None,
+    validation: Any = None,
     trusted: Any = None,
     name: str = "torch",
 ) -> Dataset:
@@ -202,13 +212,13 @@ def from_torch(
         raise TypeError(f"Expected a torch Dataset of (x, y), got {type(dataset).__name__}.")
     names = getattr(dataset, "classes", None)
     classes = classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
-    sources = {"train": dataset, "test": test, "trusted": trusted}
+    sources = {"train": dataset, "test": test, "validation": validation, "trusted": trusted}
     pairs = {part: read_pairs(source, size, fit, lazy) for part, source in sources.items() if source is not None}
     if not lazy:
-        x, y = pairs["train"]
+        x, y = pairs.pop("train")
         if isinstance(x, list):
             raise TypeError("Expected tensors, arrays or images in the dataset, got str. Use from_text for texts.")
-        return from_arrays(x, y, classes=classes, test=pairs.get("test"), trusted=pairs.get("trusted"), name=name)
+        return from_arrays(x, y, classes=classes, name=name, **pairs)
     return _lazy(name, pairs, classes)
 
 
@@ -259,9 +269,9 @@ def _targets(dataset: Any, count: int) -> Any:
 def _lazy(name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y") -> Dataset:
     """A dataset of lazy inputs and labels in memory."""
     labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
-    splits = {part: Split(x, labels.encode(y, f"{label} of {part}")) for part, (x, y) in pairs.items()}
-    notes = tuple(describe_labels(labels.y, labels.classes, label))
-    return Dataset(name, labels.classes, **splits, encoder=None, notes=notes, spec="")
+    encoded = {part: labels.encode_soft(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
+    splits = {part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()}
+    return Dataset(name, labels.classes, **splits, encoder=None, notes=tuple(labels.describe(label)), spec="")
 
 
 class _Roles(NamedTuple):

@@ -68,9 +68,13 @@ class Transform(ABC):
             )
         return torch.rand(n, self.columns, generator=generator, device=generator.device, dtype=torch.float32)
 
+    def check(self, images: Tensor) -> None:
+        """Refuse what is no batch of images."""
+        _check_batch(images)
+
     def apply(self, images: Tensor, params: Tensor) -> Tensor:
         """Transform ``images`` with random numbers from ``draw``; row i of ``params`` is for image i."""
-        _check_batch(images)
+        self.check(images)
         if params.shape != (len(images), self.columns):
             raise ValueError(
                 f"Expected params of shape {(len(images), self.columns)} for {type(self).__name__}, "
@@ -85,7 +89,7 @@ class Transform(ABC):
         return self.transform(images, params)
 
     def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        _check_batch(images)
+        self.check(images)
         params = self.draw(len(images), generator)
         return self.apply(images, params.to(images.device, non_blocking=True))
 
@@ -451,11 +455,11 @@ class Normalise(Transform):
 
 @dataclass(frozen=True, eq=False)
 class Standardise(Transform):
-    """(x − mean) / std for each feature, clamped to ±10.
+    """(x − mean) / std of each feature of vectors (B, D), clamped to ±10.
 
     In features that are almost constant, the few other rows would be hundreds of standard deviations from the mean.
 
-    >>> Standardise(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])).apply(torch.ones(1, 2), torch.empty(1, 0))
+    >>> Standardise(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))(torch.ones(1, 2))
     tensor([[ 0.0000, -0.5000]])
     """
 
@@ -466,8 +470,12 @@ class Standardise(Transform):
         x = images if images.is_floating_point() else images.float()
         return ((x - self.mean.to(x)) / self.std.to(x)).clamp(-10, 10)
 
-    def apply(self, images: Tensor, params: Tensor) -> Tensor:
-        return self.transform(images, params)
+    def check(self, images: Tensor) -> None:
+        if images.dim() < 2 or images.shape[1:] != self.mean.shape:
+            raise ValueError(
+                f"Expected vectors of shape (B, {', '.join(map(str, self.mean.shape))}), got {tuple(images.shape)}. "
+                "Use x[None] for one vector."
+            )
 
 
 @dataclass(frozen=True)

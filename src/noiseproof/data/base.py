@@ -45,6 +45,11 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
             raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
 
 
+def _check_width(soft: Tensor | None, num_classes: int) -> None:
+    if soft is not None and soft.shape[1:] != (num_classes,):
+        raise ValueError(f"Expected soft labels of shape (N, {num_classes}), got {tuple(soft.shape)}.")
+
+
 def derive_seeds(n: int, *numbers: int) -> list[int]:
     """``n`` seeds that depend on all ``numbers`` and differ from them."""
     state = np.random.SeedSequence(numbers).generate_state(n, np.uint64) >> np.uint64(1)
@@ -71,12 +76,13 @@ class Split:
     """One part of a dataset: inputs and the labels that came with them."""
 
     x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)) or lazy inputs
-    y: Tensor  # (N,) int64
+    y: Tensor  # (N,) int64; of soft labels the most probable class, the first of several
     clean: Tensor | None = None  # (N,) int64: the true labels where they are known
     raw: Sequence[str] | None = None  # how to show each row to a person: its text, its file name
+    soft: Tensor | None = None  # (N, K) float32: the distribution of each label, where it is not a single class
 
     def __post_init__(self) -> None:
-        _check_lengths(self.x, {"label": self.y, "clean label": self.clean, "raw": self.raw})
+        _check_lengths(self.x, {"label": self.y, "clean label": self.clean, "raw": self.raw, "soft label": self.soft})
         if self.y.dtype is not torch.int64:
             raise TypeError(f"Expected labels of dtype torch.int64, got {self.y.dtype}. Use y.long().")
 
@@ -105,6 +111,7 @@ class Dataset:
         for split in (self.train, self.test, self.validation, self.trusted):
             if split is not None:
                 check_labels(split.y, len(self.classes))
+                _check_width(split.soft, len(self.classes))
 
     @property
     def num_classes(self) -> int:
@@ -121,10 +128,13 @@ class NoisyData:
     index: Tensor  # (N,) int64: the row number of each row in the source
     clean: Tensor | None = None  # (N,) int64: the true labels if known, −1 for inputs of no class
     raw: Sequence[str] | None = None
+    soft: Tensor | None = None  # (N, K) float32: distributions to train on, in which ``given`` is a most probable class
 
     def __post_init__(self) -> None:
-        _check_lengths(self.x, {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw})
+        columns = {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw, "soft": self.soft}
+        _check_lengths(self.x, columns)
         check_labels(self.given, len(self.classes))
+        _check_width(self.soft, len(self.classes))
 
     def __len__(self) -> int:
         return len(self.given)
@@ -136,6 +146,11 @@ class NoisyData:
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels to train on: distributions (N, K) where there are any, else the given classes (N,)."""
+        return self.given if self.soft is None else self.soft
 
     @property
     def is_flipped(self) -> Tensor | None:
@@ -156,6 +171,7 @@ class NoisyData:
             index=self.index[index],
             clean=None if self.clean is None else self.clean[index],
             raw=None if self.raw is None else [self.raw[i] for i in index.tolist()],
+            soft=None if self.soft is None else self.soft[index],
         )
 
     def to(self, device: torch.device | str) -> NoisyData:
@@ -166,6 +182,7 @@ class NoisyData:
             given=self.given.to(device),
             index=self.index.to(device),
             clean=None if self.clean is None else self.clean.to(device),
+            soft=None if self.soft is None else self.soft.to(device),
         )
 
     def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
@@ -198,11 +215,12 @@ def corrupt(
 
     The clean labels are those of the source if it has any, else the labels that noise was added to. ``features``
     are the input of instance-dependent noise (by default x), ``foreign`` the images of another dataset that open-set
-    noise inserts.
+    noise inserts. Of a soft label, noise flips the most probable class a to b: a and b exchange their probabilities, so
+    that rates and transition matrices mean the same as for classes.
     """
     split = data.train
     if noise is None or str(noise) == "none":
-        return NoisyData(split.x, split.y, data.classes, torch.arange(len(split)), split.clean, split.raw)
+        return NoisyData(split.x, split.y, data.classes, torch.arange(len(split)), split.clean, split.raw, split.soft)
     model = get_noise(noise) if isinstance(noise, str) else noise
     if features is None and isinstance(split.x, Tensor) and model.needs == "inputs":
         features = split.x
@@ -225,4 +243,11 @@ def corrupt(
             )
         x = noisy.apply(x, foreign)
     given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
-    return replace(given if noisy.index is None else given.subset(index), given=noisy.given, clean=clean)
+    soft = None if split.soft is None else _exchanged(split.soft[index], split.y[index], noisy.given)
+    return replace(given if noisy.index is None else given.subset(index), given=noisy.given, clean=clean, soft=soft)
+
+
+def _exchanged(soft: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Distributions (N, K) whose classes ``a`` and ``b``, (N,) each, have exchanged their probabilities."""
+    a, b = a[:, None], b[:, None]
+    return soft.scatter(1, a, soft.gather(1, b)).scatter(1, b, soft.gather(1, a))

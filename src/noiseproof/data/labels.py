@@ -134,16 +134,84 @@ def encode_labels(
     return torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64), classes
 
 
+def soft_labels(values: Any, name: str = "y") -> Tensor | None:
+    """Rows of probabilities or counts as distributions (N, K) float32; None where there is one label a row.
+
+    >>> soft_labels([[51, 0], [20, 30]])  # votes, as in CIFAR-10H
+    tensor([[1.0000, 0.0000],
+            [0.4000, 0.6000]])
+    """
+    try:
+        rows = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    except ValueError:  # rows of different lengths, which `read_labels` refuses
+        return None
+    if rows.ndim != 2 or rows.shape[1] < 2 or rows.dtype.kind not in "biuf" or not len(rows):
+        return None
+    rows = rows.astype(np.float64)
+    if isinstance(values, np.ma.MaskedArray):  # np.asarray drops the mask
+        rows[np.ma.getmaskarray(values)] = np.nan
+    total = rows.sum(1)
+    refused = ~np.isfinite(total) | (rows < 0).any(1) | (total == 0)
+    if len(row_numbers := np.flatnonzero(refused)):
+        first = row_numbers[0]
+        raise ValueError(
+            f"Expected probabilities or counts in every row of `{name}`, got {preview(rows[first].tolist())} in row "
+            f"{first}; {len(row_numbers)} of {len(rows)} rows are negative, missing or zero everywhere. Drop those "
+            "rows or label them."
+        )
+    are_counts = bool((rows == np.rint(rows)).all())
+    if not are_counts and len(row_numbers := np.flatnonzero(np.abs(total - 1) > 1e-3)):
+        raise ValueError(
+            f"Expected rows of probabilities that sum to one, or of whole counts, in `{name}`, got the sum "
+            f"{total[row_numbers[0]]:.6g} in row {row_numbers[0]}. Divide each row by its sum."
+        )
+    return torch.from_numpy(rows / total[:, None]).float()
+
+
 class TrainingLabels:
-    """Encoded labels ``y`` of a training set and its ``classes``, by which those of other parts are encoded."""
+    """Encoded labels ``y`` of a training set and its ``classes``, by which those of other parts are encoded.
+
+    Rows of probabilities or counts are kept as ``soft``; their ``y`` is the most probable class, the first of several.
+    """
 
     def __init__(self, values: Any, classes: Sequence[str] | None = None, name: str = "y") -> None:
         self.positions = classes is not None
-        self.y, self.classes = encode_labels(values, classes, positions=self.positions, name=name)
+        self.soft = soft_labels(values, name)
+        if self.soft is None:
+            self.y, self.classes = encode_labels(values, classes, positions=self.positions, name=name)
+            return
+        columns = getattr(values, "columns", range(self.soft.shape[1])) if classes is None else classes
+        self.y, self.classes = self.soft.argmax(1), tuple(map(str, columns))
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) != self.soft.shape[1]:
+            raise ValueError(
+                f"Expected a name for each of the {self.soft.shape[1]} columns of `{name}`, each once, got "
+                f"{preview(list(self.classes))}."
+            )
 
     def encode(self, values: Any, name: str) -> Tensor:
         """Class numbers (N,) of the labels of another part."""
-        return encode_labels(values, self.classes, positions=self.positions, name=name)[0]
+        return self.encode_soft(values, name)[0]
+
+    def encode_soft(self, values: Any, name: str) -> tuple[Tensor, Tensor | None]:
+        """Class numbers (N,) of another part, and the distributions (N, K) if it has soft labels."""
+        soft = soft_labels(values, name)
+        if soft is None:
+            return encode_labels(values, self.classes, positions=self.positions, name=name)[0], None
+        if soft.shape[1] != len(self.classes):
+            raise ValueError(f"Expected {len(self.classes)} columns in `{name}`, as in training, got {soft.shape[1]}.")
+        return soft.argmax(1), soft
+
+    def describe(self, name: str = "y") -> list[str]:
+        """Notes on what is unusual about these labels."""
+        if self.soft is None:
+            return describe_labels(self.y, self.classes, name)
+        ties = int(((self.soft == self.soft.amax(1, keepdim=True)).sum(1) > 1).sum())
+        if not ties:
+            return []
+        return [
+            f"{ties} of {len(self.y)} soft labels in `{name}` have several most probable classes: accuracy and margins "
+            "take the first of them as the given label."
+        ]
 
 
 def find_words(words: Iterable[str], known: Sequence[str]) -> dict[str, int | None]:

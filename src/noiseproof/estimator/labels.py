@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite
+from torch import Tensor
+
+from noiseproof.data.labels import TrainingLabels, soft_labels
 
 
 def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -23,6 +26,17 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
     check_classification_targets(y)
     classes, codes = np.unique(y, return_inverse=True)
     return classes, codes.astype(np.int64)
+
+
+def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray[np.int64], Tensor | None]:
+    """As ``encode_labels``, and the distributions (N, K) of soft labels, whose classes are columns and their order."""
+    if y is None or soft_labels(y) is None:
+        return *encode_labels(X, y, estimator), None
+    check_consistent_length(X, y)
+    labels = TrainingLabels(y)
+    names = getattr(y, "columns", None)
+    classes = np.arange(len(labels.classes)) if names is None else np.asarray(names)
+    return classes, labels.y.numpy(), labels.soft
 
 
 def _check_objects(y: NDArray[Any]) -> None:

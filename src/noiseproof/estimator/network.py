@@ -39,7 +39,7 @@ from noiseproof.estimator.inputs import (
     as_words,
     number_columns,
 )
-from noiseproof.estimator.labels import encode_labels
+from noiseproof.estimator.labels import encode_soft_labels
 from noiseproof.estimator.robust import RobustClassifier
 from noiseproof.estimator.seeds import RandomState, draw_seed
 from noiseproof.heads.linear import Linear
@@ -139,24 +139,31 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on inputs and one label a row.
+        """Train on inputs and one label a row, or soft labels: rows (N, K) of probabilities or counts.
 
         Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a list of texts or
         a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
-        of weight 0 is left out.
+        of weight 0 is left out. The classes of soft labels are the columns of a DataFrame, or their numbers.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
             self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes
         seed = draw_seed(self.random_state)
         x = self._inputs(X, reset=True, seed=seed)
-        self.classes_, codes = encode_labels(x, y, "NoisyLabelClassifier")
+        self.classes_, codes, soft = encode_soft_labels(x, y, "NoisyLabelClassifier")
         labels = torch.from_numpy(codes)
         keep, weights = self._weights(x, labels, sample_weight)
-        rows = _Rows(x if bool(keep.all()) else x[keep], labels[keep], weights)
+        if soft is None and (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
+            raise ValueError(
+                f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
+            )
+        x = x if bool(keep.all()) else x[keep]
+        rows = _Rows(x, labels[keep], weights, None if soft is None else soft[keep])
         self.method_, self.noise_rate_ = self.method, None
         if self.method == "auto":
             self.method_ = self._choose(rows, seed)
         if self.method_ == "trees":
+            if soft is not None:
+                raise ValueError("Expected one label a row for the method trees, got soft labels. Use argmax(axis=1).")
             self.trees_, self.history_ = self._fit_trees(rows, seed), []
             return self
         result = self._train(self.method_, rows, seed, self.validation)
@@ -289,10 +296,6 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             table = torch.from_numpy(np.array(given))
             keep = table > 0
             weights = table[keep] / table[keep].mean() if bool((table[keep] != table.max()).any()) else None
-        if (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
-            raise ValueError(
-                f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
-            )
         return keep, weights
 
     # --- training -----------------------------------------------------------------------------------------------------
@@ -313,7 +316,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             is_right[name] = p.argmax(1) == asked.labels.numpy()
         weights = asked.numpy_weights()
         accuracy = {name: float(np.average(right, weights=weights)) for name, right in is_right.items()}
-        if rows.x.dim() == 2 and self.encoder_ is None:
+        if rows.x.dim() == 2 and self.encoder_ is None and rows.soft is None:
             is_right["trees"] = self._trees_right(fitted, asked, max(accuracy.values()) - NEAR, seed)
             accuracy["trees"] = float(np.average(is_right["trees"], weights=weights))
         self.held_out_accuracy_ = accuracy
@@ -331,7 +334,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return np.asarray(self._fit_trees(fitted, seed).predict(x) == labels)
 
     def _task(self, rows: _Rows, seed: int, validation: float) -> Task:
-        data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), Split(rows.x, rows.labels))
+        data = Dataset("arrays", tuple(map(str, range(len(self.classes_)))), Split(rows.x, rows.labels, soft=rows.soft))
         task = prepare(data, seed=seed, validation=validation)
         return (
             replace(task, normalise=None, augment=None)
@@ -544,9 +547,11 @@ class _Rows:
     x: Tensor
     labels: Tensor  # (N,)
     weights: Tensor | None  # (N,)
+    soft: Tensor | None = None  # (N, K)
 
     def where(self, mask: Tensor) -> _Rows:
-        return _Rows(self.x[mask], self.labels[mask], None if self.weights is None else self.weights[mask])
+        optional = (None if column is None else column[mask] for column in (self.weights, self.soft))
+        return _Rows(self.x[mask], self.labels[mask], *optional)
 
     def numpy_weights(self) -> NDArray[np.float64] | None:
         return None if self.weights is None else self.weights.numpy()

@@ -22,6 +22,12 @@ class Batch:
     all_rows: Tensor  # (count,): the rows of all processes, each once
     counts: Tensor | None = None  # (b,): 0 for a row that only fills up this process's share; None: all count
     count: int = 0  # rows of the step over all processes, which the loss is divided by
+    soft: Tensor | None = None  # (b, K): the given labels as distributions, where they are not single classes
+
+    @property
+    def label(self) -> Tensor:
+        """The given labels as a loss takes them, (b,) or (b, K): the target before any strategy changes it."""
+        return self.given if self.soft is None else self.soft
 
     def soft_target(self, num_classes: int, like: Tensor) -> Tensor:
         """The target as real numbers (b, K), of the dtype of ``like``."""

@@ -53,7 +53,8 @@ class LabelCorrection(Strategy):
         losses, predictions = [], []
         for rows, counts, outs in sweep(run, augment="label-correction"):
             log_p = log_probs(run.loss, outs)
-            loss = -log_p.gather(1, run.data.given[rows, None])[:, 0]
+            label = run.labels(rows)
+            loss = -log_p.gather(1, label[:, None])[:, 0] if label.dim() == 1 else -(label * log_p).sum(1)
             if self.against == "current" and self.kept is not None and self.predicted is not None:
                 kept, predicted = self.kept[rows], self.predicted[rows]
                 other = (predicted * -log_p).sum(1) if self.soft else -log_p.gather(1, predicted[:, None])[:, 0]
@@ -85,7 +86,7 @@ def corrected_targets(
 
     Args:
         log_probs: (N, K), predicted log-probabilities: ``average(x).log_softmax(1)``.
-        given: (N,), the given labels.
+        given: (N,), the given labels, or their distributions (N, K).
         current: (N, K), the targets of the last epoch, against which the loss is measured; by default the given labels.
         soft: mix in the predicted distribution instead of its largest class.
         invert: 1 − ω in place of ω.
@@ -96,9 +97,10 @@ def corrected_targets(
             [0.0000, 1.0000],
             [0.6309, 0.3691]])
     """
-    onehot = F.one_hot(given, log_probs.shape[1]).to(log_probs.dtype)
-    losses = -((onehot if current is None else current) * log_probs).sum(1)
-    return _mixed(_kept_share(losses, invert), onehot, log_probs.exp() if soft else log_probs.argmax(1))
+    label = F.one_hot(given, log_probs.shape[1]) if given.dim() == 1 else given
+    label = label.to(log_probs.dtype)
+    losses = -((label if current is None else current) * log_probs).sum(1)
+    return _mixed(_kept_share(losses, invert), label, log_probs.exp() if soft else log_probs.argmax(1))
 
 
 def _kept_share(losses: Tensor, invert: bool) -> Tensor:

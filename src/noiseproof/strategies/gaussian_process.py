@@ -56,7 +56,7 @@ class GaussianProcess(Strategy):
                 "max_samples: its memory grows with their square, its time with their cube."
             )
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
-        self._y, self._num_classes = run.data.given, run.num_classes
+        self._y, self._num_classes = run.data.labels, run.num_classes
         self.model = _Solved()
         for model in run.models:
             model.trained = model.evaluated = self.model

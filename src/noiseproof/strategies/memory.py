@@ -58,8 +58,9 @@ class EstimatedTargets(_Memory):
                 "Expected a head that gives `attention` to compare with `delta`, got none. "
                 "Use the head `attention`, or delta=0 to update every sample."
             )
-        given = F.one_hot(run.data.given, run.num_classes).to(run.device, run.dtype)
-        self.table = given[:, None].repeat(1, len(run.models), 1)
+        given = run.data.labels
+        given = F.one_hot(given, run.num_classes) if given.dim() == 1 else given
+        self.table = given.to(run.device, run.dtype)[:, None].repeat(1, len(run.models), 1)
 
     def phase(self, run: Run) -> tuple[bool, bool]:
         """Whether targets follow the model in this epoch, and whether they are updated."""

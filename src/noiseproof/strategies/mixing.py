@@ -192,8 +192,8 @@ class DivideMix(Strategy):
             return
 
         def losses_of(rows: Tensor, outs: list[Output]) -> Tensor:
-            given = run.data.given[rows]
-            return torch.stack([F.cross_entropy(run.loss.scores(out), given, reduction="none") for out in outs], 1)
+            label = run.labels(rows)
+            return torch.stack([F.cross_entropy(run.loss.scores(out), label, reduction="none") for out in outs], 1)
 
         for m, losses in enumerate(per_row(run, losses_of).unbind(1)):
             self._divide(m, losses, run)
@@ -277,7 +277,7 @@ class DivideMix(Strategy):
         trust = self._trust(m)[batch.rows, None]
         rest = (trust <= self.threshold)[:, 0]
         p = _mean_prediction(run.models[m].wrapped, x, run)
-        target = trust * F.one_hot(batch.given, run.num_classes) + (1 - trust) * p
+        target = trust * batch.soft_target(run.num_classes, p) + (1 - trust) * p
         other = run.models[1 - m].evaluated
         run.processes.broadcast_buffers([other])
         if bool(rest.any()):

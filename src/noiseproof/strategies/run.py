@@ -165,15 +165,21 @@ class Run:
             params = drawn[(place % count).to(drawn.device)] if several else drawn
         index = (rows[place % count] if several else rows).to(self.device, non_blocking=True)
         given = self.data.given[index]
+        soft = None if self.data.soft is None else self.data.soft[index].to(self.dtype)
         return Batch(
             x=self.prepare(self.data.x[index] if raw is None else raw, self.augment, params),  # type: ignore[index]
-            target=given,
+            target=given if soft is None else soft,
             given=given,
             rows=index,
             all_rows=rows.to(self.device, non_blocking=True),
             counts=(place < count).to(self.device, self.dtype) if len(index) * world_size > count else None,
             count=count,
+            soft=soft,
         )
+
+    def labels(self, rows: Tensor) -> Tensor:
+        """The labels of training ``rows`` as a loss takes them: given classes (b,), or their distributions (b, K)."""
+        return self.data.given[rows] if self.data.soft is None else self.data.soft[rows].to(self.dtype)
 
     def fetch(self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
         """The inputs ``rows`` of ``x`` on the device, transformed."""

@@ -30,6 +30,7 @@ from noiseproof.core.files import replacing
 
 FORMAT = "noiseproof-checkpoint-1"
 KEEP = 2  # the last good one and the one before it
+BEST = {"best": "validation_accuracy", "best_clean": "clean_validation_accuracy"}  # files of weights, by their metric
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
 
@@ -55,7 +56,7 @@ class Checkpointer:
             )
         self.folder, self.config = folder, config
         self.run, self.record, self.guard, self.settings = run, record, guard, settings
-        self.best = -math.inf  # accuracy on the noisy validation labels
+        self.best = dict.fromkeys(BEST, -math.inf)
         self.saved_at = time.monotonic()
         self.saved: tuple[int, int] | None = None  # epoch and position of the last checkpoint of this call
         self.is_first_step = True
@@ -91,7 +92,8 @@ class Checkpointer:
     def _begin(self, folder: Path, name: str) -> None:
         """Describe a new run, without what another run left that had no checkpoint yet."""
         if (folder / "run.json").exists():
-            for pattern in ("best.safetensors", "record.csv", "samples/epoch-*.safetensors"):
+            weights = [f"{name}.safetensors" for name in BEST]
+            for pattern in (*weights, "record.csv", "samples/epoch-*.safetensors"):
                 for file in folder.glob(pattern):
                     file.unlink()
         self.record.describe({"name": name, **self.config})
@@ -111,22 +113,27 @@ class Checkpointer:
             self.save(position)
 
     def end_epoch(self) -> None:
-        """Save the best models by noisy validation, and a checkpoint where the last one is old."""
+        """Save the best models by noisy and by clean validation, and a checkpoint where the last one is old."""
         run = self.run
         if self.folder is None:
             return
-        metric = self.record.metrics[-1].get("validation_accuracy", -math.inf)
-        if metric > self.best:
-            self.best = metric
-            if run.processes.rank == 0:
-                models = {f"models.{m}.{k}": v for m, model in enumerate(run.evaluated) for k, v in _cpu_state(model)}
-                write_tensors(self.folder / "best.safetensors", models)
+        for name, metric in BEST.items():
+            accuracy = self.record.metrics[-1].get(metric, -math.inf)
+            if accuracy > self.best[name]:
+                self.best[name] = accuracy
+                if run.processes.rank == 0:
+                    self._write_models(self.folder / f"{name}.safetensors")
         is_last = run.epoch == run.epochs or run.stopped is not None
         is_due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
         if run.processes.world_size > 1:
             is_due = run.fabric.broadcast(is_due)
         if is_last or is_due:
             self.save(0)
+
+    def _write_models(self, path: Path) -> None:
+        """Write the models that predict."""
+        models = enumerate(self.run.evaluated)
+        write_tensors(path, {f"models.{m}.{name}": value for m, model in models for name, value in _cpu_state(model)})
 
     def save(self, position: int) -> None:
         """Write a checkpoint, ``position`` steps into the epoch; a run that has diverged raises instead."""

@@ -125,7 +125,8 @@ def estimate(task: Task, method: Method | str, settings: Settings, *, fabric: Fa
     step_seconds = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
     batch_rows = settings.batch_rows(len(task.train))
     steps = max(1, probe.num_rows // batch_rows) if settings.drop_last else -(-probe.num_rows // batch_rows)
-    evaluated = sum(len(part) for part in (task.validation, task.test) if part is not None)
+    parts = (task.validation, task.clean_validation, task.test)
+    evaluated = sum(len(part) for part in parts if part is not None)
     seconds = settings.epochs * step_seconds * (steps + evaluated / batch_rows / 3)
     return Estimate(seconds, step_seconds, steps * settings.epochs, probe.memory, probe.num_parameters)
 

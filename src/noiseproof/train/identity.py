@@ -21,11 +21,14 @@ from noiseproof.train.methods import Method
 def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
     """Method, data, preparation, settings, and a digest of registered code that is not noiseproof's."""
     task, has_folder = job.task, job.out is not None
+    soft = task.train.soft
     config = {"method": str(method), "seed": run.random.seed, "dataset": task.dataset, "noise": task.noise,
               "rows": run.num_rows, "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
               "inputs": checksum(task.train.x) if has_folder else None, "input_shape": list(task.input_shape),
               "augment": _describe(task.augment), "normalise": _describe(task.normalise),
               "precision": str(run.fabric._precision.precision), **job.settings.as_dict()}  # fmt: skip
+    if soft is not None:
+        config["soft_labels"] = zlib.crc32(soft.cpu().numpy().tobytes())
     if code := plugin_digests(f"{job.method} {[*config.values()]}"):
         config["code"] = code  # a run that began with other formulas must not be resumed
     return config

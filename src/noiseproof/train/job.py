@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from noiseproof.core.checks import check_seed
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Run
+from noiseproof.strategies.base import check_real_targets
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import Metrics, Record
 from noiseproof.train.settings import Settings
@@ -52,6 +53,8 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     method = get_method(job.method, task, settings) if isinstance(job.method, str) else copy.deepcopy(job.method)
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
+    if task.train.soft is not None:
+        check_real_targets(loss, "soft labels (N, K)")
     run = Run(
         fabric=fabric,
         data=replace(task.train.to(fabric.device), clean=None),

@@ -39,10 +39,17 @@ from noiseproof.train.task import Task
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
 
+EPOCHS = {  # of a result, by their property: how they were chosen
+    "last": "last",
+    "best": "best by noisy validation",
+    "best_clean": "best by clean validation",
+    "oracle": "oracle",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished run. The last epoch, the best by noisy validation and the oracle's are three different things."""
+    """A finished run. The last epoch, the best by noisy or clean validation and the oracle's are different things."""
 
     metrics: list[Metrics]  # of each epoch
     run: Run
@@ -59,6 +66,15 @@ class Result:
     def best(self) -> Metrics | None:
         """The epoch that a user would choose: the best accuracy on noisy validation labels."""
         return best_epoch(self.metrics, "validation_accuracy")
+
+    @property
+    def best_clean(self) -> Metrics | None:
+        """The epoch of the best accuracy on clean validation labels.
+
+        They are those of the dataset's validation rows; else those of the held-out rows, where noise was added to them.
+        """
+        metric = "clean_validation_accuracy"
+        return best_epoch(self.metrics, metric if metric in self.last else "validation_accuracy_clean")
 
     @property
     def oracle(self) -> Metrics | None:

@@ -79,7 +79,8 @@ class MethodContext:
     def of(cls, task: Task, settings: Settings) -> MethodContext:
         """The context of a task and the settings of a run."""
         rows, K = len(task.train), task.train.num_classes
-        counts = torch.bincount(task.train.given.cpu(), minlength=K)
+        labels = task.train.labels.cpu()
+        counts = torch.bincount(labels, minlength=K) if task.train.soft is None else labels.sum(0)
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)

@@ -88,7 +88,7 @@ class Record:
                 weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
                 self._store("margin", m, margin(model_scores, batch.given), batch)
                 self._store("weight", m, weights, batch)
-                self._store("pull", m, pull(loss, step.outs[m], batch.given), batch)
+                self._store("pull", m, pull(loss, step.outs[m], batch.label), batch)
                 if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
                     self._store("trust", m, attention.sigmoid(), batch)
 
@@ -107,6 +107,7 @@ class Record:
             if data is not None:
                 labels |= {f"{part}given": data.given.to(self._label_dtype), f"{part}index": data.index.int()}
                 labels |= {} if data.clean is None else {f"{part}clean": data.clean.to(self._label_dtype)}
+                labels |= {} if data.soft is None else {f"{part}soft": data.soft}
         checkpoint.write_tensors(self.folder / "labels.safetensors", labels)
 
     @property
@@ -120,9 +121,12 @@ class Record:
             self._sweep_training_set()
         measured = [self._train_sums()]
         if (held := self.task.validation) is not None:
-            measured.append(_evaluate(run, held.x, [held.given] if held.clean is None else [held.given, held.clean]))
+            labels = [held.given] if held.clean is None else [held.given, held.clean]
+            measured.append(_evaluate(run, held.x, labels, held.soft))
+        if (clean := self.task.clean_validation) is not None:
+            measured.append(_evaluate(run, clean.x, [clean.y], clean.soft))
         if (test := self.task.test) is not None:
-            measured.append(_evaluate(run, test.x, [test.y], top=TOP))
+            measured.append(_evaluate(run, test.x, [test.y], test.soft, top=TOP))
         return measured
 
     def _train_sums(self) -> Tensor:
@@ -161,6 +165,9 @@ class Record:
             metrics |= {"validation_loss": nll, "validation_accuracy": accuracy}
             if clean:
                 metrics["validation_accuracy_clean"] = clean[0]
+        if self.task.clean_validation is not None:
+            nll, _, _, accuracy = (_ratio(*pair) for pair in sums.pop(0))
+            metrics |= {"clean_validation_loss": nll, "clean_validation_accuracy": accuracy}
         if self.task.test is not None:
             nll, best, joint, accuracy = (_ratio(*pair) for pair in sums.pop(0))
             metrics |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
@@ -179,11 +186,11 @@ class Record:
         names = ["loss", "prediction", *(("margin", "pull") if self.samples else ())]
 
         def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, names, M)
-            given, each = run.data.given[rows], []
+            given, label, each = run.data.given[rows], run.labels(rows), []
             for out in outs:
                 scores = run.loss.scores(out)
-                values = [F.cross_entropy(scores, given, reduction="none"), scores.argmax(1)]
-                values += [margin(scores, given), pull(run.loss, out, given)] if self.samples else []
+                values = [F.cross_entropy(scores, label, reduction="none"), scores.argmax(1)]
+                values += [margin(scores, given), pull(run.loss, out, label)] if self.samples else []
                 each.append(torch.stack([value.double() for value in values], 1))
             return torch.stack(each, 2)
 
@@ -230,10 +237,11 @@ def _ratio(sum_: float, count: float) -> float:
 
 
 @torch.no_grad()
-def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Tensor:
+def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1) -> Tensor:
     """[sum, rows] of nll, top-``top`` hits and ensemble hits on ``labels[0]``, and of hits on each of ``labels``.
 
-    All but those of the ensemble are averages over the models. Rows of no class (−1) do not count.
+    All but those of the ensemble are averages over the models. Rows of no class (−1) do not count. The nll of ``soft``
+    labels (N, K) is −Σ_k q_k log p_k.
     """
     parts = [
         (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
@@ -242,8 +250,12 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], top: int = 1) -> Te
     columns = [column.to(run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
     log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
+    if soft is None:
+        nll = -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0]
+    else:
+        nll = -(soft.to(run.device)[rows, None] * log_p[..., : soft.shape[1]]).sum(2)  # LN's dummy class has no label
     values = [
-        -log_p.gather(2, y[:, None, None].expand(-1, scores.shape[1], 1))[..., 0].mean(1),
+        nll.mean(1),
         (scores.topk(min(top, scores.shape[2]), 2).indices == y[:, None, None]).any(2).double().mean(1),
         (log_p.logsumexp(1).argmax(1) == y).double(),
         *((predicted == column[:, None]).double().mean(1) for column in columns),

@@ -26,11 +26,12 @@ BLOCK = 2**22  # numbers that are converted to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Noisy training rows, noisy rows held out to validate on, and clean test rows."""
+    """Noisy training rows, noisy rows held out to validate on, and clean validation and test rows."""
 
     train: NoisyData
     validation: NoisyData | None = None
     test: Split | None = None
+    clean_validation: Split | None = None  # to choose an epoch by; methods never see it
     augment: Transform | None = None  # of training inputs; includes ``normalise``
     normalise: Transform | None = None  # of all other inputs
     dataset: str = ""
@@ -58,6 +59,8 @@ def prepare(
     data_dir: PathLike | None = None,
 ) -> Task:
     """Corrupt the labels once, then hold out a share of the noisy rows for validation (the LN paper: 10 %).
+
+    The dataset's own ``validation`` rows, whose labels are taken as correct, stay apart as ``clean_validation``.
 
     With ``paper``, inputs are prepared as in that paper; otherwise known image datasets are augmented as usual, other
     images only normalised (a flip may change the meaning of an image), and vectors standardised.
@@ -89,7 +92,7 @@ def make_task(
     """The task of training on rows of ``data`` with given labels; the options are those of ``prepare``."""
     if not len(train):
         raise ValueError(f"Expected rows of {data.name} to train on, got none. Check the notes of the dataset.")
-    for part, split in (("training", data.train), ("test", data.test)):
+    for part, split in (("training", data.train), ("validation", data.validation), ("test", data.test)):
         if split is not None and (where := find_nonfinite(split.x)):
             raise ValueError(
                 f"Expected finite {part} inputs, got NaN or infinity in {where}. Drop the row, or fill it in."
@@ -101,6 +104,7 @@ def make_task(
         train,
         held,
         data.test,
+        data.validation,
         augment=(known[0] if known and augment else normalise),
         normalise=normalise,
         dataset=data.name,
