@@ -28,7 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     """Runs that together have the data of all figures but those that need CIFAR-10 or a landscape."""
     root = tmp_path_factory.mktemp("runs")
     task = prepare(get_dataset("two-moons:n=120"), "symmetric:rate=0.3", validation=0.1)
-    for n, method in enumerate(("ce", "gce:q=0.5", "sln:sigma=0.3", "sln-mo-lc:start=1", "nal", "ln")):
+    for n, method in enumerate(("ce", "gce:q=0.5", "sln:sigma=0.3", "sln-mo-lc:start=1", "nal", "ln", "nce")):
         train(task, method, SHORT, out=root / str(n), samples=True)
     train(task, "ce", Settings(epochs=2, model="mlp:hidden=[8]"), out=root / "short", samples=True)
     return open_runs(sorted(root.iterdir()))

@@ -26,8 +26,9 @@ Kind = Literal["line", "points", "bars", "area", "heat", "contour", "surface"]
 READABLE = "a run whose data and weights can be read"
 STAGES = {"before": "Before training", "during": "During training", "after": "After training"}
 MODULES = (  # in the order of a page
-    "before.losses", "before.logistic_normal", "during.curves", "during.samples", "during.variants",
-    "after.predictions", "after.calibration", "after.cost", "after.features", "after.landscape",
+    "before.losses", "before.logistic_normal", "before.nce", "before.label_noise", "during.curves", "during.samples",
+    "during.variants", "after.predictions", "after.calibration", "after.cost", "after.features",
+    "after.gradient_noise", "after.landscape",
 )  # fmt: skip
 
 

@@ -1,0 +1,183 @@
+"""The papers' propositions about gradients, against definitions typed from the papers and against drawn noise."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from noiseproof.analysis import open_run
+from noiseproof.analysis.after.gradient_noise import LABELS, LOGITS, gradient_noise
+from noiseproof.analysis.before.label_noise import (
+    logit_noise,
+    logit_noise_covariance,
+    total_noise,
+    weight_noise,
+    weight_noise_covariance,
+)
+from noiseproof.analysis.before.losses import Start
+from noiseproof.analysis.before.nce import nce_figure, nce_over_margins, split_nce
+from noiseproof.data import get_dataset
+from noiseproof.losses import get_loss
+from noiseproof.train import Settings, prepare, train
+
+
+def drawn(rows: int, classes: int, size: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (rows,), generator=g)
+    return size * torch.randn(rows, classes, generator=g, dtype=torch.float64), labels
+
+
+# --- NCE --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("classes", "size"), [(2, 1.0), (10, 0.1), (10, 1.0), (10, 5.0), (100, 3.0)])
+def test_the_parts_of_nce_are_the_papers_and_add_up_to_its_gradient(classes: int, size: float) -> None:
+    logits, labels = drawn(50, classes, size)
+    split = split_nce(logits, labels)
+    z = logits.numpy()
+    log_p = z - np.log(np.exp(z).sum(1, keepdims=True))
+    label = log_p[np.arange(50), labels.numpy()]
+    np.testing.assert_allclose(split.gamma.numpy(), -1 / log_p.sum(1), rtol=1e-10)
+    np.testing.assert_allclose(split.epsilon.numpy(), classes * label / log_p.sum(1), rtol=1e-10)
+    np.testing.assert_allclose(split.regulariser.numpy(), log_p.mean(1), rtol=1e-10)
+
+    at = logits.clone().requires_grad_()
+    (nce,) = torch.autograd.grad(get_loss("nce", reduction="sum")(at, labels), at)
+    log_q = at.log_softmax(1)
+    ce = -log_q.gather(1, labels[:, None])[:, 0]
+    # Eq. 2, γ and ε being constants
+    rewritten = (split.gamma * ce + split.gamma * split.epsilon * log_q.mean(1)).sum()
+    (same,) = torch.autograd.grad(rewritten, at)
+    np.testing.assert_allclose(nce.numpy(), same.numpy(), atol=1e-12)
+    np.testing.assert_allclose(split.weight.numpy(), nce.abs().sum(1).numpy() / 2, rtol=1e-9, atol=1e-14)
+    w = 1 - np.exp(label)  # w_CE
+    bound = split.gamma.numpy() * (w + split.epsilon.numpy() * (classes - 1) / classes)
+    np.testing.assert_allclose(split.bound.numpy(), bound, rtol=1e-9)
+    np.testing.assert_allclose(
+        split.estimate.numpy(), split.gamma.numpy() * (1 + split.epsilon.numpy()) * w, rtol=1e-6, atol=1e-15
+    )
+
+
+def test_the_bound_holds_everywhere_and_the_papers_does_not() -> None:
+    exceeded, largest = 0, 0.0
+    for classes in (2, 3, 10, 100):
+        for size in (0.1, 1.0, 5.0, 20.0):
+            split = split_nce(*drawn(500, classes, size, seed=classes))
+            assert bool((split.weight <= split.bound * (1 + 1e-9)).all()), (classes, size)
+            ratio = split.weight / split.estimate
+            exceeded += int((ratio > 1 + 1e-9).sum())
+            largest = max(largest, float(ratio[split.estimate > 1e-12].max()))
+    assert exceeded > 100 and largest > 1.05  # Eq. 3 as printed
+
+
+def test_nce_over_margins_falls_from_chance_on() -> None:
+    """The paper has γ fall with the margin; −Σ log p_k is smallest, and γ largest, at p_y = 1/K."""
+    table = nce_over_margins(100, points=201, draws=64)
+    assert table["epsilon"].is_monotonic_decreasing
+    assert table["margin"][table["gamma"].idxmax()] == pytest.approx(-math.log(99), abs=0.06)
+    table = nce_over_margins(100, points=9, draws=64)
+    p = 1 / (1 + np.exp(-table["margin"].iloc[4]))
+    assert table["estimate"].iloc[4] / table["gamma"].iloc[4] == pytest.approx(
+        (1 + table["epsilon"].iloc[4]) * (1 - p), rel=0.02
+    )  # at one margin p_y is the same whatever the others are
+
+
+def test_nce_is_drawn_where_it_is_a_part_of_a_loss() -> None:
+    assert nce_figure(Start(["mae", "ce"], 10)) is None
+    drawn_figure = nce_figure(Start(["ce", "10*nce + mae"], 10))
+    assert drawn_figure is not None and set(drawn_figure.data["column"]) >= {"gamma", "epsilon", "weight", "bound"}
+
+
+def test_nce_refuses_other_shapes() -> None:
+    with pytest.raises(ValueError, match=r"Expected logits \(N, K\) and labels \(N,\), got shapes \(3,\) and \(1,\)"):
+        split_nce(torch.zeros(3), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="label"):
+        split_nce(torch.zeros(1, 3), torch.tensor([3]))
+
+
+# --- Stochastic label noise -------------------------------------------------------------------------------------------
+
+
+def test_the_noise_on_logits_has_the_papers_entries() -> None:
+    p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+    M = logit_noise_covariance(p, sigma=0.5) / 0.25
+    for i in range(3):
+        assert float(M[i, i]) == pytest.approx(3 * (float(p[i]) - 1 / 3) ** 2 + 2 / 3)
+        for j in set(range(3)) - {i}:
+            assert float(M[i, j]) == pytest.approx(float(3 * p[i] * p[j] - p[i] - p[j]))
+    several = logit_noise_covariance(torch.stack([p, p.flip(0)]))
+    assert torch.allclose(several[1], logit_noise_covariance(p.flip(0)))
+
+
+def test_the_covariances_are_those_of_drawn_noise() -> None:
+    """Gradients of cross entropy against y + σz, by autograd, of 20 000 draws of z."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+    x, y, sigma, draws = torch.tensor([0.5, -1.0]).double(), torch.tensor([0.0, 1.0, 0.0]).double(), 0.4, 20_000
+    weights = list(model.parameters())
+
+    def flat(gradients: tuple[Tensor, ...]) -> Tensor:
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    logits = model(x)
+    z = torch.randn(draws, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    jacobian = torch.stack([flat(torch.autograd.grad(logits[k], weights, retain_graph=True)) for k in range(3)])
+    p = logits.softmax(0).detach()
+
+    # Eq. 3: ∂ℓ(f, y + σz)/∂f of each draw
+    f = logits.detach().expand(draws, -1).clone().requires_grad_()
+    (noisy,) = torch.autograd.grad(-((y + sigma * z) * f.log_softmax(1)).sum(), f)
+    clean = p - y
+    on_logits = noisy - clean
+    assert torch.allclose(on_logits.T @ on_logits / draws, logit_noise_covariance(p, sigma), atol=0.01)
+    # Propositions 3 and 1 in the weights
+    on_weights = on_logits @ jacobian
+    expected = weight_noise_covariance(jacobian, p, sigma)
+    assert torch.allclose(on_weights.T @ on_weights / draws, expected, atol=0.03 * float(expected.abs().max()))
+    of_logits = (sigma * z) @ jacobian
+    expected = weight_noise_covariance(jacobian, sigma=sigma)
+    assert torch.allclose(of_logits.T @ of_logits / draws, expected, atol=0.03 * float(expected.abs().max()))
+    # Proposition 3 is Proposition 2 carried to the weights
+    assert torch.allclose(
+        weight_noise_covariance(jacobian, p), jacobian.T @ logit_noise_covariance(p) @ jacobian, atol=1e-12
+    )
+    # The deviations are the roots of the diagonal
+    for on, probs in (("labels", p), ("logits", None)):
+        deviations = weight_noise(model, x, on=on, sigma=sigma)  # type: ignore[arg-type]
+        M = weight_noise_covariance(jacobian, probs, sigma)
+        assert torch.allclose(flat(tuple(deviations.values())), M.diagonal().sqrt(), atol=1e-12)
+        assert total_noise(deviations) == pytest.approx(math.sqrt(float(M.trace())))
+
+
+def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions() -> None:
+    """Claim 2: √((K − 1)/K) at 1/K, √(K − 1) at 1."""
+    table = logit_noise([10], points=1001).set_index("probability")["deviation"]
+    assert table.idxmin() == pytest.approx(0.1) and table.min() == pytest.approx(math.sqrt(0.9))
+    assert table.idxmax() == 1.0 and table.max() == pytest.approx(3.0)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"Expected a jacobian \(K, P\) and probabilities \(K,\), got \(2, 3\) and"):
+        weight_noise_covariance(torch.zeros(2, 3), torch.zeros(3))
+    with pytest.raises(ValueError, match="Expected `on`"):
+        weight_noise(nn.Linear(1, 2), torch.zeros(1), on="weights")  # type: ignore[arg-type]
+
+
+def test_the_noise_of_a_runs_samples(tmp_path: Path) -> None:
+    task = prepare(get_dataset("two-moons:n=60"), "symmetric:rate=0.3")
+    train(task, "ce", Settings(epochs=2, model="mlp:hidden=[4]"), out=tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    table = gradient_noise(run, rows=5)
+    assert table["row"].tolist() == [row for row in (0, 15, 30, 44, 59) for _ in range(2)]
+    assert set(table["kind"]) == {LABELS, LOGITS} and set(table["label"]) <= {"right", "wrong"}
+    assert isinstance(task.train.x, Tensor) and task.normalise is not None
+    (model,) = run.models()
+    x = task.normalise(task.train.x[15:16])[0]
+    expected = total_noise(weight_noise(model.requires_grad_(True), x))
+    one = table[(table["row"] == 15) & (table["kind"] == LABELS)]
+    assert float(one["deviation"].iloc[0]) == pytest.approx(expected, rel=1e-5)
