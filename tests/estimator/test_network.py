@@ -90,6 +90,40 @@ def test_where_soft_labels_cannot_be_used_they_are_refused() -> None:
         small().fit(X, 2 * soft)
 
 
+# Variances
+
+
+@pytest.mark.parametrize("method", ["ln", "ln-diagonal", "het"])
+def test_uncertainty_is_the_variance_that_the_head_predicts(method: str, tmp_path: Path) -> None:
+    model = small(method=method, epochs=5).fit(X, NAMES)
+    variance = model.predict_uncertainty(X)
+    assert variance.shape == (150,) and (variance > 0).all()
+    frame = model.predict_frame(X[:4])
+    assert list(frame.columns[:3]) == ["predicted_label", "confidence", "variance"]
+    np.testing.assert_allclose(frame["variance"], variance[:4], rtol=1e-5)
+    if method != "het":  # draws: it is pickled
+        np.testing.assert_array_equal(NoisyLabelClassifier.load(model.save(tmp_path)).predict_uncertainty(X), variance)
+
+
+def test_other_methods_have_no_variance() -> None:
+    model = small().fit(X, NAMES)
+    with pytest.raises(
+        ValueError, match="Expected a method whose head predicts a variance, such as ln or het, got 'ce'"
+    ):
+        model.predict_uncertainty(X)
+    assert "variance" not in model.predict_frame(X)
+
+
+def test_variance_is_larger_where_labels_are_noisy() -> None:
+    """Half of one class is mislabelled, another class is clean (LN paper, section 3.1)."""
+    g = np.random.default_rng(0)
+    x = np.concatenate([g.normal(-2, 0.5, (300, 2)), g.normal(2, 0.5, (300, 2))])
+    y = np.repeat([0, 1], 300)
+    y[:300:2] = g.integers(1, 3, 150)
+    variance = NoisyLabelClassifier("ln", "mlp:hidden=[32]", epochs=60).fit(x, y).predict_uncertainty(x)
+    assert np.median(variance[:300]) > 1.5 * np.median(variance[300:])  # λ² = 1 at least
+
+
 # scikit-learn's word
 
 

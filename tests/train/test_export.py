@@ -88,6 +88,25 @@ def test_nothing_of_the_training_head_is_left() -> None:
     assert isinstance(predictor.normalise, Standardise) and not predictor.training
 
 
+def test_the_variance_of_ln_is_exported_where_it_is_asked_for(tmp_path: Path) -> None:
+    result, x = trained("two-moons", "ln:lam=0.3", "mlp:hidden=[16]")
+    predictor = Predictor.of(result, variance=True)
+    with torch.no_grad():
+        p, variance = predictor.with_variance(x[:5])
+        out = result.models[0].eval()(result.run.normalise(x[:5]))  # type: ignore[misc]
+    sigmas = [torch.outer(c, c) + 0.3 * torch.eye(2) for c in out.root]
+    expected = torch.stack([(root @ root).diagonal().mean() for root in sigmas])  # Σ = (ccᵀ + λI)²
+    torch.testing.assert_close(variance, expected)
+    torch.testing.assert_close(p, said(result, x[:5]))
+    loaded = torch.export.load(export(result, tmp_path / "model.pt2", x, variance=True)).module()
+    torch.testing.assert_close(loaded(x[:5]), (p, variance))
+    plain = torch.export.load(export(predictor, tmp_path / "plain.pt2", x))
+    assert not any("root" in name for name in plain.state_dict)  # its layers are not needed for probabilities
+    torch.testing.assert_close(plain.module()(x[:5]), p)
+    with pytest.raises(ValueError, match="Expected a method whose head predicts a variance, such as ln or het"):
+        export(trained("two-moons", "ce", "mlp:hidden=[16]")[0], tmp_path / "ce.pt2", x, variance=True)
+
+
 class Folded(Head):
     """More than a linear layer called ``logits``, as a user's own may be."""
 

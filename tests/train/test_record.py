@@ -289,6 +289,19 @@ def test_where_steps_mix_samples_the_models_are_asked_after_the_epoch() -> None:
 # Samples
 
 
+def test_samples_have_the_variance_of_ln(tmp_path: Path) -> None:
+    data = task()
+    settings = dataclasses.replace(SETTINGS, epochs=1, batch_size="full")
+    result = train(data, "ln:lam=0.4", settings, out=tmp_path, samples=True)
+    stored = load_file(tmp_path / "samples" / "epoch-0001.safetensors")["variance"]
+    assert stored.shape == (70,) and stored.dtype is torch.float32 and result.run.loss.needs == {"logits", "root"}
+    again = train(data, "ln:lam=0.4", dataclasses.replace(settings, optimizer="sgd:lr=1e-30"))  # its first weights
+    with torch.no_grad():
+        c = again.models[0].eval()(data.train.x).root
+    roots = c[:, :, None] * c[:, None, :] + 0.4 * torch.eye(K)
+    torch.testing.assert_close(stored, (roots @ roots).diagonal(dim1=1, dim2=2).mean(1))
+
+
 def test_samples_are_what_the_models_said_of_them(tmp_path: Path) -> None:
     data = task()
     _, spy = run(data, Halve(), out=tmp_path, samples=True)

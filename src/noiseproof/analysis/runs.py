@@ -113,7 +113,9 @@ class RunFolder:
         return tuple(sorted(recorded & set(self.rows["epoch"].tolist()))) if recorded else ()
 
     def samples(self, epoch: int) -> dict[str, Array]:
-        """``margin``, ``prediction``, ``weight``, ``pull`` and, with NAL, ``trust`` of all training rows in an epoch.
+        """``margin``, ``prediction``, ``weight``, ``pull`` of all training rows in an epoch.
+
+        With NAL also ``trust``, with LN and Het ``variance``.
 
         Rows that the epoch left out have NaN, and −1 as their prediction.
         """

@@ -274,6 +274,37 @@ def analyze_page(
 
 
 @analyze_app.command(
+    "rows",
+    epilog=examples(
+        "analyze rows runs/nal --out rows.csv",
+        "analyze rows runs/ln --part test --json",
+        "analyze rows runs/nal --data-dir /srv/data",
+    ),
+)
+@refusals()
+def analyze_rows(
+    run: Annotated[str, typer.Argument(help="Folder of a run, as `noiseproof train --out` writes it.")],
+    part: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
+    out: Annotated[str | None, typer.Option(help="File to write, by default rows.csv in the folder.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a trained model says of each row: prediction, margin, NAL's trust and targets, LN's variance."""
+    from pathlib import Path
+
+    from noiseproof.analysis.after.rows import row_table
+    from noiseproof.analysis.runs import open_run
+
+    table = row_table(open_run(run, data_dir=data_dir), part)  # type: ignore[arg-type]  # other words are refused
+    path = Path(out or Path(run, "rows.csv"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False)
+    if as_json:
+        return show_json({"file": path, "rows": len(table), "columns": list(table.columns)})
+    return typer.echo(f"{path}: {len(table)} rows, {', '.join(table.columns)}")
+
+
+@analyze_app.command(
     "landscape",
     epilog=examples(
         "analyze landscape runs/ce runs/sln",

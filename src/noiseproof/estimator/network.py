@@ -167,7 +167,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             self.trees_, self.history_ = self._fit_trees(rows, seed), []
             return self
         result = self._train(self.method_, rows, seed, self.validation)
-        self.predictor_ = Predictor.of(result)
+        self.predictor_ = Predictor.of(result, variance=True)
         self.history_ = result.metrics
         return self
 
@@ -185,16 +185,38 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             return np.asarray(self._trees_proba(x), dtype=np.float64)
         return self._network_proba(self.predictor_, x)
 
+    def predict_uncertainty(self, X: Any) -> NDArray[np.float64]:
+        """The variance of the logits that the head of ``ln`` or ``het`` predicts for each row, (N,), their mean.
+
+        It is large where labels of such rows are noisy (LN paper, section 3.1), also where the prediction is certain.
+        """
+        check_is_fitted(self)
+        x = self._inputs(X, reset=False)
+        if not self._predicts_variance():
+            raise ValueError(
+                f"Expected a method whose head predicts a variance, such as ln or het, got {self.method_!r}."
+            )
+        return self._network_outputs(self.predictor_, x)[1]
+
+    def _predicts_variance(self) -> bool:
+        return hasattr(self, "predictor_") and self.predictor_.has_variance
+
     def predict_frame(self, X: Any) -> pd.DataFrame:
-        """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X."""
+        """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X.
+
+        After ``confidence`` there is the ``variance`` of ``predict_uncertainty``, where the method predicts one.
+        """
         import pandas as pd
 
         p = self.predict_proba(X)
-        if taken := {"predicted_label", "confidence"} & set(map(str, self.classes_)):
+        columns = ["predicted_label", "confidence", *(["variance"] if self._predicts_variance() else [])]
+        if taken := set(columns) & set(map(str, self.classes_)):
             raise ValueError(f"Expected classes with other names than {taken.pop()!r}, a column. Use predict_proba.")
         frame = pd.DataFrame(p, index=X.index if hasattr(X, "iloc") else None, columns=[str(c) for c in self.classes_])
         frame.insert(0, "predicted_label", self.classes_[p.argmax(1)])
         frame.insert(1, "confidence", p.max(1))
+        if self._predicts_variance():
+            frame.insert(2, "variance", self.predict_uncertainty(X))
         return frame
 
     # --- inputs -------------------------------------------------------------------------------------------------------
@@ -375,13 +397,23 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         p[:, self.trees_.classes_] = self.trees_.predict_proba(x.flatten(1).numpy())
         return p
 
-    @torch.no_grad()
     def _network_proba(self, predictor: Predictor, x: Tensor) -> NDArray[np.float64]:
+        return self._network_outputs(predictor, x)[0]
+
+    @torch.no_grad()
+    def _network_outputs(self, predictor: Predictor, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Probabilities (N, K), and the variance (N,), NaN where the method predicts none."""
         device = self._fabric().device
         predictor = predictor.to(device)
-        p = torch.cat([predictor(part.to(device)).double().cpu() for part in torch.split(x, ROWS)])
-        probabilities: NDArray[np.float64] = (p / p.sum(1, keepdim=True)).numpy()
-        return probabilities
+        parts = [part.to(device) for part in torch.split(x, ROWS)]
+        if predictor.has_variance:
+            p, variance = (
+                torch.cat(column).double().cpu() for column in zip(*map(predictor.with_variance, parts), strict=True)
+            )
+        else:
+            p = torch.cat([predictor(part) for part in parts]).double().cpu()
+            variance = p.new_full((len(p),), math.nan)
+        return (p / p.sum(1, keepdim=True)).numpy(), variance.numpy()
 
     def _fabric(self) -> Fabric:
         if self.device == "auto":
@@ -399,10 +431,11 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         state: dict[str, Any] = super().__getstate__()
         return state
 
-    def export(self, path: str | Path) -> Path:
+    def export(self, path: str | Path, *, variance: bool = False) -> Path:
         """Write the network as ``.onnx`` or ``.pt2`` (``noiseproof.train.export.export``).
 
-        It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not None.
+        It takes the inputs of ``predict``, encoded by ``columns_.encode`` if ``columns_`` is not None. With
+        ``variance`` it also returns that of ``predict_uncertainty``.
         """
         self._check_network("export")
         if self.columns_ is not None and bool(self.columns_.shift.any()):
@@ -413,7 +446,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 stacklevel=2,
             )
         shape, dtype = self._input
-        return export(self.predictor_, path, torch.zeros(1, *shape, dtype=dtype), classes=list(map(str, self.classes_)))
+        example, names = torch.zeros(1, *shape, dtype=dtype), list(map(str, self.classes_))
+        return export(self.predictor_, path, example, classes=names, variance=variance)
 
     def _check_network(self, what: str) -> None:
         check_is_fitted(self)
@@ -529,7 +563,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             )
             for _ in range(description["models"])
         ]  # fmt: skip
-        predictor = Predictor(models, loss, normalise)
+        predictor = Predictor(models, loss, normalise, variance=True)
         state = predictor.state_dict()
         if other := sorted(state.keys() ^ tensors.keys()):
             raise ValueError(f"weights of another model, which differ in {', '.join(other[:3])}")

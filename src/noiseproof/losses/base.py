@@ -98,6 +98,10 @@ class Loss(nn.Module):
         predictors = self.predictors()
         return predictors[0].scores(out) if predictors else out.logits
 
+    def variance(self, out: Output) -> Tensor | None:
+        """The variances (B, D) of the logits that the head predicts; None where it predicts none."""
+        return next((part.variance(out) for part in self.predictors() if part is not self), None)
+
     def predictors(self) -> list[Loss]:
         """This loss and those inside it whose scores are not the logits."""
         return [part for part in (self, *self._parts()) if type(part).scores is not Loss.scores]

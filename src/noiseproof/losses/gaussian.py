@@ -201,6 +201,16 @@ class LN(Loss):
         every = self.predict == "released" or not self.dummy  # a class beyond the logits has logit 0
         return (F.pad(out.logits, (0, 1)) if every else out.logits) / self.tau
 
+    def variance(self, out: Output) -> Tensor | None:
+        """diag Σ (B, D): c_k²(‖c‖² + 2λ) + λ² of Σ^½ = ccᵀ + λI, (σ_k + λ)² of a diagonal one; None where Σ = I."""
+        if self.covariance == "identity":
+            return None
+        spread: Tensor = self._spread(out)["root" if self.covariance == "full" else "scale"]
+        if self.covariance == "full":
+            squares = spread.square()
+            return squares * (squares.sum(1, keepdim=True) + 2 * self.lam) + self.lam**2
+        return (spread + self.lam).square().expand_as(out.logits)
+
     def distribution(self, out: Output) -> LogisticNormal:
         """The distribution over labels that ``out`` predicts, with each sample's Σ."""
         return LogisticNormal(out.logits, **self._spread(out), tau=self.tau)

@@ -229,6 +229,12 @@ class Het(Loss):
             self._last.put(tensors, average.detach())
         return average
 
+    def variance(self, out: Output) -> Tensor | None:
+        """d_k² (B, K), and Σ_r V_kr² of a full covariance."""
+        scale, factors = self._spread(out)
+        variance = scale.square().expand_as(out.logits)
+        return variance if factors is None else variance + factors.square().sum(2)
+
     def _spread(self, out: Output) -> tuple[Tensor, Tensor | None]:
         """The scale (B, K) or (B, 1), and the factors (B, K, R) of a full covariance."""
         rows, K = out.logits.shape

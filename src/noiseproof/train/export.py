@@ -28,7 +28,8 @@ class Predictor(nn.Module):
     """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged over models.
 
     It shares the weights of ``models`` and is in evaluation mode. Predictions use the logits only, so the layers of a
-    head for covariance or attention are dropped; only ``het`` averages over its noise in prediction, too.
+    head for covariance or attention are dropped; only ``het`` averages over its noise in prediction, too. With
+    ``variance``, the layers for the covariance stay where there are any, for ``with_variance``.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
@@ -38,19 +39,22 @@ class Predictor(nn.Module):
     torch.Size([3, 10])
     """
 
-    def __init__(self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None) -> None:
+    def __init__(
+        self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None, *, variance: bool = False
+    ) -> None:
         super().__init__()
         if loss is not None and not loss.predictors():
             loss = None  # its scores are the logits
         self.loss = loss
-        self.models = nn.ModuleList(models if self.draws else map(_with_logits_only, models))
+        self.has_variance = variance and loss is not None and bool(loss.needs & {"root", "scale"})
+        self.models = nn.ModuleList(models if self.draws or self.has_variance else map(_with_logits_only, models))
         self.normalise = normalise
         self.eval()
 
     @classmethod
-    def of(cls, result: Result) -> Predictor:
+    def of(cls, result: Result, *, variance: bool = False) -> Predictor:
         """The predictor of a finished run."""
-        return cls(result.models, result.run.loss, result.run.normalise)
+        return cls(result.models, result.run.loss, result.run.normalise, variance=variance)
 
     @property
     def draws(self) -> bool:
@@ -58,9 +62,25 @@ class Predictor(nn.Module):
         return self.loss is not None and self.loss.samples is not None
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._mean([self._scores(out).softmax(1) for out in self._outputs(x)])
+
+    def with_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Class probabilities (B, K), and the variance of the logits that the head predicts, their mean (B,)."""
+        outs = self._outputs(x)
+        variances = [None if self.loss is None else self.loss.variance(out) for out in outs]
+        means = [variance.mean(1) for variance in variances if variance is not None]
+        if not self.has_variance or not means:
+            raise ValueError("Expected a method whose head predicts a variance, such as ln or het, got another one.")
+        return self._mean([self._scores(out).softmax(1) for out in outs]), self._mean(means)
+
+    def _outputs(self, x: Tensor) -> list[Output]:
         if self.normalise is not None:
             x = self.normalise.transform(x, x.new_empty(x.shape[0], 0, dtype=torch.float32))  # len would be a constant
-        each = [self._scores(model(x)).softmax(1) for model in self.models]
+        return [model(x) for model in self.models]
+
+    @staticmethod
+    def _mean(each: list[Tensor]) -> Tensor:
+        """The mean over models."""
         return torch.stack(each).mean(0) if len(each) > 1 else each[0]
 
     def _scores(self, out: Output) -> Tensor:
@@ -77,20 +97,37 @@ def _with_logits_only(model: nn.Module) -> nn.Module:
     return Classifier(model.backbone, head)
 
 
+class _WithVariance(nn.Module):
+    """A predictor whose call returns probabilities and variance."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.predictor.with_variance(x)
+
+
 def export(
-    trained: Result | Predictor, path: str | Path, example: Tensor, *, classes: Sequence[str] | None = None
+    trained: Result | Predictor,
+    path: str | Path,
+    example: Tensor,
+    *,
+    classes: Sequence[str] | None = None,
+    variance: bool = False,
 ) -> Path:
     """Write ``trained`` to ``path``, whose ending chooses the format: ``.pt2`` (torch.export) or ``.onnx``.
 
     The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape of ``example``
-    (B, …) and any number of rows, and returns ``probabilities`` (B, K). The names of ``classes`` are stored as JSON: in
-    ONNX's metadata under ``classes``, in a ``.pt2`` as the extra file ``classes.json``.
+    (B, …) and any number of rows, and returns ``probabilities`` (B, K), with ``variance`` also that of the logits (B,),
+    which the head of ``ln`` predicts. The names of ``classes`` are stored as JSON: in ONNX's metadata under
+    ``classes``, in a ``.pt2`` as the extra file ``classes.json``.
 
     Raises:
         ValueError: for another ending, or a method whose prediction is not a deterministic network: ``het``, which
             draws samples, and ``gp``.
     """
-    path, predictor = Path(path), Predictor.of(trained) if isinstance(trained, Result) else trained
+    path, predictor = Path(path), Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
@@ -98,27 +135,30 @@ def export(
         actual = str(predictor.loss) if predictor.loss is not None else others[0]
         raise ValueError(f"Expected a network with plain logits to export, got `{actual}`. Train another method.")
     plain = copy.deepcopy(predictor).cpu()
-    for parameter in plain.parameters():
+    if predictor.has_variance and not variance:  # its layers are not needed
+        plain = Predictor(list(plain.models), plain.loss, plain.normalise)
+    module = _WithVariance(plain) if variance else plain
+    for parameter in module.parameters():
         parameter.requires_grad_(False)
     rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))  # a batch of one would be exported as a constant
     names = json.dumps(list(classes)) if classes is not None else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    program = torch.export.export(plain, (rows,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    program = torch.export.export(module, (rows,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     if path.suffix == ".pt2":
         torch.export.save(program, path, extra_files=None if names is None else {"classes.json": names})
     else:
-        _write_onnx(program, path, names)
+        _write_onnx(program, path, names, ["probabilities", *(["variance"] if variance else [])])
     return path
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: str | None) -> None:
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: str | None, outputs: list[str]) -> None:
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError("Expected onnx and onnxscript. Run `pip install 'noiseproof[onnx]'`.") from error
     with _quiet():
         written = torch.onnx.export(
-            program, dynamo=True, input_names=["input"], output_names=["probabilities"], verbose=False, optimize=True
+            program, dynamo=True, input_names=["input"], output_names=outputs, verbose=False, optimize=True
         )
     assert written is not None
     if names is not None:

@@ -29,7 +29,8 @@ Metrics = dict[str, float]
 TOP = 5  # test accuracy is measured as top-1 and top-5
 
 # Values of the rows that an epoch skips.
-NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan, "pull": math.nan, "trust": math.nan}
+NOT_SEEN = {"loss": 0.0, "prediction": -1, "margin": math.nan, "weight": math.nan, "pull": math.nan, "trust": math.nan,
+            "variance": math.nan}  # fmt: skip
 # Metrics that a method may use to decide when to stop: the others need clean labels.
 VISIBLE = ("epoch", "lr", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
 
@@ -58,6 +59,7 @@ class Record:
         if samples:
             dtypes |= {"margin": torch.float32, "weight": torch.float32, "pull": torch.float32}
             dtypes |= {"trust": torch.float32} if "attention" in run.loss.needs else {}
+            dtypes |= {"variance": torch.float32} if run.loss.needs & {"root", "scale"} else {}
         self.samples = samples
         self.seen = {
             name: torch.full((len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device)
@@ -91,6 +93,8 @@ class Record:
                 self._store("pull", m, pull(loss, step.outs[m], batch.label), batch)
                 if (attention := step.outs[m].attention) is not None and "trust" in self.seen:
                     self._store("trust", m, attention.sigmoid(), batch)
+                if "variance" in self.seen and (variance := loss.variance(step.outs[m])) is not None:
+                    self._store("variance", m, variance.mean(1), batch)
 
     def _store(self, name: str, m: int, values: Tensor, batch: Batch) -> None:
         table = self.seen[name]
@@ -203,7 +207,7 @@ class Record:
         checkpoint.write_text(self.folder / "record.csv", to_csv(self.metrics))
         if self.samples:
             # Of the first model. Half precision is enough for figures, except for values without a bound.
-            compact = {"prediction": self._label_dtype, "pull": torch.float32}
+            compact = {"prediction": self._label_dtype, "pull": torch.float32, "variance": torch.float32}
             names = [name for name in self.seen if name != "loss"]
             tensors = {name: self.seen[name][0].to(compact.get(name, torch.float16)) for name in names}
             checkpoint.write_tensors(self.folder / "samples" / f"epoch-{epoch + 1:04d}.safetensors", tensors)

@@ -97,7 +97,7 @@ def predict(
     """
     given, clean = part_labels(run, part)
     result = run.result(accelerator)
-    corrected = corrected_labels(result.strategies, given) if part == "train" else None
+    corrected = corrected_labels(result.strategies, run.task.train.labels.cpu()) if part == "train" else None
     annotations = _annotations(run) if part == "train" else None
     chosen = shuffled(len(given), derive_generator(seed, 0))[:rows].sort().values
     p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
@@ -130,7 +130,10 @@ def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
 
 
 def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
-    """The most probable class of each target that strategies made of ``given`` labels; None if they changed none."""
+    """The most probable class of each target that strategies made of the given labels; None if they changed none.
+
+    ``given`` are classes (N,) or distributions (N, K).
+    """
     y = np.asarray(given)
     for strategy in strategies:
         if isinstance(strategy, EstimatedTargets):
@@ -138,9 +141,10 @@ def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array 
             return labels
         if isinstance(strategy, LabelCorrection) and strategy.kept is not None and strategy.predicted is not None:
             kept, predicted = strategy.kept.double().cpu().numpy()[:, None], strategy.predicted.cpu().numpy()
-            K = predicted.shape[1] if predicted.ndim == 2 else max(int(predicted.max()), int(y.max())) + 1
-            soft = predicted if predicted.ndim == 2 else np.eye(K)[predicted]
-            return np.asarray((kept * np.eye(K)[y] + (1 - kept) * soft).argmax(1))
+            tables = [table for table in (predicted, y) if table.ndim == 2]
+            K = tables[0].shape[1] if tables else max(int(predicted.max()), int(y.max())) + 1
+            onto, label = (table if table.ndim == 2 else np.eye(K)[table] for table in (predicted, y))
+            return np.asarray((kept * label + (1 - kept) * onto).argmax(1))
     return None
 
 

@@ -89,8 +89,8 @@ def nce_over_margins(
     "Why normalised cross entropy stops learning early",
     Layer("line", "margin", "value", color="part"),
     subject=starting_losses,
-    reading="NCE is cross entropy times γ, and a regulariser times γ·ε; both factors fall as a label is learned, so that "
-    "its weight falls faster than that of cross entropy. ŵ_NCE is the paper's bound, which does not hold everywhere.",
+    reading="NCE is cross entropy times γ, and a regulariser times γ·ε; both factors fall as a label is learned, so "
+    "that its weight falls faster than cross entropy's. ŵ_NCE is the paper's bound, which does not hold everywhere.",
     paper="curriculum paper, Eqs. 2 and 3, Fig. 1a",
     axes=("margin Δ of the label", "mean over the other logits"),
     panel="panel",

@@ -179,7 +179,7 @@ def residuals(run: RunFolder) -> dict[str, Array]:
         raise NotARun(f"Expected a Logistic-Normal likelihood in {run.folder}, got `{loss}`. Use the method `ln`.")
 
     def compute(rows: torch.Tensor, outs: list[Output]) -> torch.Tensor:
-        error = loss.error(outs[0].logits, result.run.data.given[rows])
+        error = loss.error(outs[0].logits, result.run.labels(rows))
         plain = error.square().sum(1)
         spread = loss.distribution(outs[0])
         with_error, without = (
