@@ -56,7 +56,7 @@ def test_exclude_unclear_note_and_a_new_class(tmp_path: Path) -> None:
         assert client.get("/api/issues/next").json() == {"position": 4}
         assert post(client, "undo") | {"progress": 0} == {
             "undone": [3], "batch": None, "choice": "other", "position": 3,
-            "now": {"decision": None, "label": None, "note": None},
+            "now": {"decision": None, "label": None, "note": None, "by": [], "conflict": False},
             "new_classes": ["emu"], "spellings": [], "progress": 0, "measured": None,
         }  # fmt: skip
         assert post(client, "undo")["new_classes"] == []
@@ -122,7 +122,7 @@ def test_nobody_undoes_what_another_decided(tmp_path: Path) -> None:
     assert queue.decided(0)["decision"] == "keep"  # Bob's later decision stands
     assert queue.undo("ann") == []
     assert [line.row for line in queue.undo("bob")] == [0] and queue.decided(0)["decision"] is None
-    assert queue.progress()["decided"] == 1 and queue.next_open(-1, Filter()) == 0
+    assert queue.progress()["decided"] == 1 and queue.next_open(-1, Filter())[0] == 0
     queue.log.close()
 
 

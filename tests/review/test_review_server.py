@@ -67,7 +67,7 @@ def server(root: Path) -> Iterator[Server]:
 PATHS = (
     "/", "/docs", "/redoc", "/openapi.json", "/api/audit", "/api/issues", "/api/issues/next", "/api/rows/0",
     "/api/rows/0/picture", "/api/context/0", "/api/decisions", "/api/decisions/many", "/api/merges", "/api/undo",
-    "/nowhere", "/favicon.ico",
+    "/api/people", "/nowhere", "/favicon.ico",
 )  # fmt: skip
 
 
@@ -594,7 +594,7 @@ def test_no_request_that_a_schema_can_think_of_breaks_the_server(
                         raise
                     assert case.operation.path in (
                         "/api/decisions", "/api/decisions/many", "/api/merges", "/api/issues", "/api/issues/next",
-                        "/api/selections",
+                        "/api/selections", "/api/people",
                     )  # fmt: skip
                 assert SECRET not in answer.content
 

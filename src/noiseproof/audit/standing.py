@@ -90,8 +90,7 @@ class Standing:
             self._renew_answers(line.row, line.reviewer, stack)
 
     def _renew(self, subject: int | str) -> None:
-        numbered = sorted(pair for stack in self._stacks[subject].values() for pair in stack)
-        lines = [line for _, line in numbered]
+        lines = self.lines(subject)
         if isinstance(subject, str):
             _put(self.merges, subject, lines[-1] if lines else None)
             return
@@ -119,14 +118,28 @@ class Standing:
             self._answers[number] = answer
             self._numbers.setdefault((row, reviewer), []).append(number)
 
+    def lines(self, row: int | str) -> list[Decision]:
+        """All lines on a row, or on the spelling of a class, that stand, of everybody, in the order of the file."""
+        return [line for _, line in sorted(pair for stack in self._stacks.get(row, {}).values() for pair in stack)]
+
+    def rows(self) -> list[int]:
+        """The rows that were ever decided on."""
+        return [subject for subject in self._stacks if isinstance(subject, int)]
+
     def answers(self) -> list[Decision]:
         """The last answer of each reviewer to each question, in the order of the file."""
         return [self._answers[number] for number in sorted(self._answers)]
 
+    def _is_measured(self, line: Decision) -> bool:
+        """Whether a line answers a question of the designed sample; in a list, others have second opinions, too."""
+        return line.asked == "measure" or (
+            line.asked == "repeat" and any(other.asked == "measure" for other in self.lines(line.row))
+        )
+
     def last_action(self, reviewer: str) -> list[Decision]:
         """What the reviewer did last and that still stands: one line, or those of a batch; not what was measured."""
         tops = [stacks[reviewer][-1] for stacks in self._stacks.values() if stacks.get(reviewer)]
-        undoable = sorted((number, line) for number, line in tops if not line.asked)
+        undoable = sorted((number, line) for number, line in tops if not self._is_measured(line))
         if not undoable:
             return []
         last = undoable[-1][1]

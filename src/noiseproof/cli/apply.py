@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from noiseproof.audit.plan import Plan
 
 
+Unsettled = Literal["latest", "leave"]
+
+
 @app.command(
     epilog=examples(
         "apply audit/",
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         "apply audit/ --accept-all --yes",
         "apply audit/ --retrain --epochs 50 --seed 1 --json",
         "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
+        "apply audit/ --unsettled leave",
         "apply photos-audit/ --link",
     )
 )
@@ -52,6 +56,9 @@ def apply(
     yes: Annotated[
         bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")
     ] = False,
+    unsettled: Annotated[
+        Unsettled, typer.Option(help="Rows on which reviewers disagree: apply the latest decision, or leave the label.")
+    ] = "latest",
     link: Annotated[
         bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
     ] = False,
@@ -69,10 +76,14 @@ def apply(
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit import read_audit
     from noiseproof.audit.apply import default_out, plan_retraining, write_corrected
+    from noiseproof.audit.conflicts import read_conflicts
     from noiseproof.audit.plan import plan_corrections, read_decided
 
     audit = read_audit(folder)
     decided, answers = read_decided(folder, decisions, accept_all=accept_all)
+    disputed = read_conflicts(folder, decisions)
+    if unsettled == "leave":
+        decided = {row: decision for row, decision in decided.items() if row not in disputed}
     plan = plan_corrections(audit, decided, answers, accept_all=accept_all, yes=yes)
     if not yes:
         plan.check(folder, "--accept-all", "--yes")
@@ -86,7 +97,7 @@ def apply(
     # A stopped retraining left its corrected data: the same command continues with it.
     written = write_corrected(audit, plan.changes, out or default_out(audit), link=link, same_ok=planned is not None)
     comparison = None if planned is None else _retrain(planned, written, shown=not as_json)
-    result = _count(audit, decided, plan) | {"corrected": written}
+    result = _count(audit, decided, plan) | {"corrected": written, "conflicts": disputed, "unsettled": unsettled}
     if as_json:
         return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
@@ -110,6 +121,13 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
     typer.echo(
         f"changed: {result['changed']} of {audit.summary['source_rows']} labels\ncorrected: {result['corrected']}"
     )
+    if rows := result["conflicts"]:
+        meaning = "the latest decision is applied" if result["unsettled"] == "latest" else "their labels stay"
+        typer.echo(
+            f"conflicts: {len(rows)} row{'s' * (len(rows) > 1)} on which reviewers disagree, such as row {rows[0]}; "
+            f"{meaning}. The button conflicts of `noiseproof review {audit.folder}` lists them, and a decision there "
+            "settles each"
+        )
     if slips := result["slips"]:
         typer.echo(
             f"held back: {len(slips)} decided changes, such as of row {slips[0]}, that are likelier slips of the "

@@ -40,7 +40,7 @@ Count = Annotated[int, typer.Option(min=1, help="Rows to --propose.")]
         "review audit/ --all --decisions mine.csv --browser",
         "review audit/ --measure 100",
         "review audit/ --measure 100 --blind --reviewer ann --repeats 0.1 --seed 1",
-        "review audit/ --reviewers ann,bob,cy",
+        "review audit/ --reviewers ann,bob,cy --overlap 0.1",
         "review audit/ --reviewers ann,bob --host 192.168.0.5 --port 8765",
         "review audit/ --reviewers ann,bob --host 0.0.0.0 --allowed-host review.example.org --port 8765",
         "review audit/ --propose find=0.5,learn=0.3,measure=0.2 --count 50",
@@ -70,6 +70,10 @@ def review(
     reviewers: Annotated[
         str, typer.Option(metavar="NAMES", help="Several people, separated by commas: each has a link of their own.")
     ] = "",
+    overlap: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of rows that two of the --reviewers decide, unseen by each other."),
+    ] = 0.0,
     repeats: Annotated[
         float, typer.Option(min=0, max=1, help="Share of measured rows to ask a second time, for a second opinion.")
     ] = 0.0,
@@ -92,7 +96,7 @@ def review(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing --html page.")] = False,
 ) -> None:
     """Decide on each issue with the keyboard; every decision is saved at once."""
-    _check_people(html, reviewer, reviewers)
+    _check_people(html, reviewer, reviewers, overlap, is_asked=bool(measure or propose))
     pages = {"--html": html is not None, "--all": everything}
     plan = _plan(measure, blind, repeats, seed, propose, count, [name for name, used in pages.items() if used])
     if html is not None:
@@ -108,7 +112,9 @@ def review(
             "Run `pip install noiseproof[review]`, or use --html for a page without a server."
         ) from error
     people, hosts = invite(parse_names(reviewers) if reviewers else [reviewer]), _hosts(host, allowed_host or [])
-    server = make_app(folder, people, hosts=hosts, decisions=decisions, everything=everything, plan=plan)
+    server = make_app(
+        folder, people, hosts=hosts, decisions=decisions, everything=everything, plan=plan, overlap=overlap
+    )
     listening = bind(port, host)
     listening.listen(128)  # requests wait until the server answers
     links = _links(people, hosts[0], listening.getsockname()[1])
@@ -118,7 +124,7 @@ def review(
     return serve(server, listening)
 
 
-def _check_people(html: Path | None, reviewer: str, reviewers: str) -> None:
+def _check_people(html: Path | None, reviewer: str, reviewers: str, overlap: float, is_asked: bool) -> None:
     from noiseproof.review.guard import check_name
 
     if html is not None and (reviewer or reviewers):
@@ -126,6 +132,10 @@ def _check_people(html: Path | None, reviewer: str, reviewers: str) -> None:
         raise ValueError(f"Expected {option} without --html: decisions in a browser have no reviewer. Leave it out.")
     if reviewer and reviewers:
         raise ValueError("Expected either --reviewer or --reviewers, got both. Name everybody in --reviewers.")
+    if overlap and not reviewers:
+        raise ValueError("Expected --reviewers beside --overlap, got none. Add for example --reviewers ann,bob.")
+    if overlap and is_asked:
+        raise ValueError("Expected --overlap without --measure and --propose. Use --repeats to ask a second person.")
     if reviewer:
         check_name(reviewer)
 

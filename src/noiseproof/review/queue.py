@@ -18,6 +18,7 @@ from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.issues import badges
 from noiseproof.audit.spellings import spellings_of
 from noiseproof.audit.standing import NO_ROW, ROW_CHOICES, Choice, Decision, RowChoice, resolve_merges
+from noiseproof.review.people import People
 from noiseproof.review.select import Filter, Orders, Selections, select
 
 
@@ -76,7 +77,15 @@ def rounded(value: float) -> float | None:
 class Queue:
     """Issues and the log of decisions on them; thread-safe."""
 
-    def __init__(self, audit: Audit, path: Path, everything: bool = False) -> None:
+    def __init__(
+        self,
+        audit: Audit,
+        path: Path,
+        everything: bool = False,
+        *,
+        reviewers: Sequence[str] = ("",),
+        overlap: float = 0.0,
+    ) -> None:
         self.issues = Issues(audit, everything)
         self.log = DecisionLog(path)
         self.selections = Selections()
@@ -89,10 +98,15 @@ class Queue:
         except BadDecisions:
             self.log.close()
             raise
+        self.people = People(self.issues, self.log, reviewers, overlap=overlap)
         for row in self.log.decisions:
-            self._count(row)
+            self._show(row)
 
     def _count(self, row: int) -> None:
+        self._show(row)
+        self.people.count(row)
+
+    def _show(self, row: int) -> None:
         if (i := self.issues.position.get(row)) is not None:
             decision = self.log.get(row)
             self._state[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
@@ -107,31 +121,53 @@ class Queue:
         """Return the numbers of the rows that are decided."""
         return self.issues.row[self._state > 0]
 
-    def select(self, filter: Filter) -> NDArray[np.int64]:
+    def state(self, reviewer: str) -> NDArray[np.int8]:
+        """Return 0 for an open issue, else 1 + the number of its choice, (N,): what a reviewer may see of it."""
+        return np.where(self.people.asks_again(reviewer), np.int8(0), self._state)
+
+    def select(self, filter: Filter, reviewer: str = "") -> NDArray[np.int64]:
         """Return the positions of the issues that meet a filter, in its order; KeyError for an unknown selection."""
         rows = self.selections[filter.selection] if filter.selection else None
-        return select(self.issues, filter, self._state, rows=rows)
+        is_conflict = self.people.is_conflict
+        return select(self.issues, filter, self.state(reviewer), rows=rows, is_conflict=is_conflict)
 
-    def page(self, offset: int, limit: int, filter: Filter) -> dict[str, Any]:
+    def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> dict[str, Any]:
         """Return ``limit`` of the issues that meet a filter from ``offset`` on, with the decisions on them."""
-        selected = self.select(filter)
+        selected = self.select(filter, reviewer)
+        shown = selected[offset:][:limit]
         return {
             "total": len(selected),
             "offset": offset,
-            "issues": [self.issues[i] | self.decided(int(self.issues.row[i])) for i in selected[offset:][:limit]],
+            "issues": [self.issues[i] | self.decided(int(self.issues.row[i]), reviewer) for i in shown],
         }
 
-    def decided(self, row: int) -> dict[str, str | None]:
-        decision, note = self.log.get(row), self.log.standing.notes.get(row)
-        return {"decision": decision and decision.decision, "label": decision and decision.label, "note": note}
+    def decided(self, row: int, reviewer: str = "") -> dict[str, Any]:
+        """Return what a reviewer may see of the decisions on a row: nothing, where a second opinion is asked for."""
+        is_hidden = self.people.is_asked_again(row, reviewer)
+        decision, note = (None, None) if is_hidden else (self.log.get(row), self.log.standing.notes.get(row))
+        shown = {"decision": decision and decision.decision, "label": decision and decision.label, "note": note}
+        return shown | self.people.describe(row, reviewer)
 
-    def next_open(self, after: int, filter: Filter) -> int | None:
-        """Return the place of the next undecided issue of a filter after ``after``, else of the first one."""
-        is_open = self._state[self.select(filter)] == 0
-        waiting = np.flatnonzero(is_open)
-        if not len(waiting):
-            return None
-        return int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
+    def next_open(self, after: int, filter: Filter, reviewer: str = "", tab: str = "") -> tuple[int | None, list[str]]:
+        """Return the place of the next undecided issue of a filter after ``after``, else of the first one.
+
+        The reviewer is at that row then. Rows that others are at are passed over; without any other left, the names of
+        those people come with None.
+        """
+        selected = self.select(filter, reviewer)
+        with self._lock:
+            is_open = self.state(reviewer)[selected] == 0
+            elsewhere = self.people.leases.rows(but=reviewer)
+            is_taken = np.isin(self.issues.row[selected], list(elsewhere))
+            waiting = np.flatnonzero(is_open & ~is_taken)
+            if not len(waiting):
+                self.people.leases.give_back(reviewer, tab)
+                rows = self.issues.row[selected[is_open & is_taken]].tolist()
+                return None, sorted({elsewhere[row] for row in rows})
+            place = int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
+            if self.people.several:
+                self.people.leases.take(int(self.issues.row[selected[place]]), reviewer, tab)
+            return place, []
 
     # --- classes
 
@@ -190,14 +226,24 @@ class Queue:
         *,
         note: str | None = None,
         new_class: bool = False,
+        settles: bool = False,
         reviewer: str = "",
     ) -> Decision:
-        """Save a decision; KeyError for a row without an issue, ValueError for an unknown label."""
+        """Save a decision; KeyError for a row without an issue, ValueError for an unknown label.
+
+        With ``settles`` it ends a conflict on the row, even if it is what the reviewer decided before.
+        """
         decision = self.resolve(row, choice, label, note=note, new_class=new_class, reviewer=reviewer)
         with self._lock:
-            if not self._stands(decision):
-                self._add(decision)
+            ends_conflict = settles and self.people.is_conflict[self.issues.position[row]]
+            if not self._stands(decision) or ends_conflict:
+                self._add(self._asked(decision))
         return decision
+
+    def _asked(self, decision: Decision) -> Decision:
+        """Return the decision as a second opinion, where the reviewer was asked for one."""
+        is_second = decision.decision in ROW_CHOICES and self.people.is_asked_again(decision.row, decision.reviewer)
+        return decision._replace(asked="repeat") if is_second else decision
 
     def decide_many(
         self,
@@ -211,17 +257,19 @@ class Queue:
     ) -> tuple[int | None, int]:
         """Save the same choice on many rows as one batch; return its number and how many decisions it has.
 
-        Rows that are decided already stay as they are, unless ``also_decided``.
+        Rows that are decided already stay as they are, unless ``also_decided``, and so do rows that others are at.
         """
         if label is not None:
             self._check_label(label, new_class)
         decisions = [self._resolve(row, choice, label, reviewer=reviewer) for row in dict.fromkeys(rows)]
         with self._lock:
-            batch = self.log.next_batch()
+            batch, elsewhere, state = self.log.next_batch(), self.people.leases.rows(but=reviewer), self.state(reviewer)
             lines = [
-                decision._replace(batch=batch)
+                self._asked(decision)._replace(batch=batch)
                 for decision in decisions
-                if (also_decided or self.log.get(decision.row) is None) and not self._stands(decision)
+                if (also_decided or not state[self.issues.position[decision.row]])
+                and decision.row not in elsewhere
+                and not self._stands(decision)
             ]
             if not lines:
                 return None, 0
@@ -288,7 +336,10 @@ class Queue:
         if decision.decision == "note":
             return self.log.standing.notes.get(decision.row, "") == decision.note
         current = self.log.get(decision.row)
-        return current is not None and current[:6] == decision[:6]
+        if current is not None and current[:6] == decision[:6]:
+            return True
+        own = [line for line in self.log.standing.lines(decision.row) if line.reviewer == decision.reviewer]
+        return bool(own) and own[-1].asked == "repeat" and own[-1][:6] == decision[:6]  # a second opinion
 
     def save(self, decision: Decision) -> Decision:
         """Return the decision once it is on the disk."""

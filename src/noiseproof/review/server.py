@@ -50,6 +50,7 @@ def reviewer_of(request: Request) -> str:
 
 
 Reviewer = Annotated[str, Depends(reviewer_of)]
+Tab = Annotated[str, Header(alias="noiseproof-tab", max_length=64, description="Of the reviewer's browser.")]
 Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {
     401: {"description": "The token is missing or wrong."},
@@ -81,6 +82,7 @@ class DecisionBody(Body):
     question: int | None = Field(default=None, ge=1, le=COUNTABLE, description="Its number, while measuring.")
     note: str | None = Field(default=None, max_length=10_000)
     new_class: bool = Field(default=False, description="Whether the label may be one that the audit does not have.")
+    settles: bool = Field(default=False, description="Whether it ends a conflict that the page shows.")
 
 
 class ManyBody(Body):
@@ -98,6 +100,13 @@ class MergeBody(Body):
 
     given_label: str = Field(max_length=10_000)
     label: str = Field(max_length=10_000)
+
+
+class PlaceBody(Body):
+    """The row that a tab shows, null for none, and the version of the decisions that it knows."""
+
+    row: int | None = Field(ge=0, le=COUNTABLE)
+    since: int = Field(default=0, ge=0, le=COUNTABLE)
 
 
 class UndoBody(Body):
@@ -158,12 +167,14 @@ class Review:
         decisions: str | Path | None,
         everything: bool,
         data: AuditData | None = None,
+        reviewers: Sequence[str] = ("",),
+        overlap: float = 0.0,
     ) -> None:
         self.audit = read_audit(folder)
         in_memory = data is not None and data.source.config["data"] is None
         self.rows = data.source if data is not None and in_memory else open_rows(self.audit.config)
         self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
-        self.queue = Queue(self.audit, self.path, everything)
+        self.queue = Queue(self.audit, self.path, everything, reviewers=reviewers, overlap=overlap)
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
@@ -194,37 +205,48 @@ class Review:
         words = ["noiseproof", "apply", str(self.audit.folder)]
         if self.path != (self.audit.folder / DECISIONS).absolute():
             words += ["--decisions", str(self.path)]
-        return {"saved_in": str(self.path), "reviewer": reviewer, "apply": shlex.join(words)}
+        people = self.queue.people
+        return {
+            "saved_in": str(self.path), "reviewer": reviewer, "apply": shlex.join(words), "several": people.several,
+            "version": len(people.changes),
+        }  # fmt: skip
 
     def _progress(self) -> dict[str, Any]:
         return {"progress": self.queue.progress(), "measured": self.panel.show(self.queue.log.answers())}
 
     def list_issues(
         self,
+        reviewer: Reviewer,
         offset: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         filter: Filter = Depends(query_filter),  # noqa: B008  # FastAPI reads it from the query
     ) -> dict[str, Any]:
         """Issues that meet a filter, by default all from the worst label to the best, with the decision on each."""
         with known_selection():
-            return self.queue.page(offset, limit, filter)
+            return self.queue.page(offset, limit, filter, reviewer)
 
     def next_issue(
         self,
+        reviewer: Reviewer,
         after: Annotated[int, Query(ge=-1, le=COUNTABLE)] = -1,
         filter: Filter = Depends(query_filter),  # noqa: B008
-    ) -> dict[str, int | None]:
-        """Place of the next undecided issue of a filter after ``after``, else of the first; null: all are decided."""
-        with known_selection():
-            return {"position": self.queue.next_open(after, filter)}
+        tab: Tab = "",
+    ) -> dict[str, Any]:
+        """Place of the next undecided issue of a filter after ``after``, else of the first; null: all are decided.
 
-    def keep_selection(self, body: SelectionBody) -> dict[str, Any]:
+        The reviewer is at that row then. Rows that others are at are passed over.
+        """
+        with known_selection():
+            position, names = self.queue.next_open(after, filter, reviewer, tab)
+        return {"position": position} | ({"waiting_for": names} if names else {})
+
+    def keep_selection(self, body: SelectionBody, reviewer: Reviewer) -> dict[str, Any]:
         """Keep rows, those that meet a filter now, or with both the rows that meet it, as a selection to filter by."""
         issues = self.queue.issues
         positions = np.arange(len(issues))
         if body.filter is not None:
             with known_selection():
-                positions = self.queue.select(body.filter.to_filter())
+                positions = self.queue.select(body.filter.to_filter(), reviewer)
         rows = issues.row[positions]
         if body.rows is not None:
             rows = rows[np.isin(rows, body.rows)]
@@ -277,8 +299,9 @@ class Review:
         if body.question is not None:
             raise ValueError("Expected a decision on an issue, got an answer to a question. Reload the page.")
         saved = self.queue.decide(
-            body.row, body.decision, body.label, note=body.note, new_class=body.new_class, reviewer=reviewer
-        )
+            body.row, body.decision, body.label, note=body.note, new_class=body.new_class,
+            settles=body.settles, reviewer=reviewer,
+        )  # fmt: skip
         return {"saved": saved._asdict()} | self._progress()
 
     def decide_many(self, body: ManyBody, reviewer: Reviewer) -> dict[str, Any]:
@@ -310,8 +333,28 @@ class Review:
             "batch": action and action.batch,
             "choice": action and action.decision,
             "position": first,  # in the list of all issues
-            "now": self.queue.decided(rows[0]) if len(rows) == 1 else None,
+            "now": self.queue.decided(rows[0], reviewer) if len(rows) == 1 else None,
         } | self._classes() | self._progress()  # fmt: skip
+
+    def show_people(self, reviewer: Reviewer, since: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0) -> dict[str, Any]:
+        """Who reviews, where they are and what each decided; and the rows decided since a version, null if too many."""
+        people = self.queue.people
+        state, rows = (
+            people.show(reviewer),
+            people.changed(since),
+        )  # the version first: what comes between is sent twice
+        changes = None if rows is None else [{"row": row, **self.queue.decided(row, reviewer)} for row in rows]
+        return state | {"changes": changes, "progress": self.queue.progress()}
+
+    def move(self, body: PlaceBody, reviewer: Reviewer, tab: Tab = "") -> dict[str, Any]:
+        """Say which row a tab shows; nobody else is sent there for a few minutes."""
+        leases = self.queue.people.leases
+        if body.row is None:
+            leases.give_back(reviewer, tab)
+        else:
+            self._id(body.row, reviewer)
+            leases.take(body.row, reviewer, tab)
+        return self.show_people(reviewer, body.since)
 
     def _classes(self) -> dict[str, Any]:
         """Return what the review changes about the classes."""
@@ -343,9 +386,11 @@ def _refusals() -> Iterator[None]:
 class MeasuringReview(Review):
     """The answers of a server that asks the questions of a designed sample, and shows no other row."""
 
-    def __init__(self, folder: str | Path, decisions: str | Path | None, plan: Plan, several: bool) -> None:
-        super().__init__(folder, decisions, True)
-        self.measuring = (Proposing if plan.mixture else Measuring)(self.audit, self.queue, plan, several=several)
+    def __init__(self, folder: str | Path, decisions: str | Path | None, plan: Plan, reviewers: Sequence[str]) -> None:
+        super().__init__(folder, decisions, True, reviewers=reviewers)
+        people = self.queue.people
+        kind = Proposing if plan.mixture else Measuring
+        self.measuring = kind(self.audit, self.queue, plan, several=people.several, leases=people.leases)
 
     def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
         """What was audited, its classes, and what was measured."""
@@ -398,16 +443,19 @@ def make_app(
     plan: Plan | None = None,
     data: AuditData | None = None,
     in_notebook: bool = False,
+    overlap: float = 0.0,
 ) -> FastAPI:
     """Return the web application that reviews the audit in ``folder``; decisions go to its decisions.csv by default.
 
     ``people`` review it, each with a link of their own, and browsers know the server by one of ``hosts``. With a
     ``plan`` it asks the questions of a designed sample instead. ``data`` is what was audited, if it is still in memory;
     else it is read from the files in the audit's config. ``in_notebook`` allows the frame of a notebook.
+    A share ``overlap`` of the rows is decided by two people.
     """
+    names = [person.name for person in people]
     review = (
-        Review(folder, decisions, everything, data) if plan is None else
-        MeasuringReview(folder, decisions, plan, several=len(people) > 1)
+        Review(folder, decisions, everything, data, names, overlap) if plan is None else
+        MeasuringReview(folder, decisions, plan, names)
     )  # fmt: skip
     app = FastAPI(
         title="noiseproof review", version="1", docs_url=None, redoc_url=None, responses=PROBLEMS,
@@ -420,6 +468,8 @@ def make_app(
     if isinstance(review, MeasuringReview):
         app.get("/api/question")(review.ask)
     else:
+        app.get("/api/people")(review.show_people)
+        app.post("/api/people", responses={**NOT_FOUND, **NO_TEXT})(review.move)
         app.get("/api/issues", responses=NOT_KEPT)(review.list_issues)
         app.get("/api/issues/next", responses=NOT_KEPT)(review.next_issue)
         app.post("/api/selections", responses={**NOT_KEPT, **NO_TEXT})(review.keep_selection)

@@ -11,9 +11,10 @@ async function drawCard() {
   const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
   const judged = "given" in issue ? [drawLabels(issue), make("p", null, issue.why)] : []; // not where it is asked blind
   const note = issue.note ? [drawNote(issue.note)] : [];
-  card.replaceChildren(drawLine(at, issue), ...judged, ...note, fresh ? row : card.querySelector("#row"));
+  card.replaceChildren(drawLine(at, issue), drawOthers(issue), ...judged, ...note, fresh ? row : card.querySelector("#row"));
   if (!fresh) return;
   card.scrollTop = 0;
+  people.at(issue.row);
   const content = await store.content(issue.row).catch((error) => ({ note: error.message }));
   row.replaceChildren(...drawContent(issue, content)); // if another issue is shown by now, nobody sees it
   context.show(row, issue, content);

@@ -12,10 +12,13 @@ function decide(decision, label = null, isNew = false) {
   const issue = issueAt(view.current);
   if (!issue) return;
   if (view.finished) return say(finished());
+  const here = people.isHere(issue.row); // the server would save it: what was decided before it was killed comes late
+  if (here) return say(`${here} is at this row now. Press n for another one.`, true);
   say("");
   view.done.push({ row: issue.row, at: view.current, filter: view.filter });
   if (isNew && !store.audit.new_classes.includes(label)) store.audit.new_classes.push(label);
-  put(issue.row, decision, label === null ? {} : { label, ...(isNew && { new_class: true }) });
+  const more = label === null ? {} : { label, ...(isNew && { new_class: true }) };
+  put(issue.row, decision, { ...more, ...(issue.conflict && { settles: true }) });
   showNextOpen();
 }
 

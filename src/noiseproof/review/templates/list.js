@@ -38,7 +38,7 @@ function drawList() {
       make("span", { class: "faint" }, issue ? named(issue) : ""),
     ));
     if (issue?.note) item.append(make("span", { class: "noted", title: issue.note, role: "img", "aria-label": "has a note" }, "✎"));
-    if (issue?.decision) item.append(done(issue));
+    item.append(...[peopleMark(issue), issue?.decision ? done(issue) : null].filter(Boolean));
     items.push(item);
   }
   byId("space").replaceChildren(...items);

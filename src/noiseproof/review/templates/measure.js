@@ -18,14 +18,21 @@ const measuring = {
     this.show(await store.ask("/api/question"));
   },
 
-  show({ question, last, progress, measured }) {
+  show({ question, last, progress, measured, waiting_for: names = [] }) {
     Object.assign(store, { progress, measured });
     this.last = last;
     const questions = question ? [{ ...question, decision: null, label: null }] : [];
     Object.assign(view, { pages: new Map([[0, questions]]), words: new Map(), total: questions.length, current: questions.length - 1 });
     for (const button of byId("choices").children) button.disabled = !question && button.dataset.choice !== "undo";
     showProgress();
+    clearTimeout(this.again);
+    if (!question && names.length) return this.wait(names);
     return question ? drawCard() : drawEnd(progress, measured);
+  },
+
+  wait(names) { // which question comes next depends on what the others answer
+    byId("card").replaceChildren(make("p", null, `Waiting for ${names.join(" and ")}, who ${names.length > 1 ? "have" : "has"} the last questions of this round.`));
+    this.again = setTimeout(() => this.read().catch(() => this.wait(names)), 1000 * people.seconds);
   },
 
   answer(decision, label = null) {

@@ -60,6 +60,7 @@ async function start() {
   showProgress();
   await (store.audit.measure ? measuring.start() : showFirst());
   await views.start();
+  await people.start();
   document.body.dataset.ready = "true";
 }
 

@@ -8,6 +8,7 @@ class ServedStore {
     store.progress = answer.progress;
     store.measured = answer.measured;
     store.next = `\`${answer.apply}\` in the terminal`;
+    store.version = answer.version;
     store.where = `Every decision is saved at once in ${answer.saved_in}.`;
     return store;
   }
@@ -21,7 +22,7 @@ class ServedStore {
 
   async ask(path, options) {
     // Another audit may be served at this address by now: the server refuses requests with the key of another audit.
-    const headers = { ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
+    const headers = { "noiseproof-tab": people.tab, ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
     const answer = await fetch(`.${path}`, { credentials: "same-origin", ...options, headers }).catch(() => {
       throw new Error("The server does not answer. Is it still running?");
     });
@@ -30,8 +31,8 @@ class ServedStore {
     throw Object.assign(new Error(typeof detail === "string" ? detail : JSON.stringify(detail)), { status: answer.status });
   }
 
-  async send(path, body) {
-    return this.ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+  async send(path, body, options) {
+    return this.ask(path, { ...options, method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
   }
 
   async read() {
@@ -77,7 +78,9 @@ class ServedStore {
 
   async nextOpen(filter, after) {
     await this.busy; // what waits is decided, too
-    return (await this.list("/api/issues/next", filter, { after })).position;
+    const { position, waiting_for = [] } = await this.list("/api/issues/next", filter, { after });
+    this.waitingFor = waiting_for;
+    return position;
   }
 
   async content(row) {
@@ -105,7 +108,7 @@ class ServedStore {
     return `./api/rows/${row}/picture?side=${side}&audit=${this.audit.key}`; // browsers cache pictures by their address
   }
 
-  save(row, decision, more) { // more: label, new_class or note, where they belong to the decision
+  save(row, decision, more) { // more: label, new_class, note or settles, where they belong to the decision
     this.post({ row, decision, ...more });
   }
 

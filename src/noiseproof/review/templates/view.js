@@ -85,7 +85,7 @@ async function show(i) {
 async function showNextOpen() {
   const from = view.current;
   if (from < 0 || store.audit.measure) return;
-  for (let i = from + 1; i < view.total; i++) {
+  for (let i = from + 1; i < view.total && !store.audit.several; i++) { // where several review, the server knows who is where
     const issue = issueAt(i);
     if (!issue) break;
     if (!issue.decision) return show(i);
@@ -96,9 +96,10 @@ async function showNextOpen() {
   view.current = -1;
   const next = await store.nextOpen(view.filter, from).catch((error) => { say(error.message, true); return from; });
   if (view.going !== going) return;
-  if (next === null) say(finished());
+  const others = store.waitingFor ?? [];
+  if (next === null) say(others.length ? `${others.join(" and ")} ${others.length > 1 ? "have" : "has"} what is left.` : finished());
   const shown = show(next ?? from);
-  view.finished = next === null;
+  view.finished = next === null && !others.length;
   await shown;
 }
 

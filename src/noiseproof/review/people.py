@@ -1,0 +1,141 @@
+"""Several reviewers of one audit: who is where, who decided what, second opinions, disagreement."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.conflicts import differ, independent_pair
+from noiseproof.audit.decisions import Decision, DecisionLog
+from noiseproof.audit.measure.reviewers import agreement
+from noiseproof.review.leases import Leases
+
+if TYPE_CHECKING:
+    from noiseproof.review.queue import Issues
+
+MOST_CHANGES = 500  # rows in one answer; a page that missed more loads its list anew
+
+
+class People:
+    """What is known of each issue about those who decided on it; `count` keeps it up to date, inside the queue's lock.
+
+    A share ``overlap`` of the rows is decided by two people, and the second does not see what the first decided: their
+    answer is kept as a second opinion (``asked`` is repeat), which says how far people agree.
+    """
+
+    def __init__(
+        self,
+        issues: Issues,
+        log: DecisionLog,
+        names: Sequence[str] = ("",),
+        *,
+        overlap: float = 0.0,
+        leases: Leases | None = None,
+    ) -> None:
+        if not 0 <= overlap <= 1:
+            raise ValueError(f"Expected a share in [0, 1] for --overlap, got {overlap:g}.")
+        self.issues, self.log, self.names, self.leases = issues, log, names, leases or Leases()
+        self.several = len(names) > 1
+        self.is_overlap: NDArray[np.bool_] = hashed(issues.row) < (overlap if self.several else 0)  # (N,)
+        self.is_conflict = np.zeros(len(issues), dtype=bool)
+        self.is_decided = np.zeros(len(issues), dtype=bool)
+        self.opinions = np.zeros(len(issues), dtype=np.int16)  # people who decided
+        self.decided: dict[str, NDArray[np.bool_]] = {}  # (N,) of each reviewer
+        self.pairs: dict[int, tuple[Decision, Decision]] = {}  # independent answers on a row
+        self.changes: list[int] = []  # rows, as they were decided; the number of them is the version of a page
+        self._agreement: tuple[int, dict[str, Any] | None] = -1, None  # of a version
+        for row in log.standing.rows():
+            self.count(row)
+        self.changes.clear()
+
+    def count(self, row: int) -> None:
+        """Renew what is known of a row after a decision on it."""
+        if (i := self.issues.position.get(row)) is None:
+            return
+        lines = [line for line in self.log.standing.lines(row) if line.decision != "note"]
+        names = {line.reviewer for line in lines}
+        for name in {*self.decided, *names}:
+            self._decided(name)[i] = name in names
+        self.is_decided[i] = self.log.get(row) is not None
+        self.opinions[i], self.is_conflict[i] = len(names), differ(lines)
+        pair = independent_pair(lines)
+        if pair is None:
+            self.pairs.pop(row, None)
+        else:
+            self.pairs[row] = pair
+        self.changes.append(row)
+
+    def _decided(self, name: str) -> NDArray[np.bool_]:
+        return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
+
+    def asks_again(self, reviewer: str) -> NDArray[np.bool_]:
+        """Return which issues need the second opinion of this reviewer, who does not see the first, (N,)."""
+        has_one: NDArray[np.bool_] = self.is_decided & (self.opinions == 1)
+        return self.is_overlap & has_one & ~self._decided(reviewer)
+
+    def is_asked_again(self, row: int, reviewer: str) -> bool:
+        """Return whether a decision of this reviewer on a row is a second opinion."""
+        i = self.issues.position[row]
+        has_one = self.is_decided[i] and self.opinions[i] == 1
+        return bool(self.is_overlap[i] and has_one and not self._decided(reviewer)[i])
+
+    def describe(self, row: int, reviewer: str) -> dict[str, Any]:
+        """Return what the page shows of a row about other people: who decided what, and whether they disagree."""
+        last = {line.reviewer: line for line in self.log.standing.lines(row) if line.decision != "note"}
+        is_hidden = self.is_asked_again(row, reviewer) or not (self.several or len(last) > 1)
+        by = [{"reviewer": name, "decision": line.decision, "label": line.label} for name, line in last.items()]
+        is_conflict = bool(self.is_conflict[self.issues.position[row]])
+        return {"by": [] if is_hidden else by, "conflict": is_conflict}
+
+    def show(self, reviewer: str) -> dict[str, Any]:
+        """Return who reviews, what each decided, where they are, and how far they agree."""
+        at = {name: row for row, name in self.leases.rows().items()}
+        counts = Counter({name: int(is_decided.sum()) for name, is_decided in list(self.decided.items())})
+        names = dict.fromkeys([*self.names, *(name for name, count in counts.items() if count)])
+        return {
+            "reviewer": reviewer,
+            "reviewers": [{"name": name, "decided": counts[name], "at": at.get(name)} for name in names],
+            "conflicts": int(self.is_conflict.sum()),
+            "second_opinions": {
+                "total": int(self.is_overlap.sum()),
+                "done": int((self.is_overlap & (self.opinions > 1)).sum()),
+                "yours": int(self.asks_again(reviewer).sum()),
+            },
+            "agreement": self.agreement(),
+            "version": len(self.changes),
+        }
+
+    def agreement(self) -> dict[str, Any] | None:
+        """Return how far two people agree who did not see each other's decision; None without any."""
+        version, pairs = len(self.changes), list(self.pairs.values())
+        if self._agreement[0] != version:
+            answers = [line for first, second in pairs for line in (first._replace(asked=""), second)]
+            agreed = agreement(answers, len(self.issues.classes))
+            kappa = {"kappa": None if agreed is None or math.isnan(agreed.kappa) else agreed.kappa}
+            self._agreement = version, None if agreed is None else asdict(agreed) | kappa
+        return self._agreement[1]
+
+    def changed(self, since: int) -> list[int] | None:
+        """Return the rows that were decided since a version, None if they are too many, or of another server."""
+        rows = dict.fromkeys(self.changes[since:])
+        return None if since > len(self.changes) or len(rows) > MOST_CHANGES else list(rows)
+
+
+def hashed(row: NDArray[np.int64], seed: int = 0) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each row that looks random and is always the same (splitmix64; Steele et al. 2014).
+
+    >>> hashed(np.arange(3)).round(3).tolist()
+    [0.883, 0.567, 0.591]
+    """
+    with np.errstate(over="ignore"):
+        x = row.astype(np.uint64) + np.uint64(seed + 1) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53
