@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from noiseproof.audit.plan import Plan
 
 
+Yes = Annotated[bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")]
 Unsettled = Literal["latest", "leave"]
+UnsettledRows = Annotated[
+    Unsettled, typer.Option(help="Rows on which reviewers disagree: apply the latest decision, or leave the label.")
+]
 
 
 @app.command(
@@ -53,12 +57,8 @@ def apply(
             help="Take suggestions for undecided rows, too, if they are more likely right than the label.",
         ),
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")
-    ] = False,
-    unsettled: Annotated[
-        Unsettled, typer.Option(help="Rows on which reviewers disagree: apply the latest decision, or leave the label.")
-    ] = "latest",
+    yes: Yes = False,
+    unsettled: UnsettledRows = "latest",
     link: Annotated[
         bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
     ] = False,
@@ -82,8 +82,7 @@ def apply(
     audit = read_audit(folder)
     decided, answers = read_decided(folder, decisions, accept_all=accept_all)
     disputed = read_conflicts(folder, decisions)
-    if unsettled == "leave":
-        decided = {row: decision for row, decision in decided.items() if row not in disputed}
+    decided = {row: decision for row, decision in decided.items() if unsettled == "latest" or row not in disputed}
     plan = plan_corrections(audit, decided, answers, accept_all=accept_all, yes=yes)
     if not yes:
         plan.check(folder, "--accept-all", "--yes")

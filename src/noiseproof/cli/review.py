@@ -28,6 +28,29 @@ Propose = Annotated[
         help="Ask about rows to find errors, to learn from and to measure, in shares: find=0.5,learn=0.3,measure=0.2.",
     ),
 ]
+Reviewer = Annotated[str, typer.Option(help="Who decides; the name is kept with each decision.")]
+Reviewers = Annotated[
+    str, typer.Option(metavar="NAMES", help="Several people, separated by commas: each has a link of their own.")
+]
+Overlap = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of rows that two of the --reviewers decide, unseen by each other."),
+]
+Host = Annotated[
+    str, typer.Option(help="Address that the server listens on, for reviewers on other machines; not encrypted.")
+]
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(help="Another name that browsers reach the server by, such as that of a proxy. Repeatable."),
+]
+Measure = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Ask about a designed sample until this number of rows is measured, to estimate the "
+        "noise rate and what is left of it.",
+    ),
+]
 Count = Annotated[int, typer.Option(min=1, help="Rows to --propose.")]
 
 
@@ -55,25 +78,13 @@ def review(
     decisions: Annotated[
         Path | None, typer.Option(help="File that decisions are added to, by default decisions.csv in the folder.")
     ] = None,
-    measure: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Ask about a designed sample until this number of rows is measured, to estimate the "
-            "noise rate and what is left of it.",
-        ),
-    ] = None,
+    measure: Measure = None,
     blind: Annotated[
         bool, typer.Option("--blind", help="Hide the given and the suggested label while measuring.")
     ] = False,
-    reviewer: Annotated[str, typer.Option(help="Who decides; the name is kept with each decision.")] = "",
-    reviewers: Annotated[
-        str, typer.Option(metavar="NAMES", help="Several people, separated by commas: each has a link of their own.")
-    ] = "",
-    overlap: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of rows that two of the --reviewers decide, unseen by each other."),
-    ] = 0.0,
+    reviewer: Reviewer = "",
+    reviewers: Reviewers = "",
+    overlap: Overlap = 0.0,
     repeats: Annotated[
         float, typer.Option(min=0, max=1, help="Share of measured rows to ask a second time, for a second opinion.")
     ] = 0.0,
@@ -82,13 +93,8 @@ def review(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample, when the first row of it is measured.")] = 0,
     everything: Annotated[bool, typer.Option("--all", help="Review the other rows, too, after the issues.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 is any free one.")] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address that the server listens on, for reviewers on other machines; not encrypted.")
-    ] = LOOPBACK,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name that browsers reach the server by, such as that of a proxy. Repeatable."),
-    ] = None,
+    host: Host = LOOPBACK,
+    allowed_host: AllowedHost = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     max_mb: Annotated[
         float, typer.Option("--max-mb", min=1, help="Largest size of rows and pictures in an --html page.")

@@ -14,7 +14,7 @@ async function drawCard() {
   card.replaceChildren(drawLine(at, issue), drawOthers(issue), ...judged, ...note, fresh ? row : card.querySelector("#row"));
   if (!fresh) return;
   card.scrollTop = 0;
-  people.at(issue.row);
+  people.at(people.row);
   const content = await store.content(issue.row).catch((error) => ({ note: error.message }));
   row.replaceChildren(...drawContent(issue, content)); // if another issue is shown by now, nobody sees it
   context.show(row, issue, content);

@@ -17,8 +17,9 @@ const people = {
     await this.look();
   },
 
-  get row() {
-    return views.current === "list" ? issueAt(view.current)?.row ?? null : null;
+  get row() { // that this tab works on: nobody needs one that is decided
+    const issue = views.current === "list" ? issueAt(view.current) : null;
+    return issue && (!issue.decision || issue.conflict) ? issue.row : null;
   },
 
   async look() {
