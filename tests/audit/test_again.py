@@ -212,6 +212,23 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     pd.testing.assert_frame_equal(second.issues, new.issues)
 
 
+def test_excluded_rows_and_new_classes_are_named_and_not_learned(digits: tuple[Path, dict[int, str]]) -> None:
+    path, truth = digits
+    folder = path.parent / "audit"
+    audit(path, label="digit", device="cpu", epochs=2, folds=2, model="network").save(folder)
+    rows = read_audit(folder).issues["row"].tolist()
+    decide(folder, truth, rows[:20])
+    plain = audit_again(folder, device="cpu").table()
+    issues = read_audit(folder).issues.set_index("row")
+    log = DecisionLog(folder / FILE)
+    for row, choice, label in ((rows[30], "exclude", ""), (rows[31], "unclear", ""), (rows[32], "other", "a 10")):
+        log.add(Decision(row, issues["id"][row], issues["given_label"][row], choice, label))  # type: ignore[arg-type]
+    log.close()
+    report = audit_again(folder, device="cpu")
+    assert any(note.startswith("2 decisions exclude a row or name a new class") for note in report.data.notes)
+    pd.testing.assert_frame_equal(report.table(), plain)  # they change nothing
+
+
 def test_measured_decisions_recalibrate_the_new_ranking(digits: tuple[Path, dict[int, str]]) -> None:
     path, truth = digits
     folder = path.parent / "audit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,11 @@ def audit_again(
     """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the result there.
 
     All options are those of the earlier audit. Models are trained on the decided labels: on the given one where it was
-    kept, on the other one where it was corrected; rows that were skipped stay as they are. Each row is judged by models
-    of other folds, so that its quality never depends on the decision on it. Rows, given labels and decisions stay as
-    they are, and so does the sample that measures. Where `noiseproof measure` recalibrated the earlier audit, the new
-    files are recalibrated, too; the report that is returned has what the models say.
+    kept, on the other one where it was corrected; rows that were skipped, excluded or unclear, or have a new class,
+    stay as they are. Each row is judged by models of other folds, so that its quality never depends on the decision on
+    it. Rows, given labels and decisions stay as they are, and so does the sample that measures. Where `noiseproof
+    measure` recalibrated the earlier audit, the new files are recalibrated, too; the report that is returned has what
+    the models say.
 
     Args:
         data: what ``read_rows`` read, where it was in memory and can't be read again.
@@ -52,7 +53,8 @@ def audit_again(
     _check_trained(earlier)
     chosen = read_decisions(path) if path.exists() else {}
     check_decisions(chosen.values(), earlier)
-    chosen = {row: decision for row, decision in chosen.items() if decision.names_label}
+    unlearned = [one for one in chosen.values() if one.decision == "exclude" or _is_new(one, earlier)]
+    chosen = {row: one for row, one in chosen.items() if one.names_label and not _is_new(one, earlier)}
     if not chosen:
         raise ValueError(
             f"Expected decisions to learn from in {path}, got none. Make some with `noiseproof review {folder}`."
@@ -60,7 +62,7 @@ def audit_again(
     if data is None:
         data = read_again(config, cache_beside(folder))
     _check_same(earlier, data)
-    data = replace(data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, config)))
+    data = replace(data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, unlearned, config)))
     report = audit(
         data, mode=config["mode"], method=None if config["method"] == METHOD else config["method"],
         model=config["model"], estimator=_estimator(config) if estimator is None else estimator,
@@ -111,13 +113,24 @@ def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.in
     return np.where(data.row >= 0, decided[data.row], -1)
 
 
-def _notes(decisions: Mapping[int, Decision], config: Mapping[str, Any]) -> list[str]:
+def _is_new(decision: Decision, earlier: Audit) -> bool:
+    """Whether the decided label is a class that the audit does not have."""
+    return decision.names_label and decision.label not in earlier.classes
+
+
+def _notes(decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]) -> list[str]:
     """Sentences on the decisions, and on what they change."""
     counts = Counter("kept" if d.label == d.given_label else "corrected" for d in decisions.values())
     notes = [
         f"Audited again with {len(decisions)} decisions, {counts['kept']} labels kept and {counts['corrected']} "
         "corrected: models of other folds learned them."
     ]
+    if unlearned:
+        notes.append(
+            f"{len(unlearned)} decisions exclude a row or name a new class: models of the classes of this audit cannot "
+            "learn them, and their rows stay as they are. `noiseproof apply` writes data to audit without these rows "
+            "and with the new classes."
+        )
     if config["mode"] == "fast":
         notes.append(f"The earlier audit was fast; models of {FAST_FOLDS} folds judge now, which did not see the row.")
     return notes

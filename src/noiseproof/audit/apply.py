@@ -6,11 +6,11 @@ import filecmp
 import math
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,17 +21,23 @@ from noiseproof.audit.evidence.estimators import FittedClasses, check_classifier
 from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
-from noiseproof.audit.plan import corrections, read_decided
+from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.audit.sources.labels import merge_labels
+from noiseproof.audit.standing import Standing
+from noiseproof.core.files import replacing
 from noiseproof.core.objects import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from noiseproof.train.job import EpochProgress
 
+Excluded = Literal["leave-out", "mark"]  # what becomes of excluded rows
 EPOCHS = 50  # where the audit trained nothing
 
 
@@ -42,41 +48,114 @@ def corrected(
     decisions: str | Path | None = None,
     accept_all: bool = False,
     yes: bool = False,
+    excluded: Excluded = "leave-out",
 ) -> Any:
     """Return a copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
     ``corrected("audit", frame)`` is for data that was audited in memory; decisions are by default those in the folder.
     Data whose labels, or whose ids in the rows that change, are not those that were audited is refused. ``accept_all``
-    and ``yes`` are those of `corrections`.
+    and ``yes`` are those of `corrections`. Excluded rows of a table or a data set are left out, unless ``excluded`` is
+    "mark"; labels alone stay whole, as their places mean inputs (`reviewed_rows` says which rows are excluded).
     """
-    audit = read_audit(folder)
-    decided, answers = read_decided(folder, decisions, accept_all=accept_all)
-    changes = corrections(audit, decided, answers, accept_all=accept_all, yes=yes)
-    return _source(audit).corrected(audit, data, changes)
+    _check_excluded(excluded)
+    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all)
+    plan = plan_corrections(
+        audit, reviewed.decisions, reviewed.answers(), merges=reviewed.merges, accept_all=accept_all, yes=yes
+    )
+    if not yes:
+        plan.check(audit.folder)
+    left_out = plan.excluded if excluded == "leave-out" else ()
+    return _source(audit).corrected(audit, data, plan.changes, becomes=plan.becomes, left_out=frozenset(left_out))
+
+
+def reviewed_rows(audit: Audit, reviewed: Standing) -> pd.DataFrame:
+    """Return the rows that are excluded, unclear or have a note, with their labels, in the order of the source."""
+    import pandas as pd
+
+    choices = {row: one.decision for row, one in reviewed.decisions.items() if one.decision in ("exclude", "unclear")}
+    issues = audit.issues[audit.issues["row"].isin([*choices, *reviewed.notes])].sort_values("row")
+    rows = issues["row"].tolist()
+    table = {
+        "row": rows, "id": issues["id"].tolist(), "given_label": issues["given_label"].tolist(),
+        "excluded": [choices.get(row) == "exclude" for row in rows],
+        "unclear": [choices.get(row) == "unclear" for row in rows],
+        "note": [reviewed.notes.get(row, "") for row in rows],
+    }  # fmt: skip
+    return pd.DataFrame(table)
+
+
+def _check_excluded(excluded: str) -> None:
+    if excluded not in get_args(Excluded):
+        raise ValueError(
+            f"Expected {' or '.join(get_args(Excluded))} for what becomes of excluded rows, got {excluded!r}."
+        )
+
+
+def kept_out(audit: Audit, plan: Plan, excluded: str) -> tuple[int, ...]:
+    """Return the rows that a copy goes without: the excluded ones if ``excluded`` is leave-out and the source can."""
+    _check_excluded(excluded)
+    return plan.excluded if excluded == "leave-out" and _source(audit).can_leave_out else ()
 
 
 def write_corrected(
-    audit: Audit, changes: Mapping[int, str], out: str | Path, *, link: bool = False, same_ok: bool = False
+    audit: Audit,
+    changes: Mapping[int, str],
+    out: str | Path,
+    *,
+    becomes: Mapping[str, str] | None = None,
+    left_out: Collection[int] = (),
+    link: bool = False,
+    same_ok: bool = False,
 ) -> Path:
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
     A table keeps every byte but those of the changed cells (Parquet: every column and type). Pictures are copied, or
     with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels. With ``same_ok``, an
     existing copy is accepted if it is byte for byte what would be written.
+
+    Args:
+        becomes: classes to merge, and the ones they become, in all rows.
+        left_out: rows that the copy goes without (`kept_out`); refused for labels alone and for Excel files.
     """
-    out = Path(out)
+    out, left_out, source = Path(out), frozenset(left_out), _source(audit)
+    if left_out and not source.can_leave_out:
+        raise ValueError(f"Expected no rows to leave out of {source.files or 'labels alone'}, got {len(left_out)}.")
+    changes = merge_labels(audit, changes, becomes or {}, source.labels if becomes else None)
+    changes = {row: label for row, label in changes.items() if row not in left_out}
     if not out.exists() and not out.is_symlink():
-        _source(audit).write_corrected(audit, changes, out, link=link)
-    elif out.is_symlink() or not same_ok or not _is_written(audit, changes, out, link):
+        source.write_corrected(audit, changes, out, link=link, left_out=left_out)
+    elif out.is_symlink() or not same_ok or not _is_written(audit, changes, out, link, left_out):
         raise FileExistsError(f"Expected a new path for the corrected data, {out} exists. Choose another with --out.")
     return out
 
 
-def _is_written(audit: Audit, changes: Mapping[int, str], out: Path, link: bool) -> bool:
+def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False) -> Path | None:
+    """Write the list of `reviewed_rows` beside the corrected data ``out``; None without any."""
+    path = list_beside(out)
+    if not len(table):
+        return None
+    content = table.to_csv(index=False, lineterminator="\n").encode()
+    if path.exists() and not (same_ok and path.read_bytes() == content):
+        raise FileExistsError(f"Expected a new path for the list of rows, {path} exists. Choose another with --out.")
+    if not path.exists():
+        with replacing(path, overwrite=False) as part:
+            part.write_bytes(content)
+    return path
+
+
+def list_beside(out: Path) -> Path:
+    """Return where the list of excluded, unclear and noted rows goes: corrected.csv → corrected-review.csv."""
+    return out.with_name(f"{out.name.split('.')[0]}-review.csv")
+
+
+def _is_written(
+    audit: Audit, changes: Mapping[int, str], out: Path, link: bool, left_out: Collection[int] = ()
+) -> bool:
     """Return whether ``out`` is byte for byte what would be written."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, out.name)
-        _source(audit).write_corrected(audit, changes, fresh, link=True)  # links are enough to compare with
+        # links are enough to compare with
+        _source(audit).write_corrected(audit, changes, fresh, link=True, left_out=left_out)
         existing, wanted = (
             {path.relative_to(top): path for path in (top, *top.rglob("*")) if path.is_file()} for top in (out, fresh)
         )
@@ -126,22 +205,29 @@ class Retraining:
     warning: str | None  # why their labels may be wrong
     estimator: Any = None  # a scikit-learn classifier, in place of the method
     inputs: Any = None  # N rows for it
+    excluded: NDArray[np.bool_] | None = None  # (N,) rows that are not trained on once they are excluded
+    merged: NDArray[np.int64] | None = None  # (K,) the class that each one becomes
 
     def run(self, progress: EpochProgress | None = None) -> Comparison:
         """Train on the given and on the corrected labels; ``progress`` counts the epochs of both trainings."""
         predicted: dict[str, NDArray[np.int64]] = {}
-        for when, labels in (("before", self.given), ("after", self.corrected)):
+        left_out = np.zeros_like(self.held) if self.excluded is None else self.excluded
+        for when, labels, rows in (
+            ("before", self.given, ~self.held), ("after", self.corrected, ~self.held & ~left_out),
+        ):  # fmt: skip
             if self.estimator is not None:
-                predicted[when] = self._fit_estimator(labels)
+                guess = self._fit_estimator(labels, rows)
             else:
-                predicted[when] = self._train(labels, len(predicted) * self.settings.epochs, progress)
+                guess = self._train(labels, rows, len(predicted) * self.settings.epochs, progress)
+            predicted[when] = guess if self.merged is None else self.merged[guess]
         right = {when: guess == self.corrected[self.held] for when, guess in predicted.items()}
         gain = right["after"].astype(float) - right["before"]
         spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
-        by_given = {when: float((guess == self.given[self.held]).mean()) for when, guess in predicted.items()}
+        given = self.given if self.merged is None else self.merged[self.given]
+        by_given = {when: float((guess == given[self.held]).mean()) for when, guess in predicted.items()}
         return Comparison(
             method=self.method,
-            train_rows=int((~self.held).sum()),
+            train_rows=int((~self.held & ~left_out).sum()),
             changed=int((self.given != self.corrected)[~self.held].sum()),
             held_rows=int(self.held.sum()),
             before=float(right["before"].mean()),
@@ -152,28 +238,30 @@ class Retraining:
             warning=self.warning,
         )
 
-    def _fit_estimator(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the classes (H,) that the estimator predicts for the test rows."""
-        rows, held = np.flatnonzero(~self.held), np.flatnonzero(self.held)
+    def _fit_estimator(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the classes (H,) that the estimator predicts for the test rows, fitted to ``trained`` rows."""
+        rows, held = np.flatnonzero(trained), np.flatnonzero(self.held)
         model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
         return np.asarray(model.predict_proba(select_rows(self.inputs, held), len(self.classes)).argmax(1))
 
-    def _train(self, labels: NDArray[np.int64], past: int, progress: EpochProgress | None) -> NDArray[np.int64]:
+    def _train(
+        self, labels: NDArray[np.int64], trained: NDArray[np.bool_], past: int, progress: EpochProgress | None
+    ) -> NDArray[np.int64]:
         """Return the classes (H,) that the method predicts for the test rows; ``past`` epochs were reported before."""
 
         def move(epoch: int, step: int, steps: int, row: Any) -> None:
             if progress is not None:
                 progress(past + epoch, step, steps, row)
 
-        task = self.task(labels)
+        task = self.task(labels, trained)
         assert task.test is not None
         run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
         return np.asarray(predict_log_probs(run, task.test.x).argmax(1).cpu().numpy())
 
-    def task(self, labels: NDArray[np.int64]) -> Task:
-        """Return the training and test rows with these labels (N,)."""
+    def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
+        """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
         x, y = torch.from_numpy(self.x), torch.from_numpy(labels)
-        rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (~self.held, self.held))
+        rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (trained, self.held))
         return Task(NoisyData(x[rows], y[rows], self.classes, rows), test=Split(x[held], y[held]))
 
 
@@ -182,6 +270,7 @@ def plan_retraining(
     changes: Mapping[int, str],
     decided: Mapping[int, Decision],
     *,
+    becomes: Mapping[str, str] | None = None,
     method: str | None = None,
     epochs: int | None = None,
     estimator: Any = None,
@@ -193,39 +282,37 @@ def plan_retraining(
     fifth of the rows, without splitting near-duplicates and groups, the latest ones if the audit had times. Method,
     model and epochs default to those of the audit. ``estimator``, a scikit-learn classifier or its name as
     ``module:name``, is fitted in place of the method: a pipeline to the columns of a table, others to the features.
+    Excluded rows are trained on before, not after, and never tested on. Classes that ``becomes`` merges count as one.
     """
     if estimator is not None:
         estimator = _checked_estimator(estimator, has_method=method is not None or epochs is not None)
     _source(audit).check_inputs(audit.folder)
     data = read_again(audit.config, cache_beside(audit.folder))
-    number = {name: k for k, name in enumerate(audit.classes)}
-    given_name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
-    known = data.row < 0
-    keep = known | np.isin(data.row, audit.issues["row"].to_numpy())
-    data = data.subset(keep)
-    given = np.array(
-        [number[given_name[r]] if r >= 0 else g for r, g in zip(data.row.tolist(), data.given, strict=True)]
-    )
-    corrected = given.copy()
-    place = {row: i for i, row in enumerate(data.row.tolist()) if row >= 0}
-    for row, name in changes.items():
-        if row in place:
-            corrected[place[row]] = number[name]
+    data = data.subset((data.row < 0) | np.isin(data.row, audit.issues["row"].to_numpy()))
+    classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))  # with new ones
+    number = {name: k for k, name in enumerate(classes)}
+    merged = np.array([number[becomes.get(name, name)] for name in classes]) if becomes else None
+    given, corrected = _both_labels(audit, data, changes, number)
+    corrected = corrected if merged is None else merged[corrected]
+    excluded = np.isin(data.row, [row for row, one in decided.items() if one.decision == "exclude"])
     held = hold_out(audit, data, given, seed)
     together = _together(audit, data)
     keep = held | ~np.isin(together, together[held])  # copies and groups of trusted rows may be anywhere
+    held, keep = held & ~excluded, keep & ~(held & excluded)
     if held.sum() == keep.sum():
         raise ValueError(
             f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of these and rows of "
             "their groups. Leave out --retrain."
         )
-    data, given, corrected, held = data.subset(keep), given[keep], corrected[keep], held[keep]
+    data = data.subset(keep)
+    given, corrected = given[keep], corrected[keep]
+    held, excluded = held[keep], excluded[keep]
     assert data.x is not None
     planned = Retraining(
         method=type(estimator).__name__ if estimator is not None else method or audit.config["method"] or "ce",
         settings=Settings(backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS),
         seed=seed,
-        classes=audit.classes,
+        classes=classes,
         x=data.x,
         given=given,
         corrected=corrected,
@@ -233,12 +320,28 @@ def plan_retraining(
         warning=_doubt(audit, data, held, decided, changes),
         estimator=estimator,
         inputs=None if estimator is None else estimator_inputs(estimator, data),
+        excluded=excluded,
+        merged=merged,
     )
     if estimator is not None:
         return planned
     with suppress(Interrupted):  # by the number of steps
-        train(planned.task(given), planned.method, planned.settings, seed=seed, max_steps=1)
+        train(planned.task(given, ~held), planned.method, planned.settings, seed=seed, max_steps=1)
     return planned
+
+
+def _both_labels(
+    audit: Audit, data: AuditData, changes: Mapping[int, str], number: Mapping[str, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the given and the corrected labels of the rows of ``data``, (N,) each, by the numbers of the classes."""
+    name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
+    given = np.array([number[name[r]] if r >= 0 else g for r, g in zip(data.row.tolist(), data.given, strict=True)])
+    corrected = given.copy()
+    place = {row: i for i, row in enumerate(data.row.tolist()) if row >= 0}
+    for row, label in changes.items():
+        if row in place:
+            corrected[place[row]] = number[label]
+    return given, corrected
 
 
 def _checked_estimator(estimator: Any, has_method: bool) -> Any:

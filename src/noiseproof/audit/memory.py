@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Subset
 
 from noiseproof.audit.files import as_words
 from noiseproof.audit.records import with_cells
@@ -240,6 +241,33 @@ def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
         new = sorted({*changes.values()} - {*dtype.categories})
         dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
     return pd.Series(cells, labels.index, dtype, name=labels.name)
+
+
+def without_rows(data: Any, left_out: Collection[int]) -> Any:
+    """Return a table or a data set without some rows; labels alone stay whole, as their places mean inputs."""
+    is_table = is_foreign_table(data) or hasattr(data, "columns") or isinstance(data, TorchDataset)
+    if not left_out or not is_table:
+        return data
+    library = library_of(data)
+    if type(data).__name__ == "LazyFrame":
+        return without_rows(data.collect(), left_out).lazy()
+    count = len(next(iter(data.values()))) if isinstance(data, dict) else len(data)
+    rows = [row for row in range(count) if row not in left_out]
+    if isinstance(data, dict):
+        return {name: _rows_of(values, rows) for name, values in data.items()}
+    if library == "datasets":
+        return data.select(rows)
+    if isinstance(data, TorchDataset):
+        return Subset(data, rows)
+    if library == "pyarrow":
+        return data.take(rows)
+    return data.iloc[rows] if hasattr(data, "iloc") else _rows_of(data, rows)
+
+
+def _rows_of(values: Any, rows: list[int]) -> Any:
+    if isinstance(values, (list, tuple)):
+        return type(values)(values[row] for row in rows)
+    return values.iloc[rows] if hasattr(values, "iloc") else values[rows]
 
 
 class Relabelled(TorchDataset[tuple[Any, Any]]):

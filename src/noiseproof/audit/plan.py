@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_answers, read_decisions
+from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_standing
 from noiseproof.audit.files import Audit
 from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.audit.measure.design import measured_answers
 from noiseproof.audit.measure.estimate import Gain, gain
 from noiseproof.audit.measure.interval import Estimate
 from noiseproof.audit.measure.reviewers import Agreement, agreement
+from noiseproof.audit.standing import Standing, resolve_merges
 
 Basis = Literal["measured", "known labels", "assumed"]
 FIRST = 50  # rows to measure where none was
@@ -37,6 +38,15 @@ class Plan:
     measured: int = 0  # decisions of the designed sample
     reviewers: Agreement | None = None  # where rows were asked twice
     slips: tuple[int, ...] = ()  # rows whose decided change is left out: it is likelier a slip of the reviewer
+    excluded: tuple[int, ...] = ()  # rows that should not be in the dataset
+    unclear: tuple[int, ...] = ()  # rows whose label nobody can tell
+    becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged, and the ones they become
+    new_classes: tuple[str, ...] = ()  # labels of ``changes`` that the audit does not have
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether the corrected data is another than the given one."""
+        return bool(self.changes or self.excluded or self.becomes)
 
     def as_dict(self) -> dict[str, Any] | None:
         """The gain as plain values."""
@@ -88,6 +98,7 @@ def plan_corrections(
     decisions: Mapping[int, Decision],
     answers: Sequence[Decision] = (),
     *,
+    merges: Mapping[str, Decision] | None = None,
     accept_all: bool = False,
     yes: bool = False,
 ) -> Plan:
@@ -97,7 +108,8 @@ def plan_corrections(
     probabilities that the measured ones of ``answers`` recalibrate. Without any, only for issues. Decided changes that
     are likelier slips of the reviewer, by rows asked twice, are left out unless ``yes``.
     """
-    check_decisions(decisions.values(), audit)
+    merges = merges or {}
+    check_decisions([*decisions.values(), *merges.values()], audit)
     decided = _decided(decisions)
     calibrated, reviewers = recalibrate(audit, answers), agreement(answers, len(audit.classes))
     slips = () if yes else tuple(sorted(find_slips(audit, answers, calibrated) & decided.keys()))
@@ -116,7 +128,14 @@ def plan_corrections(
         expected = gain(audit, answers, better)
         basis = basis if expected is None else "measured"
         expected = expected or expected_gain(calibrated, undecided)
-    return Plan(changes, accepted, expected, basis, measured, reviewers, slips)
+    excluded, unclear = (
+        tuple(sorted(row for row, one in decisions.items() if one.decision == choice))
+        for choice in ("exclude", "unclear")
+    )
+    new = tuple(dict.fromkeys(label for label in changes.values() if label not in audit.classes))
+    return Plan(
+        changes, accepted, expected, basis, measured, reviewers, slips, excluded, unclear, resolve_merges(merges), new
+    )
 
 
 def _decided(decisions: Mapping[int, Decision]) -> dict[int, str]:
@@ -179,11 +198,17 @@ def read_decided(
     folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False
 ) -> tuple[dict[int, Decision], list[Decision]]:
     """Return the decisions on the audit in ``folder``, and all answers; only ``accept_all`` goes without the file."""
+    reviewed = read_reviewed(folder, decisions, accept_all=accept_all)
+    return reviewed.decisions, reviewed.answers()
+
+
+def read_reviewed(folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False) -> Standing:
+    """Return all that was decided on the audit in ``folder``; only ``accept_all`` goes without the file."""
     path = Path(decisions or Path(folder) / FILE)
     if path.exists():
-        return read_decisions(path), read_answers(path)
+        return read_standing(path)
     if not accept_all or decisions is not None:
         raise FileNotFoundError(
             f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."
         )
-    return {}, []
+    return Standing()

@@ -10,7 +10,7 @@ import mmap
 import re
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property
 from importlib import import_module
@@ -67,8 +67,8 @@ class Records(ABC):
         """Return the cells of one column, as ``replace`` takes them."""
 
     @abstractmethod
-    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
-        """Write the file with other ``cells`` in column ``name``, by row."""
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        """Write the file with other ``cells`` in column ``name``, by row, and without the rows ``left_out``."""
 
 
 class TextRecords(Records):
@@ -114,13 +114,18 @@ class TextRecords(Records):
 
     ids = values = column
 
-    def replace(self, name: str, cells: Mapping[int, str], out: BinaryIO) -> None:
+    def replace(self, name: str, cells: Mapping[int, str], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         """Write the file with other ``cells`` in column ``name``, by record, quoted where the old ones are."""
         k, done = self.header.index(name), 0
         if self.is_wide:
             out.write(self.format.mark)
-        for i, cell in sorted(cells.items()):
+        for i in sorted({*cells, *left_out}):
             begin, end = self.spans[i].tolist()
+            if i in left_out:
+                self._write(self.data[done:begin], out)
+                done = int(self.spans[i + 1][0]) if i + 1 < len(self.spans) else len(self.data)
+                continue
+            cell = cells[i]
             first, last = _split(self.data[begin:end], self.comma)[k]
             self._write(self.data[done : begin + first], out)
             quoted = self.data[begin + first : begin + first + 1] == b'"'
@@ -203,7 +208,7 @@ class MemoryRecords(FrameRecords):
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame, self.header = frame, list(frame.columns)
 
-    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         raise ValueError("Expected a table file, got a table in memory. `noiseproof.audit.corrected` returns it.")
 
 
@@ -213,8 +218,10 @@ class ArrowRecords(FrameRecords):
     def values(self, name: str) -> Sequence[Any]:
         return list(read_arrow(self.path).column(name).to_pylist())
 
-    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         table = with_cells(read_arrow(self.path), name, cells)
+        if left_out:
+            table = table.take([row for row in range(len(table)) if row not in left_out])
         if table_kind(self.path) == ".parquet":
             import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -253,7 +260,7 @@ class JsonRecords(FrameRecords):
     def values(self, name: str) -> Sequence[Any]:
         return [json.loads(line).get(name) for line in read_json_lines(self.path, detect_format(self.path))]
 
-    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         found = detect_format(self.path)
         with open_bytes(self.path) as file:
             data = file.read()[len(found.mark) :]
@@ -261,6 +268,8 @@ class JsonRecords(FrameRecords):
         out.write(found.mark)
         for line in io.StringIO(data.decode(found.encoding, "surrogatepass"), newline="\n"):
             row += bool(line.strip())
+            if line.strip() and row in left_out:
+                continue
             if line.strip() and row in cells:
                 begin, end = _value_span(line, name)
                 line = line[:begin] + json.dumps(cells[row], ensure_ascii=is_ascii) + line[end:]
@@ -282,7 +291,9 @@ class ExcelRecords(FrameRecords):
         cells = self.frame[name].tolist()  # where a gap made 1 a real number, Excel has a whole one
         return [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
 
-    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO) -> None:
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        if left_out:
+            raise ValueError(f"Expected to keep all rows of {self.path}, got {len(left_out)} to leave out.")
         letter, numbers = import_module("openpyxl.utils").get_column_letter(self.header.index(name) + 1), self._sheet[1]
         places = {f"{letter}{numbers[row]}".encode(): value for row, value in cells.items()}
         with zipfile.ZipFile(self.path) as book, zipfile.ZipFile(out, "w") as copy:

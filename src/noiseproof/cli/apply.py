@@ -17,12 +17,16 @@ from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.audit.apply import Comparison, Retraining
-    from noiseproof.audit.decisions import Decision
     from noiseproof.audit.files import Audit
     from noiseproof.audit.plan import Plan
+    from noiseproof.audit.standing import Standing
 
 
 Yes = Annotated[bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")]
+Excluded = Annotated[
+    str, typer.Option(metavar="leave-out|mark", help="What becomes of excluded rows; mark: only the list names them.")
+]
+Link = Annotated[bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")]
 Unsettled = Literal["latest", "leave"]
 UnsettledRows = Annotated[
     Unsettled, typer.Option(help="Rows on which reviewers disagree: apply the latest decision, or leave the label.")
@@ -39,6 +43,7 @@ UnsettledRows = Annotated[
         "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
         "apply audit/ --unsettled leave",
         "apply photos-audit/ --link",
+        "apply audit/ --excluded mark",
     )
 )
 @refusals()
@@ -59,9 +64,8 @@ def apply(
     ] = False,
     yes: Yes = False,
     unsettled: UnsettledRows = "latest",
-    link: Annotated[
-        bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
-    ] = False,
+    excluded: Excluded = "leave-out",
+    link: Link = False,
     retrain: Annotated[
         bool, typer.Option("--retrain", help="Train on the given and the corrected labels; compare on held-out rows.")
     ] = False,
@@ -75,28 +79,29 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit import read_audit
-    from noiseproof.audit.apply import default_out, plan_retraining, write_corrected
+    from noiseproof.audit.apply import kept_out, plan_retraining
     from noiseproof.audit.conflicts import read_conflicts
-    from noiseproof.audit.plan import plan_corrections, read_decided
+    from noiseproof.audit.plan import plan_corrections, read_reviewed
 
-    audit = read_audit(folder)
-    decided, answers = read_decided(folder, decisions, accept_all=accept_all)
+    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all)
     disputed = read_conflicts(folder, decisions)
-    decided = {row: decision for row, decision in decided.items() if unsettled == "latest" or row not in disputed}
-    plan = plan_corrections(audit, decided, answers, accept_all=accept_all, yes=yes)
+    decided = {row: one for row, one in reviewed.decisions.items() if unsettled == "latest" or row not in disputed}
+    reviewed.decisions, answers, merges = decided, reviewed.answers(), reviewed.merges
+    plan = plan_corrections(audit, decided, answers, merges=merges, accept_all=accept_all, yes=yes)
+    left_out = kept_out(audit, plan, excluded)
     if not yes:
         plan.check(folder, "--accept-all", "--yes")
     if not as_json:
         typer.echo(f"expected: {plan.expected()}")
     planned = None
-    if retrain and plan.changes:  # refuses what can't be trained before anything is written
+    if retrain and plan.changes_data:  # refuses what can't be trained before anything is written
         with training_exits("Stopped."):
             settings: dict[str, Any] = {"method": method, "epochs": epochs, "estimator": estimator, "seed": seed}
-            planned = plan_retraining(audit, plan.changes, decided, **settings)
+            planned = plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **settings)
     # A stopped retraining left its corrected data: the same command continues with it.
-    written = write_corrected(audit, plan.changes, out or default_out(audit), link=link, same_ok=planned is not None)
-    comparison = None if planned is None else _retrain(planned, written, shown=not as_json)
-    result = _count(audit, decided, plan) | {"corrected": written, "conflicts": disputed, "unsettled": unsettled}
+    files = _write(audit, reviewed, plan, left_out, out, link=link, same_ok=planned is not None)
+    comparison = None if planned is None else _retrain(planned, files["corrected"], shown=not as_json)
+    result = _count(audit, reviewed, plan) | {"conflicts": disputed, "unsettled": unsettled} | files
     if as_json:
         return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
@@ -105,12 +110,30 @@ def apply(
     return typer.echo("no label changed: there is nothing to compare") if retrain else None
 
 
-def _count(audit: Audit, decided: Mapping[int, Decision], plan: Plan) -> dict[str, Any]:
+def _write(
+    audit: Audit, reviewed: Standing, plan: Plan, left_out: tuple[int, ...], out: Path | None, **options: bool
+) -> dict[str, Any]:
+    """Write the corrected data, and the list of excluded, unclear and noted rows."""
+    from noiseproof.audit.apply import default_out, list_beside, reviewed_rows, write_corrected, write_reviewed
+
+    out, rows = out or default_out(audit), reviewed_rows(audit, reviewed)
+    if len(rows) and not options["same_ok"] and list_beside(out).exists():
+        raise FileExistsError(f"Expected no {list_beside(out)}, where excluded rows are listed. Choose another --out.")
+    written = write_corrected(audit, plan.changes, out, becomes=plan.becomes, left_out=left_out, **options)
+    listed = write_reviewed(rows, out, same_ok=options["same_ok"])
+    return {"left_out": len(left_out), "listed": listed, "corrected": written}
+
+
+def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
     issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
+    decided = reviewed.decisions
     left = sum(row not in decided and row not in plan.changes for row in issues)
     return {
         "decisions": Counter(decision.decision for decision in decided.values()), "measured": plan.measured,
         "changed": len(plan.changes), "gain": plan.as_dict(), "slips": plan.slips, "left": left,
+        "notes": len(reviewed.notes), "excluded": len(plan.excluded), "unclear": len(plan.unclear),
+        "merged": plan.becomes,
+        "new_classes": {name: list(plan.changes.values()).count(name) for name in plan.new_classes},
     }  # fmt: skip
 
 
@@ -127,6 +150,7 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
             f"{meaning}. The button conflicts of `noiseproof review {audit.folder}` lists them, and a decision there "
             "settles each"
         )
+    _show_reviewed(result)
     if slips := result["slips"]:
         typer.echo(
             f"held back: {len(slips)} decided changes, such as of row {slips[0]}, that are likelier slips of the "
@@ -138,6 +162,21 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
             f"left as they are: {result['left']} issues whose suggestion is no more likely right than the label; "
             f"`noiseproof review {audit.folder}` has them at the end"
         )
+
+
+def _show_reviewed(result: Mapping[str, Any]) -> None:
+    """Show what was decided beside labels, line by line, where there is something."""
+    for spelling, label in result["merged"].items():
+        typer.echo(f"merged: {spelling!r} is {label!r} in all rows")
+    for name, count in result["new_classes"].items():
+        typer.echo(f"new class: {name!r} in {count} rows")
+    if excluded := result["excluded"]:
+        where = "left out" if result["left_out"] else "still in the data, and in the list"
+        typer.echo(f"excluded: {excluded} rows, {where}")
+    if unclear := result["unclear"]:
+        typer.echo(f"unclear: {unclear} rows, left as they are")
+    if result["listed"] is not None:
+        typer.echo(f"list of excluded, unclear and noted rows: {result['listed']}")
 
 
 def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -161,7 +161,19 @@ class ArraySource(Source):
     def default_out(self) -> Path:
         return Path("corrected.npy")
 
-    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+    @property
+    def can_leave_out(self) -> bool:
+        return False
+
+    def write_corrected(
+        self,
+        audit: Audit,
+        changes: Mapping[int, str],
+        out: Path,
+        *,
+        link: bool = False,
+        left_out: Collection[int] = (),
+    ) -> None:
         """Write the labels alone, of the same type and shape."""
         if out.suffix != ".npy":
             raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")

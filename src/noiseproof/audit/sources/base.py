@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit, as_ids, same_labels
-from noiseproof.audit.memory import columns_of, label_cells, with_label_cells
-from noiseproof.audit.sources.labels import check_ids, check_unchanged, spell_classes
+from noiseproof.audit.memory import columns_of, label_cells, with_label_cells, without_rows
+from noiseproof.audit.sources.labels import check_ids, check_unchanged, merge_labels, spell_classes
 from noiseproof.core.brief import Brief
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
@@ -189,8 +189,21 @@ class Source(ABC):
         """Return what the review page shows of a row."""
 
     @abstractmethod
-    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
-        """Write a copy with the labels ``changes``, by row, to the new path ``out``."""
+    def write_corrected(
+        self,
+        audit: Audit,
+        changes: Mapping[int, str],
+        out: Path,
+        *,
+        link: bool = False,
+        left_out: Collection[int] = (),
+    ) -> None:
+        """Write a copy with the labels ``changes``, by row, without the rows ``left_out``, to the new path ``out``."""
+
+    @property
+    def can_leave_out(self) -> bool:
+        """Whether a copy can go without some rows: labels alone belong to inputs by their place."""
+        return True
 
     @abstractmethod
     def default_out(self) -> Path:
@@ -230,15 +243,28 @@ class Source(ABC):
         """Whether rows are known by more than their numbers."""
         return self.config["id"] is not None
 
-    def corrected(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
-        """Return a copy of the audited data in memory, or of its labels alone, with the labels ``changes``."""
+    def corrected(
+        self,
+        audit: Audit,
+        data: Any,
+        changes: Mapping[int, str],
+        *,
+        becomes: Mapping[str, str] | None = None,
+        left_out: Collection[int] = (),
+    ) -> Any:
+        """Return a copy of the audited data in memory, or of its labels alone, with the labels ``changes``.
+
+        Classes become others by ``becomes``; tables and data sets go without the rows ``left_out``.
+        """
         label, id = self.label_in(columns_of(data)), self.config["id"]
         cells, words = label_cells(data, label)
         check_unchanged(audit, words)
+        changes = merge_labels(audit, changes, becomes or {}, words)
         if id is not None and label is not None:
             check_ids(audit, changes, as_ids(as_frame(data)[id]))
-        spelling = spell_classes(audit, cells)
-        return with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
+        spelling = spell_classes(audit, cells, changes.values())
+        copy = with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
+        return without_rows(copy, left_out)
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         """Return which of the ``columns`` of a table has the labels; None for labels alone, without columns."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,18 +80,18 @@ def check_ids(audit: Audit, changes: Mapping[int, str], ids: Sequence[str]) -> N
     """Refuse a source with other ids in the rows that change: equal labels may hide another order."""
     known = dict(zip(audit.issues["row"].tolist(), audit.issues["id"].tolist(), strict=True))
     for row in changes:
-        if not same_id(ids[row], known[row]):
+        if row in known and not same_id(ids[row], known[row]):  # rows that were not audited have no id to compare
             raise ValueError(
                 f"Expected {known[row]!r} in row {row} of {audit.config['data'] or 'the table'}, found {ids[row]!r}: "
                 "the rows have changed since. Audit the data again."
             )
 
 
-def spell_classes(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
+def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ()) -> dict[str, Any]:
     """Return how the source spells each class, most often if in several ways: 1.0, say, for the class 1.
 
     A class without an audited row is spelled as its name, or as its position in the classes that the user named, if
-    numbers are positions there and not names.
+    numbers are positions there and not names. ``names`` may have new classes, which are spelled as their names.
     """
     counts: dict[str, Counter[Any]] = {}
     for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
@@ -110,4 +110,35 @@ def spell_classes(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
             spelling[name] = word.encode()
         else:
             spelling[name] = int(word) if is_number and not isinstance(written[0], str) else word
+    for name in {*names} - {*spelling}:
+        spelling[name] = _spell_new(name, written[0], has_positions=bool(is_number and not by_name))
     return spelling
+
+
+def _spell_new(name: str, cell: Any, *, has_positions: bool) -> Any:
+    """Return a new class as the source would spell it, whose labels are like ``cell``."""
+    if isinstance(cell, bytes):
+        return name.encode()
+    if isinstance(cell, str) and not has_positions:
+        return name
+    if not has_positions and name.isdecimal():
+        return int(name)
+    raise ValueError(
+        f"Expected a whole number as the name of a new class, as the labels in the data are numbers, got {name!r}. "
+        "Undo the decisions for it, or save the labels as words and audit them."
+    )
+
+
+def merge_labels(
+    audit: Audit, changes: Mapping[int, str], becomes: Mapping[str, str], words: Sequence[str] | None
+) -> dict[int, str]:
+    """Return all rows whose label changes if classes are merged, too; ``words`` are the labels of the whole source.
+
+    A row that was not audited, such as the only one of its class, is known by its word.
+    """
+    if not becomes:
+        return dict(changes)
+    given = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
+    labels = dict(enumerate(words or ())) | given | dict(changes)
+    merged = {row: becomes.get(label, label) for row, label in labels.items() if row in changes or label in becomes}
+    return {row: label for row, label in sorted(merged.items()) if label != given.get(row)}

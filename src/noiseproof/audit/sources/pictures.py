@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -136,14 +136,28 @@ class PictureSource(Source):
     def default_out(self) -> Path:
         return Path("corrected")
 
-    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+    def write_corrected(
+        self,
+        audit: Audit,
+        changes: Mapping[int, str],
+        out: Path,
+        *,
+        link: bool = False,
+        left_out: Collection[int] = (),
+    ) -> None:
         """Copy, or link, all files, each picture into the folder of its class."""
         root = self.locate(audit.folder)
         if out.resolve().is_relative_to(root.resolve()):
             raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
         check_unchanged(audit, self.labels)
-        check_ids(audit, changes, self.ids)
+        check_ids(audit, {**changes, **dict.fromkeys(left_out, "")}, self.ids)
+        if odd := [name for name in changes.values() if name in (".", "..") or "/" in name or os.sep in name]:
+            raise ValueError(
+                f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions for it."
+            )
         places = _places(root, {self.ids[row]: name for row, name in changes.items()})
+        for row in left_out:
+            del places[self.ids[row]]
         part = out.with_name(f"{out.name}.part")
         try:
             part.mkdir(parents=True)

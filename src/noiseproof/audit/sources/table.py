@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -282,7 +282,21 @@ class TableSource(Source):
         name = Path(self.config["data"] or "").name.lower()
         return Path(f"corrected{Path(name.removesuffix('.gz')).suffix}{'.gz' * name.endswith('.gz')}")
 
-    def write_corrected(self, audit: Audit, changes: Mapping[int, str], out: Path, *, link: bool = False) -> None:
+    @property
+    def can_leave_out(self) -> bool:
+        return (
+            self.config["data"] is None or table_kind(self.config["data"]) != ".xlsx"
+        )  # other cells may refer to rows
+
+    def write_corrected(
+        self,
+        audit: Audit,
+        changes: Mapping[int, str],
+        out: Path,
+        *,
+        link: bool = False,
+        left_out: Collection[int] = (),
+    ) -> None:
         """Write the table with all but the changed cells as it was: bytes of text, parts of Excel, types of Arrow."""
         kind = table_kind(self.locate(audit.folder))
         if table_kind(out) != kind:
@@ -290,15 +304,15 @@ class TableSource(Source):
         label = self._check_columns(self.records.header)
         check_unchanged(audit, self.labels or [])
         if self.ids is not None:
-            check_ids(audit, changes, self.ids)
-        spelling = spell_classes(audit, self.records.values(label))
+            check_ids(audit, {**changes, **dict.fromkeys(left_out, "")}, self.ids)
+        spelling = spell_classes(audit, self.records.values(label), changes.values())
         cells = {row: spelling[name] for row, name in changes.items()}
         with replacing(out, overwrite=False) as part, open(part, "wb") as file:
             if out.name.lower().endswith(".gz"):
                 with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-                    self.records.replace(label, cells, packed)  # type: ignore[arg-type]  # it writes like any file
+                    self.records.replace(label, cells, packed, left_out)  # type: ignore[arg-type]  # it writes like any file
             else:
-                self.records.replace(label, cells, file)
+                self.records.replace(label, cells, file, left_out)
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         return None if columns is None else self._check_columns(columns)

@@ -34,7 +34,7 @@ function finished() { // what is said when nothing is left to decide
 let undoing = Promise.resolve();
 function undo() {
   if (store.audit.measure) return measuring.undo();
-  return (undoing = undoing.then(undoLast)); // one after the other
+  return (undoing = undoing.catch(() => {}).then(undoLast)); // one after the other
 }
 
 async function undoLast() {
