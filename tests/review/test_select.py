@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import pytest
-from handmade_audit import write_table_audit
+from handmade_audit import write_audit, write_table_audit
 
+from noiseproof.audit.decisions import read_decisions
 from noiseproof.audit.files import read_audit
+from noiseproof.audit.sources import open_rows
+from noiseproof.audit.sources.base import NoRows
+from noiseproof.audit.sources.table import TableSource
 from noiseproof.review.queue import Issues
+from noiseproof.review.search import Search
 from noiseproof.review.select import CHOICES, KEPT, Filter, Selections, Sort, State, select
 
 
@@ -125,3 +131,128 @@ def test_the_server_lists_by_filters_and_selections(tmp_path: Path) -> None:
             assert client.get("/api/issues", params=bad).status_code == 422, bad
         for wrong in ({"rows": [-1]}, {"rows": ["a"]}, {"filter": {"order": "row"}}):
             assert client.post("/api/selections", json=wrong).status_code == 422, wrong
+
+
+# --- words and snippets -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet", ".jsonl", "memory"])
+def test_search_finds_the_rows_whose_id_or_cells_have_all_words(tmp_path: Path, kind: str) -> None:
+    random = np.random.default_rng(2)
+    words = np.array(["owl", "Fox", "straße", "été", "12.5", "a,b", 'say "hi"', "two\nlines"])
+    frame = pd.DataFrame({
+        "name": [f"id-{k}" for k in range(60)], "first": random.choice(words, 60), "second": random.choice(words, 60),
+        "size": random.integers(0, 99, 60), "kind": random.choice(["cat", "dog"], 60),
+    })  # fmt: skip
+    path = tmp_path / f"table{kind}"
+    if kind == ".parquet":
+        pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+        frame.to_parquet(path)
+    elif kind == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif kind == ".csv":
+        frame.to_csv(path, index=False)
+    given = frame["kind"].tolist()
+    audit = read_audit(
+        write_audit(
+            tmp_path / "audit", given, [{"cat": "dog", "dog": "cat"}[name] for name in given], issues=40, kind="table",
+            data=None if kind == "memory" else path, label="kind", id="name", ids=frame["name"].tolist(),
+        )
+    )  # fmt: skip
+    rows: Any = open_rows(audit.config)
+    if kind == "memory":
+        rows = TableSource(audit.config)
+        rows.frame = frame
+    search = Search(Issues(audit), rows)
+    assert rows.has_cells
+    cells = frame.drop(columns="kind").astype(str).agg("\n".join, axis=1).str.lower().tolist()[:40]
+    for text in (
+        "owl",
+        "FOX",
+        "owl fox",
+        "id-3",
+        "ID-12 1",
+        "Straße",
+        "ÉTÉ owl",
+        "a,b",
+        '"hi"',
+        "lines",
+        "7",
+        "cat",
+        "zzz",
+    ):
+        expected = [all(word in cell for word in text.lower().split()) for cell in cells]
+        assert search.matches(text).tolist() == expected, text
+    assert not search.matches("cat").any()  # the label is no cell
+
+
+def test_without_words_in_the_rows_only_ids_are_searched(tmp_path: Path) -> None:
+    issues = Issues(read_audit(write_table_audit(tmp_path)))
+    search = Search(issues, NoRows("gone"))
+    assert np.flatnonzero(search.matches("19")).tolist() == [19, 119, *range(190, 200)]
+    assert not NoRows("gone").has_cells
+
+
+def test_issues_come_with_a_snippet_of_the_columns_that_matter(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="the review server is not installed")
+    from noiseproof.review.server import Review
+
+    random = np.random.default_rng(3)
+    given = ["iris", "rose"] * 100
+    frame = pd.DataFrame({
+        "zero": np.zeros(200, int), "chance": random.random(200).round(3), "who": random.choice(["ann", "bob"], 200),
+        "petal": (np.where(np.arange(200) % 2, 5, 1) + random.random(200)).round(3), "kind": given,
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "flowers.csv", index=False)
+    folder = write_audit(
+        tmp_path / "audit", given, ["rose", "iris"] * 100, issues=60, kind="table", data=tmp_path / "flowers.csv",
+        label="kind", header=True,
+    )  # fmt: skip
+    review = Review(folder, None, False)
+    before = review.list_issues("", 0, 100, Filter())["issues"]
+    assert before[3]["snippet"] == {
+        "fields": [["chance", str(frame["chance"][3])], ["who", frame["who"][3]], ["petal", f"{frame['petal'][3]:g}"]]
+    }
+    review.context.start().join()
+    after = review.list_issues("", 0, 100, Filter(sort="row", descending=True))["issues"]
+    assert [issue["snippet"]["fields"] for issue in after] == [
+        [["petal", f"{frame['petal'][row]:g}"]] for row in range(59, -1, -1)
+    ]
+    review.queue.log.close()
+
+
+# --- many decisions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_filter_or_ranges_of_its_list_are_decided_as_one_batch(tmp_path: Path) -> None:
+    pytest.importorskip("httpx", reason="the review server's client is not installed")
+    pytest.importorskip("fastapi", reason="the review server is not installed")
+    from review_server import Server
+
+    folder = write_table_audit(tmp_path)
+
+    def decided() -> dict[int, str]:
+        return {row: one.decision for row, one in read_decisions(folder / "decisions.csv").items()}
+
+    with Server(folder) as server, server.client() as client:
+
+        def many(**body: Any) -> Any:
+            return client.post("/api/decisions/many", json=body)
+
+        client.post("/api/decisions", json={"row": 4, "decision": "keep"})
+        answer = many(decision="accept", filter={"given": 0, "high": 0.1}).json()
+        cats = [row for row in range(0, 200, 4) if (row + 1) / 221 <= 0.1]
+        assert answer["saved"] == len(cats) - 1 and decided() == dict.fromkeys(cats, "accept") | {4: "keep"}
+        assert client.post("/api/undo", json={}).json()["undone"] == [row for row in cats if row != 4]
+        assert decided() == {4: "keep"}
+        # Ranges are places in the list of the filter.
+        answer = many(decision="exclude", filter={"sort": "row", "descending": True}, ranges=[[0, 3], [10, 11]]).json()
+        assert answer["saved"] == 4
+        assert decided() == {4: "keep", **dict.fromkeys((199, 198, 197, 189), "exclude")}
+        assert many(decision="unclear", filter={"state": "exclude"}, also_decided=True).json()["saved"] == 4
+        assert {row for row, word in decided().items() if word == "unclear"} == {199, 198, 197, 189}
+        assert many(decision="accept", filter={"search": "nothing"}).json()["saved"] == 0
+        assert many(decision="accept").status_code == 409
+        assert many(decision="accept", filter={"selection": "gone"}).status_code == 410
+        for bad in ({"ranges": [[0]]}, {"ranges": [[0, -1]]}, {"ranges": [[0, 1, 2]]}, {"filter": {"no": 1}}):
+            assert many(**{"decision": "accept", "filter": {}, **bad}).status_code == 422, bad

@@ -54,6 +54,10 @@ class Records(ABC):
     def __getitem__(self, i: int) -> list[str]:
         """Return the cells of row ``i``."""
 
+    def rows(self) -> Iterator[Sequence[str]]:
+        """Yield the cells of every row."""
+        return (self[i] for i in range(len(self)))
+
     @abstractmethod
     def column(self, name: str) -> list[str]:
         """Return the labels in one column as words, empty where there is none."""
@@ -191,6 +195,13 @@ class FrameRecords(Records):
         missing = self.frame.iloc[[i]].isna().to_numpy()[0].tolist()
         cells = [self.frame.iat[i, k] for k in range(len(missing))]  # a row as a whole has one type, which rounds
         return ["" if gap else str(cell) for cell, gap in zip(cells, missing, strict=True)]
+
+    def rows(self) -> Iterator[Sequence[str]]:
+        columns = (self.frame.iloc[:, k] for k in range(self.frame.shape[1]))
+        words = [
+            ["" if gap else str(cell) for cell, gap in zip(column, column.isna(), strict=True)] for column in columns
+        ]
+        return zip(*words, strict=True)
 
     def column(self, name: str) -> list[str]:
         return as_words(self.frame[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,10 +15,11 @@ from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
 from noiseproof.review.columns import ColumnRanking
 from noiseproof.review.nearby import Nearby
+from noiseproof.review.snippet import FEW, hidden_columns, snippet
 from noiseproof.review.words import WordRanking
 
 NEAREST, TYPICAL, DUPLICATES = 5, 2, 10  # rows of each kind
-SNIPPET, FEW = 200, 4  # characters of a text, cells of a row that is shown beside another
+PAIRS = 10  # the most frequent ones of issues, whose columns lead the snippets of all
 
 
 class Labels:
@@ -64,6 +66,7 @@ class Context:
         self.audit, self.rows, self.data, self.labels = audit, rows, data, Labels(audit)
         self.sent: set[int] = set()  # rows that were shown beside others
         self.columns: ColumnRanking | None = None
+        self.leading: list[str] = []  # columns of all snippets
         self.words: WordRanking | None = None
         self.nearby: Nearby | None = None
         self.note: str | None = None
@@ -94,7 +97,9 @@ class Context:
 
     def _read_columns_and_words(self) -> None:
         labels, given = self.labels, self.labels.by_row
-        self.columns = column_ranking(self.rows, self.labels)
+        columns = column_ranking(self.rows, self.labels)
+        self.leading = leading_columns(columns, self.labels)
+        self.columns = columns
         if (texts := self.rows.texts()) is not None and len(texts) == len(given):
             words = WordRanking(texts, given, len(labels.classes))
             self.words = words if words.has_words else None
@@ -158,19 +163,11 @@ class Context:
     def show_briefly(self, row: int, columns: Iterable[str] = ()) -> dict[str, Any]:
         """Return what names an audited row, and a part of it."""
         at = self.labels.position[row]
-        content = self.rows.show(row, self.labels.id[at])
         about: dict[str, Any] = {
             "row": row, "id": self.labels.id[at], "label": self.labels.classes[self.labels.given[at]],
             "is_issue": bool(self.labels.is_issue[at]),
         }  # fmt: skip
-        if content.get("has_image"):
-            return about | {"has_image": True}
-        if "text" in content:
-            return about | {"text": content["text"][:SNIPPET]}
-        cells = dict(content.get("fields") or content.get("predictions", []))
-        first = [name for name in columns if name in cells] or [n for n, cell in cells.items() if cell not in ("", "0")]
-        hidden = {self.audit.config["id"], *(self.audit.config["annotators"] or ())}
-        return about | {"fields": [[name, cells[name][:SNIPPET]] for name in first if name not in hidden][:FEW]}
+        return about | snippet(self.rows.show(row, self.labels.id[at]), columns, hidden_columns(self.audit))
 
 
 def column_ranking(rows: Source | NoRows, labels: Labels) -> ColumnRanking | None:
@@ -181,3 +178,15 @@ def column_ranking(rows: Source | NoRows, labels: Labels) -> ColumnRanking | Non
     if not columns or any(len(values) != len(labels.at) for values in columns.values()):
         return None
     return ColumnRanking(columns, labels.by_row)
+
+
+def leading_columns(ranking: ColumnRanking | None, labels: Labels) -> list[str]:
+    """Return the columns that separate the most frequent pairs of classes of issues best, the same for all issues."""
+    if ranking is None:
+        return []
+    given, suggested = (codes[labels.is_issue].tolist() for codes in (labels.given, labels.suggested))
+    score: Counter[str] = Counter()
+    for pair, issues in Counter(zip(given, suggested, strict=True)).most_common(PAIRS):
+        for column in ranking.between(*pair):
+            score[column["name"]] += issues * column["separation"]
+    return [name for name, _ in score.most_common(FEW)]

@@ -12,16 +12,20 @@ from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.spellings import spellings_of
-from noiseproof.review.context import Context, Labels, column_ranking
+from noiseproof.review.columns import ColumnRanking
+from noiseproof.review.context import Context, Labels, column_ranking, leading_columns
 from noiseproof.review.overview import Overview
 from noiseproof.review.projection import BYTES, MOST, Projection
 from noiseproof.review.queue import Issues, rounded
+from noiseproof.review.snippet import hidden_columns
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
     "dom.js", "file_log.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js",
-    "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js", "charts.js",
-    "overview.js", "map.js", "map_select.js", "map_zoom.js", "people.js", "review.js",
+    "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js",
+    "grid.js", "bulk.js", "help.js",
+    "charts.js", "overview.js", "map.js", "map_select.js", "map_zoom.js",
+    "people.js", "review.js",
 )  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
 
@@ -39,6 +43,7 @@ def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, A
         "verdict": audit.summary["verdict"],
         "has_pictures": rows.has_pictures,
         "spellings": [pair._asdict() for pair in spellings_of(audit)],
+        "searches_cells": rows.has_cells,
     }
 
 
@@ -61,7 +66,10 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
         "marks": {mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()},
         **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
     }
-    content["columns"] = _columns(source, context.labels, issues)
+    ranking = column_ranking(source, context.labels)
+    content["columns"] = _columns(ranking, context.labels, issues)
+    content["leading"] = leading_columns(ranking, context.labels)
+    content["unsaid"] = sorted(name for name in hidden_columns(audit) if name)  # by snippets
     content["overview"] = Overview(audit, context.labels).describe()
     content["map"] = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES))).show_now()
     room = max_bytes - len(_json(content))
@@ -77,9 +85,8 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     return _render(_json({**content, "rows": shown}))
 
 
-def _columns(source: Source | NoRows, labels: Labels, issues: Issues) -> dict[str, Any]:
+def _columns(ranking: ColumnRanking | None, labels: Labels, issues: Issues) -> dict[str, Any]:
     """Return the columns that separate the most frequent pairs of classes, by the numbers of both."""
-    ranking = column_ranking(source, labels)
     if ranking is None:
         return {}
     number = {name: k for k, name in enumerate(labels.classes)}

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import BadDecisions, DecisionLog, check_decisions
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.issues import badges
+from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.spellings import spellings_of
 from noiseproof.audit.standing import NO_ROW, ROW_CHOICES, Choice, Decision, RowChoice, resolve_merges
 from noiseproof.review.people import People
+from noiseproof.review.search import Search
 from noiseproof.review.select import Filter, Orders, Selections, select
 
 
@@ -89,6 +91,7 @@ class Queue:
         self.issues = Issues(audit, everything)
         self.log = DecisionLog(path)
         self.selections = Selections()
+        self.search = Search(self.issues, NoRows(""))  # of ids, until the rows are there
         self._lock = threading.Lock()
         self._state = np.zeros(len(self.issues), dtype=np.int8)  # 0: open, else 1 + the number of the choice
         self._classes = frozenset(audit.classes)
@@ -128,8 +131,9 @@ class Queue:
     def select(self, filter: Filter, reviewer: str = "") -> NDArray[np.int64]:
         """Return the positions of the issues that meet a filter, in its order; KeyError for an unknown selection."""
         rows = self.selections[filter.selection] if filter.selection else None
+        is_match = self.search.matches(filter.search) if filter.search else None
         is_conflict = self.people.is_conflict
-        return select(self.issues, filter, self.state(reviewer), rows=rows, is_conflict=is_conflict)
+        return select(self.issues, filter, self.state(reviewer), rows=rows, is_match=is_match, is_conflict=is_conflict)
 
     def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> dict[str, Any]:
         """Return ``limit`` of the issues that meet a filter from ``offset`` on, with the decisions on them."""

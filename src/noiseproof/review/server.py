@@ -11,7 +11,7 @@ import shlex
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,9 @@ from noiseproof.review.page import describe, served_page
 from noiseproof.review.projection import Projection
 from noiseproof.review.proposing import Proposing
 from noiseproof.review.queue import Queue
+from noiseproof.review.search import Search
 from noiseproof.review.select import Filter, Sort, State
+from noiseproof.review.snippet import hidden_columns, snippet
 
 if TYPE_CHECKING:
     import uvicorn
@@ -51,6 +53,7 @@ def reviewer_of(request: Request) -> str:
 
 Reviewer = Annotated[str, Depends(reviewer_of)]
 Tab = Annotated[str, Header(alias="noiseproof-tab", max_length=64, description="Of the reviewer's browser.")]
+Range = Annotated[list[Annotated[int, Field(ge=0, le=COUNTABLE)]], Field(min_length=2, max_length=2)]  # first, end
 Responses = dict[int | str, dict[str, Any]]
 PROBLEMS: Responses = {
     401: {"description": "The token is missing or wrong."},
@@ -85,16 +88,6 @@ class DecisionBody(Body):
     settles: bool = Field(default=False, description="Whether it ends a conflict that the page shows.")
 
 
-class ManyBody(Body):
-    """One choice for many rows."""
-
-    decision: RowChoice
-    rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]]
-    label: str | None = Field(default=None, max_length=10_000)
-    new_class: bool = False
-    also_decided: bool = Field(default=False, description="Whether rows that have a decision get this one, too.")
-
-
 class MergeBody(Body):
     """Two classes that are one, or with the same name twice: two."""
 
@@ -113,10 +106,9 @@ class UndoBody(Body):
     """Nothing: the log knows what the reviewer did last."""
 
 
-class FilterBody(BaseModel):
+class FilterBody(Body):
     """The conditions of a list of issues, and its order; as the parameters of a query."""
 
-    model_config = ConfigDict(extra="forbid")
     given: int | None = Field(default=None, ge=0, le=COUNTABLE, description="Number of the class.")
     suggested: int | None = Field(default=None, ge=0, le=COUNTABLE)
     state: State | None = None
@@ -131,18 +123,29 @@ class FilterBody(BaseModel):
         return Filter(**self.model_dump())
 
 
-class SelectionBody(BaseModel):
+class SelectionBody(Body):
     """Rows to keep as a selection."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
     filter: FilterBody | None = None
 
 
-class FilterQuery(FilterBody):
-    """A filter beside the other parameters of a query."""
+class ManyBody(Body):
+    """One choice for many rows: named ones, or those of a filter, or of ranges of its list."""
 
-    model_config = ConfigDict(extra="ignore")
+    decision: RowChoice
+    rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
+    filter: FilterBody | None = None
+    ranges: list[Range] | None = Field(default=None, description="Places in the list of the filter.")
+    label: str | None = Field(default=None, max_length=10_000)
+    new_class: bool = False
+    also_decided: bool = Field(default=False, description="Whether rows that have a decision get this one, too.")
+
+
+class FilterQuery(FilterBody):
+    """A filter beside the other parameters of a query, where numbers are words."""
+
+    model_config = ConfigDict(extra="ignore", strict=False)
 
 
 def query_filter(query: Annotated[FilterQuery, Query()]) -> Filter:
@@ -175,6 +178,8 @@ class Review:
         self.rows = data.source if data is not None and in_memory else open_rows(self.audit.config)
         self.path = Path(decisions or self.audit.folder / DECISIONS).absolute()
         self.queue = Queue(self.audit, self.path, everything, reviewers=reviewers, overlap=overlap)
+        self.queue.search = Search(self.queue.issues, self.rows)
+        self.snippet = lru_cache(maxsize=20_000)(self._snippet)
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
@@ -223,7 +228,14 @@ class Review:
     ) -> dict[str, Any]:
         """Issues that meet a filter, by default all from the worst label to the best, with the decision on each."""
         with known_selection():
-            return self.queue.page(offset, limit, filter, reviewer)
+            page = self.queue.page(offset, limit, filter, reviewer)
+        leading = tuple(self.context.leading)
+        for issue in page["issues"]:
+            issue["snippet"] = self.snippet(issue["row"], issue["id"], leading)
+        return page
+
+    def _snippet(self, row: int, id: str, columns: Sequence[str]) -> dict[str, Any]:
+        return snippet(self.rows.show(row, id), columns, hidden_columns(self.audit))
 
     def next_issue(
         self,
@@ -306,14 +318,26 @@ class Review:
 
     def decide_many(self, body: ManyBody, reviewer: Reviewer) -> dict[str, Any]:
         """Save one choice on many rows, all or none of them; one undo takes all back."""
-        for row in body.rows:
+        for row in body.rows or ():
             self._id(row, reviewer)
         with _refusals():
+            rows = body.rows if body.rows is not None else self._listed(body, reviewer)
             batch, saved = self.queue.decide_many(
-                body.rows, body.decision, body.label, new_class=body.new_class, also_decided=body.also_decided,
+                rows, body.decision, body.label, new_class=body.new_class, also_decided=body.also_decided,
                 reviewer=reviewer,
             )  # fmt: skip
         return {"batch": batch, "saved": saved} | self._progress()
+
+    def _listed(self, body: ManyBody, reviewer: str) -> list[int]:
+        """Return the rows that a bulk decision names by a filter."""
+        if body.filter is None:
+            raise ValueError("Expected `rows` or a `filter`, got none.")
+        with known_selection():
+            positions = self.queue.select(body.filter.to_filter(), reviewer)
+        if body.ranges is not None:
+            positions = np.concatenate([positions[:0], *(positions[first:end] for first, end in body.ranges)])
+        rows: list[int] = self.queue.issues.row[positions].tolist()
+        return rows
 
     def merge(self, body: MergeBody, reviewer: Reviewer) -> dict[str, Any]:
         """Make two spellings one class, or remember that they are two; undecided issues about that become kept."""
@@ -482,7 +506,7 @@ def make_app(
     app.get("/api/context/{row}", responses=NOT_FOUND)(review.show_context)
     app.post("/api/decisions", responses={**NOT_FOUND, **NOT_SAVED})(review.decide)
     if not isinstance(review, MeasuringReview):
-        app.post("/api/decisions/many", responses={**NOT_FOUND, **NOT_SAVED})(review.decide_many)
+        app.post("/api/decisions/many", responses={**NOT_FOUND, **NOT_KEPT, **NOT_SAVED})(review.decide_many)
         app.post("/api/merges", responses=NOT_SAVED)(review.merge)
         app.post("/api/undo", responses=NOT_SAVED)(review.undo)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -136,6 +136,13 @@ class NoRows:
     def texts(self) -> list[str] | None:
         return None
 
+    @property
+    def has_cells(self) -> bool:
+        return False
+
+    def cells(self) -> Iterator[list[str]]:
+        return iter(())
+
 
 class Source(ABC):
     """One kind of data to audit, registered under the name that config.json has as ``kind``.
@@ -225,6 +232,15 @@ class Source(ABC):
     def texts(self) -> list[str] | None:
         """Return the text of each row in the source, None if rows are no texts."""
         return None
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether rows have words or numbers that a person may search for."""
+        return False
+
+    def cells(self) -> Iterator[list[str]]:
+        """Yield the cells of each row in the source that the review page shows, to search them."""
+        return iter(())
 
     def file(self, id: str) -> Path | None:
         """Return the file of a row, if each has its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -204,10 +204,30 @@ class TableSource(Source):
         cells = dict(zip(self.records.header, map(_shortened, self.records[row]), strict=False))
         cells.pop(self.config["label"], None)
         text = cells.pop(self.config["text"], None)
-        pixels = set() if self.layout is None else {self.records.header[k] for k in self.pixel_positions}
+        pixels = self.pixel_names
         fields = [[str(name), cell] for name, cell in cells.items() if name not in pixels]
         shown: Content = {} if text is None else {"text": text}
         return shown | ({"has_image": True} if pixels else {}) | {"fields": fields}
+
+    @cached_property
+    def pixel_names(self) -> set[str]:
+        """The columns that are a picture, which is shown instead."""
+        return set() if self.layout is None else {self.records.header[k] for k in self.pixel_positions}
+
+    @property
+    def _searched(self) -> list[int]:
+        """Positions of the columns with something to search for."""
+        hidden = {self.config["label"], *self.pixel_names}
+        return [k for k, name in enumerate(self.records.header) if name not in hidden]
+
+    @property
+    def has_cells(self) -> bool:
+        return bool({self.records.header[k] for k in self._searched} - {self.config["id"]})
+
+    def cells(self) -> Iterator[list[str]]:
+        columns = self._searched
+        for record in self.records.rows():
+            yield [record[k] for k in columns if k < len(record)]
 
     @cached_property
     def pixel_positions(self) -> list[int]:

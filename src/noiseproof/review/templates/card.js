@@ -4,7 +4,7 @@
 async function drawCard() {
   const at = view.current, issue = issueAt(at), card = byId("card");
   if (!issue) {
-    card.replaceChildren(make("p", null, view.total ? "Loading …" : `No issues. ${store.audit.verdict}`));
+    card.replaceChildren(make("p", null, view.total ? "Loading …" : isFiltered() ? "No issue meets this filter." : `No issues. ${store.audit.verdict}`));
     return;
   }
   const row = make("div", { id: "row", "data-row": issue.row });
@@ -29,14 +29,19 @@ function drawLine(at, issue) {
   );
 }
 
+function likely(p) { // a probability in plain words
+  if (p === null || p === undefined) return "";
+  return p < 0.0005 ? "< 0.1 %" : p > 0.995 ? "> 99 %" : `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)} %`;
+}
+
 function drawLabels(issue) {
-  const percent = (p) => (p === null ? "" : `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)} % likely`);
-  const label = (title, name, more, chosen) =>
-    make("div", { class: chosen ? "label chosen" : "label" }, title, make("strong", null, name), make("span", { class: "faint" }, more));
+  const label = (title, name, quality, chosen) =>
+    make("div", { class: chosen ? "label chosen" : "label", title: quality && "How likely this label is right, by all evidence." },
+      title, make("strong", null, name), make("span", { class: "faint" }, quality && `right: ${quality}`));
   const chosen = resulting(issue);
   const labels = make("div", { class: "labels" },
-    label("given", issue.given, percent(issue.confidence), chosen === issue.given),
-    label("suggested", issue.suggested, percent(issue.suggested_confidence), chosen === issue.suggested),
+    label("given", issue.given, likely(issue.label_quality), chosen === issue.given),
+    label("suggested", issue.suggested, likely(issue.suggestion_quality), chosen === issue.suggested),
   );
   if (issue.decision === "other") labels.append(label("your label", issue.label, "", true));
   return labels;

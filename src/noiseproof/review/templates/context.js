@@ -24,12 +24,12 @@ const context = {
     const part = make("section", { id: "context", "aria-label": "To compare with", "aria-live": "off" });
     row.append(part);
     await pause(80); // whoever leafs on quickly compares nothing
-    for (let waiting = true; waiting && row.isConnected; ) {
+    for (let waiting = true, late = false; waiting && row.isConnected; ) {
       const answer = await store.context(issue.row).catch((error) => ({ note: error.message }));
       if (!row.isConnected) return;
       this.draw(row, part, issue, content, answer);
-      waiting = answer.pending;
-      if (waiting) await pause(400);
+      if ((waiting = answer.pending)) late = !(await pause(400));
+      else if (late) reloadPages(); // snippets with the columns that matter
     }
   },
 

@@ -49,7 +49,7 @@ async function undoLast() {
   view.current = from;
   showProgress();
   if (choice === "merge" || rows.length !== 1) {
-    say(choice === "merge" ? "Undone: the spellings." : `Undone: ${rows.length} decisions.`);
+    say(choice === "merge" ? "Undone: the spellings." : `Undone: ${counted(rows.length, "decision")}.`);
     return reload();
   }
   view.words.set(row, now);

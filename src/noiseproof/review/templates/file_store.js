@@ -29,6 +29,12 @@ class FileStore {
     this.audit.spellings = this.all.filter(({ spelling }) => !this.log.merges.has(spelling));
   }
 
+  get searched() {
+    if (!this.audit.searches_cells) return "ids only";
+    const missing = this.audit.total - Object.keys(this.data.rows).length;
+    return missing ? `ids, and cells of all but ${missing} rows` : "ids and cells";
+  }
+
   get progress() {
     const counts = { total: this.audit.total, decided: 0, accept: 0, keep: 0, other: 0, skip: 0, exclude: 0, unclear: 0 };
     for (const [row, word] of this.words) {
@@ -42,13 +48,25 @@ class FileStore {
   issue(i) {
     const data = this.data, at = (name) => data[name][i], word = this.words.get(at("row"));
     return {
-      row: at("row"), id: at("id"), why: at("why"), decision: word?.decision ?? null, label: word?.label ?? null,
+      row: at("row"), id: at("id"), why: at("why"), snippet: this.snippet(at("row")),
+      decision: word?.decision ?? null, label: word?.label ?? null,
       note: this.log.notes.get(at("row")) ?? null,
       given: this.audit.classes[at("given")], suggested: this.audit.classes[at("suggested")],
       marks: this.marks.filter(([, positions]) => positions.has(i)).map(([mark]) => mark),
       label_quality: at("label_quality"), margin: at("margin"), neighbour_agreement: at("neighbour_agreement"),
+      suggestion_quality: at("suggestion_quality"),
       confidence: at("confidence"), suggested_confidence: at("suggested_confidence"),
     };
+  }
+
+  snippet(row) { // as the server makes it
+    const { text, fields, predictions, image } = this.data.rows[row] ?? {};
+    if (image) return { has_image: true };
+    if (text !== undefined) return { text: text.slice(0, 400).replace(/\s+/g, " ").trim().slice(0, 200) };
+    const { leading, unsaid } = this.data, cells = new Map(fields ?? predictions ?? []);
+    const first = leading.filter((name) => cells.has(name));
+    const names = first.length ? first : [...cells.keys()].filter((name) => !["", "0"].includes(cells.get(name)));
+    return { fields: names.filter((name) => !unsaid.includes(name)).slice(0, 4).map((name) => [name, cells.get(name).slice(0, 200)]) };
   }
 
   select(filter) { // once for a filter: its rows stay listed when they are decided
@@ -140,8 +158,9 @@ class FileStore {
     showProgress();
   }
 
-  async decideMany({ decision, label = null, rows, also_decided = false }) { // as one, for undo
-    const open = rows.filter((row) => also_decided || !this.words.has(row));
+  async decideMany({ decision, label = null, rows, filter, ranges, also_decided = false }) { // as one, for undo
+    const listed = () => ranges.flatMap(([from, to]) => this.select(filter).slice(from, to).map((i) => this.data.row[i]));
+    const open = (rows ?? listed()).filter((row) => also_decided || !this.words.has(row));
     if (open.length) this.log.act(decision, open, open.map((row) => [String(row), label === null ? decision : `${decision}\t${label}`]));
     this.update();
     return { batch: null, saved: open.length, progress: this.progress };

@@ -35,14 +35,21 @@ function drawList() {
     if (picture) item.append(make("img", { src: picture, alt: "", loading: "lazy" }));
     item.append(make("span", { class: "words" },
       make("span", null, issue ? `${issue.given} → ${issue.suggested}` : "…"),
-      make("span", { class: "faint" }, issue ? named(issue) : ""),
+      make("span", { class: "faint" }, issue ? snippetWords(issue) : ""),
     ));
     if (issue?.note) item.append(make("span", { class: "noted", title: issue.note, role: "img", "aria-label": "has a note" }, "✎"));
-    item.append(...[peopleMark(issue), issue?.decision ? done(issue) : null].filter(Boolean));
+    if (issue) item.title = named(issue);
+    const quality = issue && make("span", { class: "quality", title: `The given label is right: ${likely(issue.label_quality)}` }, likely(issue.label_quality));
+    item.append(...[peopleMark(issue), issue?.decision ? done(issue) : quality].filter(Boolean));
     items.push(item);
   }
   byId("space").replaceChildren(...items);
   list.setAttribute("aria-activedescendant", view.current < 0 ? "" : `item-${view.current}`);
+}
+
+function snippetWords(issue) { // a few words of the row; its name where it has none
+  const { text, fields } = issue.snippet ?? {};
+  return text || (fields ?? []).map(([name, cell]) => `${name} ${cell}`).join(" · ") || named(issue);
 }
 
 function done(issue) {
@@ -54,5 +61,5 @@ let drawing = false;
 function drawSoon() {
   if (drawing) return;
   drawing = true;
-  requestAnimationFrame(() => { drawing = false; drawList(); });
+  requestAnimationFrame(() => { drawing = false; views.current === "grid" ? grid.draw() : drawList(); });
 }

@@ -8,7 +8,6 @@ const measuring = {
 
   async start() {
     document.body.classList.add("measuring");
-    byId("filter").hidden = true;
     byId("choices").querySelector("[data-choice=note]").remove();
     if (store.audit.measure.blind) byId("choices").replaceChildren(...blindChoices(store.audit.classes));
     await this.read();

@@ -2,16 +2,16 @@
 // One page, two ways to keep decisions: a server that answers when they are on its disk, or this browser's storage.
 
 const KEYS = { // of all views; views.js adds those of each
-  u: undo, f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
+  u: () => undo(), f: chooseFilter, e: () => store.export?.(), d: () => theme.set(theme.dark ? "light" : "dark"),
   v: () => views.show("overview"), l: () => views.show("list"), g: () => views.show("grid"),
-  m: () => spellings.open(), "?": () => byId("keys").showModal(), Escape: () => { if (isFiltered()) setFilter(); },
+  m: () => spellings.open(), "/": () => filterBar.focus(), "?": () => showHelp(), Escape: () => { if (isFiltered()) setFilter(); },
 };
 const LIST_KEYS = {
-  a: () => decideByLabel("accept"), k: () => decideByLabel("keep"), o: chooseOther, s: () => decide("skip"),
-  x: () => decide("exclude"), c: () => decide("unclear"), t: writeNote,
+  a: () => decideByLabel("accept"), k: () => decideByLabel("keep"), o: () => chooseOther(), s: () => decide("skip"),
+  x: () => decide("exclude"), c: () => decide("unclear"), t: () => writeNote(),
   j: () => move(1), ArrowDown: () => move(1), ArrowRight: () => move(1), ArrowUp: () => move(-1), ArrowLeft: () => move(-1),
   PageDown: () => move(10), PageUp: () => move(-10), Home: () => move(-Infinity), End: () => move(Infinity),
-  n: showNextOpen, z: () => document.querySelector("#row .zoomable")?.click(),
+  n: () => showNextOpen(), z: () => document.querySelector("#row .zoomable")?.click(),
 };
 for (let number = 1; number <= FEW; number++) LIST_KEYS[number] = () => answerByNumber(number);
 views.add("list", { show: () => show(Math.max(view.current, 0)), keys: LIST_KEYS });
@@ -32,12 +32,14 @@ document.addEventListener("keydown", (event) => {
     if (event.key === { keys: "?", zoom: "z" }[dialog.id]) dialog.close();
     return;
   }
+  if (event.target.closest("input, select, textarea")) return event.target.closest("#filters") && filterBar.leave(event);
   const undoing = (event.ctrlKey || event.metaKey) && event.key === "z";
-  const act = undoing ? undo : event.ctrlKey || event.metaKey || event.altKey ? null : views.keys[event.key] ?? KEYS[event.key];
-  if (!act) return;
+  const chord = event.ctrlKey || event.metaKey;
+  const act = undoing ? undo : chord ? views.chord(event) : event.altKey ? null : views.keys[event.key] ?? KEYS[event.key];
+  if (!act || ([" ", "Enter"].includes(event.key) && event.target.closest("button, a, summary"))) return;
   event.preventDefault();
   if (event.repeat && store?.audit.measure) return; // a key that is held down answers one question
-  act();
+  act(event);
 });
 
 async function showFirst() {
@@ -58,6 +60,7 @@ async function start() {
   byId("export").hidden = !store.export;
   byId("choices").hidden = store.audit.total === 0;
   showProgress();
+  if (!store.audit.measure) filterBar.start();
   await (store.audit.measure ? measuring.start() : showFirst());
   await views.start();
   await people.start();
@@ -78,7 +81,7 @@ byId("choices").addEventListener("click", (event) => {
 byId("filter").addEventListener("click", chooseFilter);
 byId("clear").addEventListener("click", () => setFilter());
 byId("export").addEventListener("click", () => store.export());
-byId("help").addEventListener("click", KEYS["?"]);
+byId("help").addEventListener("click", showHelp);
 byId("zoom").addEventListener("click", () => byId("zoom").close());
 byId("chooser-word").addEventListener("input", () => chooser.search());
 byId("chooser-list").addEventListener("click", (event) => {

@@ -20,6 +20,10 @@ class ServedStore {
     return this.waiting.length;
   }
 
+  get searched() {
+    return this.audit.searches_cells ? "ids and cells" : "ids only"; // pictures and numbers have no words
+  }
+
   async ask(path, options) {
     // Another audit may be served at this address by now: the server refuses requests with the key of another audit.
     const headers = { "noiseproof-tab": people.tab, ...options?.headers, ...(this.audit && { "noiseproof-audit": this.audit.key }) };
@@ -46,7 +50,7 @@ class ServedStore {
 
   kept = new WeakMap(); // filter → the key of its rows: they stay listed when they are decided
 
-  async query(filter, more) {
+  async conditions(filter, more) { // by the names of the query's parameters
     const { rows, state, ...rest } = filter, query = { ...more };
     for (const [name, value] of Object.entries(rest)) {
       if (value !== NO_FILTER[name]) query[name] = ["given", "suggested"].includes(name) ? this.audit.classes.indexOf(value) : value;
@@ -55,7 +59,7 @@ class ServedStore {
       if (!this.kept.has(filter)) this.kept.set(filter, this.keep(rows, state));
       query.selection = await this.kept.get(filter);
     }
-    return new URLSearchParams(query);
+    return query;
   }
 
   async keep(rows, state) {
@@ -64,7 +68,7 @@ class ServedStore {
   }
 
   async list(path, filter, more) {
-    const list = async () => this.ask(`${path}?${await this.query(filter, more)}`);
+    const list = async () => this.ask(`${path}?${new URLSearchParams(await this.conditions(filter, more))}`);
     return list().catch((error) => {
       const hadKept = this.kept.delete(filter);
       if (!hadKept || error.status !== 410) throw error;
@@ -112,8 +116,8 @@ class ServedStore {
     this.post({ row, decision, ...more });
   }
 
-  async decideMany(body) { // decision, label, rows; one undo takes all back
-    return this.act("/api/decisions/many", body);
+  async decideMany({ filter, ...body }) { // decision, label, rows or a filter with ranges; one undo takes all back
+    return this.act("/api/decisions/many", filter ? { ...body, filter: await this.conditions(filter) } : body);
   }
 
   async merge(given_label, label) {

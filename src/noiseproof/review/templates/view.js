@@ -75,6 +75,7 @@ async function show(i) {
     if (view.going !== going) return;
   }
   view.current = view.total ? Math.min(Math.max(i, 0), view.total - 1) : -1;
+  if (views.current === "grid") return grid.draw();
   scrollTo(view.current);
   drawList();
   await drawCard();
@@ -108,4 +109,18 @@ async function reload() { // after decisions on many issues
   Object.assign(view, { pages: new Map(), words: new Map() });
   showProgress();
   await show(at);
+}
+
+async function reloadPages() { // what is in view, anew: others may have decided, or a batch that was not loaded
+  const { pages, filter } = view, near = Math.floor((views.current === "grid" ? grid.focus : Math.max(view.current, 0)) / PAGE);
+  const before = store.unsaved ? new Map() : new Map(view.words); // what was decided meanwhile stays
+  for (const number of pages.keys()) if (Math.abs(number - near) > 1) pages.delete(number);
+  await Promise.all([...pages.keys()].map(async (number) => {
+    const { issues } = await store.page(filter, number * PAGE).catch(() => ({}));
+    if (!issues || view.pages !== pages) return;
+    pages.set(number, issues);
+    for (const { row } of issues) if (before.has(row) && view.words.get(row) === before.get(row)) view.words.delete(row);
+  }));
+  drawSoon();
+  if (views.current === "list") drawCard();
 }

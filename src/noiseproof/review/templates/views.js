@@ -2,11 +2,15 @@
 // The views of one list of issues, one of them visible: overview, list (with the card), grid.
 
 const views = {
-  parts: new Map(), // name → { show, hide, keys }: what a view does beside being visible
+  parts: new Map(), // name → { show, hide, keys, chord }: what a view does beside being visible
   current: "list",
 
   get keys() {
     return this.parts.get(this.current)?.keys ?? {};
+  },
+
+  chord(event) { // what Ctrl with a key does, null: what the browser does
+    return this.parts.get(this.current)?.chord?.(event) ?? null;
   },
 
   add(name, part) {

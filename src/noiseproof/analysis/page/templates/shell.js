@@ -14,7 +14,7 @@ const theme = {
   },
   tell() {
     for (const button of document.querySelectorAll("[data-theme-switch]")) {
-      button.setAttribute("aria-pressed", String(this.dark));
+      (button.querySelector("span") ?? button).textContent = this.dark ? "Light" : "Dark"; // what it does
     }
     document.dispatchEvent(new Event("themechange"));
   },
