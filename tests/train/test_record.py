@@ -53,7 +53,7 @@ def task(*, foreign: int = 0, known: bool = True, validation: bool = True) -> Ta
     x, y = points(40, 7)
     held = labelled(30, 5, foreign=foreign // 2, known=known) if validation else None
     clean = Split(*points(25, 11)) if validation else None
-    return Task(labelled(70, 3, foreign=foreign, known=known), held, Split(x, y), clean)
+    return Task(labelled(70, 3, foreign=foreign, known=known), held, Split(x, y), clean_validation=clean)
 
 
 def train(*args: Any, **options: Any) -> Result:

@@ -31,13 +31,13 @@ class Task:
     train: NoisyData
     validation: NoisyData | None = None
     test: Split | None = None
-    clean_validation: Split | None = None  # to choose an epoch by; methods never see it
     augment: Transform | None = None  # of training inputs; includes ``normalise``
     normalise: Transform | None = None  # of all other inputs
     dataset: str = ""
     noise: str = "none"
     notes: tuple[str, ...] = field(default=())
     source: dict[str, Any] = field(default_factory=dict)  # where the inputs are from, how prepared; plain values
+    clean_validation: Split | None = None  # to choose an epoch by; methods never see it
 
     @cached_property  # may read a row from disk
     def input_shape(self) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def make_task(
         train,
         held,
         data.test,
-        data.validation,
+        clean_validation=data.validation,
         augment=(known[0] if known and augment else normalise),
         normalise=normalise,
         dataset=data.name,
