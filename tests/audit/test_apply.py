@@ -326,7 +326,7 @@ def test_pictures_in_folders_called_by_numbers_move_by_name(tmp_path: Path) -> N
         Image.fromarray(np.full((8, 8), i, dtype=np.uint8)).save(tmp_path / "photos" / name / f"{i:02d}.png")
     before = snapshot(tmp_path / "photos")
     command = ("audit", tmp_path / "photos", "--pred-probs", tmp_path / "p.npy", "--out", tmp_path / "audit")
-    assert "with `classes`" in run(*command, code=2)
+    assert "with --classes" in run(*command, code=2)
     run(*command, "--classes", ",".join(names))
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new")
     assert snapshot(tmp_path / "new") == {{"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()}
@@ -828,7 +828,7 @@ from noiseproof.audit.plan import corrections
 from noiseproof.audit.records import TextRecords
 from noiseproof.cli import app
 
-def half(self, label, written, file):
+def half(self, label, written, file, left_out):
     file.write(b"id,x")
     file.flush()
     os.kill(os.getpid(), signal.SIGKILL)
