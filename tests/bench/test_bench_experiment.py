@@ -17,6 +17,7 @@ from PIL import Image
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
 from noiseproof.bench.experiment import RESULT_VERSION, REVISED, _digest, folder_digest
+from noiseproof.bench.tables import load_table
 from noiseproof.core import plugins
 from noiseproof.core.grammar import format_call
 from noiseproof.data import DATASETS, Dataset, Split, corrupt, get_dataset
@@ -456,12 +457,32 @@ def test_other_images_may_stand_beside_a_grid_of_noise_of_which_one_is_open_set(
         load_experiments(text.replace("open-set:", "symmetric:"))
 
 
+@pytest.mark.parametrize("method", ["ce", "gce@ln", "nce+mae", "sln", "elr & small-loss:forget=0.2"])
+def test_keys_are_those_of_before_gradients_were_clipped_by_default(method: str) -> None:
+    """Results without clipping keep their keys, whether they are so by default or by clip = 0."""
+    plain = replace(ONE, method=method)
+    without = replace(plain, settings=replace(ONE.settings, clip=0))
+    assert plain.key == without.key != replace(plain, settings=replace(ONE.settings, clip=5)).key
+
+
+def test_keys_of_the_ln_paper_and_of_ln_by_default() -> None:
+    """LN's tables neither clip nor start at a tenth: their keys are as old as their results. By default it does."""
+    cells = load_table("ln-table1").only("mnist", "LN,CE", "no noise").experiments([0])
+    assert [(cell.method, cell.key) for cell in cells] == [
+        ("ce@ln", "e6653fb69e712fb1"),
+        ("ln@ln", "9d30f1bfaf509622"),
+    ]
+    for line in ("ln", "ln-nodummy", "2*ln + ce", "ln:lam=0.5 & momentum"):
+        keys = {replace(ONE, method=line, settings=replace(ONE.settings, clip=clip)).key for clip in (None, 0, 5)}
+        assert len(keys) == 3, line
+
+
 def test_experiments_made_in_python_are_refused_by_field() -> None:
     with pytest.raises(BadExperiment, match="Unknown method") as refused:
         check([ONE, replace(ONE, method="never")])
     assert (refused.value.field, refused.value.experiment) == ("method", replace(ONE, method="never"))
-    with pytest.raises(BadExperiment, match="head that gives") as refused:
-        check([replace(ONE, method="nal:lam=1 + ce")])
+    with pytest.raises(BadExperiment, match="Expected a loss for which a head gives all it needs") as refused:
+        check([replace(ONE, method="nal:lam=1 + ln")])
     assert refused.value.field == "method"
     with pytest.raises(BadExperiment, match="Expected a `paper` of bias, .*, got '999'") as refused:
         check([replace(ONE, paper="999")])

@@ -381,7 +381,7 @@ def _read(terminal: int) -> bytes:
         (("--dataset", "table:table=none.csv,label=y"), "none.csv"),
         (("--batch-size", "some"), "Or 'full' for all rows at once."),
         (("--batch-size", "0"), "Expected `batch_size` to be an integer of at least 1, got 0."),
-        (("--clip", "-1"), "Expected `clip` in (0, inf), got -1.0."),
+        (("--clip", "-1"), "Expected `clip` in [0, inf), got -1.0."),
         (("--validation", "1.5"), "Expected `validation` in (0, 1), got 1.5."),
         (("--accelerator", "gpus"), "gpus"),
         (("--accelerator", "mps"), "mps"),

@@ -96,7 +96,9 @@ def test_delta_needs_attention_before_the_first_step(task: Task) -> None:
 @pytest.mark.parametrize("loss", ["mae*", "ce + 0.1*remargin:loss=(mae),shift=1.0"])
 def test_a_loss_of_class_indices_alone_is_refused_before_the_first_step(task: Task, loss: str, strategy: str) -> None:
     steps: list[int] = []
-    with pytest.raises(ValueError, match=f"real-valued targets for {strategy.split(':')[0]}, got .*remargin"):
+    with pytest.raises(
+        ValueError, match=f"may be probabilities for `{strategy.split(':')[0]}.*got .*remargin.*labelled logit"
+    ):
         train(task, f"{loss} & {strategy}", SETTINGS, progress=lambda *at: steps.append(1))
     assert not steps
 

@@ -116,7 +116,7 @@ def test_small_loss_is_the_mean_over_the_smallest(task: Task, rows: int, epoch: 
 
 
 def test_selection_by_margin(task: Task) -> None:
-    """By the margin of the given label: where the target is another, the loss would select others."""
+    """By the margin of the given label, which the loss selects by, too, whatever the target is."""
     batch, logits = make_step(50)
     run = make_run(task)
     y = batch.given.numpy()
@@ -131,7 +131,80 @@ def test_selection_by_margin(task: Task) -> None:
     moved = batch.with_target((batch.given + 1) % K)
     np.testing.assert_array_equal(np.flatnonzero(np.abs(gradients(by_margin, logits[:1], moved, run)[0]).sum(1)), kept)
     by_loss = gradients(SmallLoss(forget=0.3, ramp=0), logits[:1], moved, run)[0]
-    assert not np.array_equal(np.flatnonzero(np.abs(by_loss).sum(1)), kept)
+    np.testing.assert_array_equal(np.flatnonzero(np.abs(by_loss).sum(1)), kept)
+
+
+@pytest.mark.parametrize("make, kept", [(SmallLoss, 28), (CoTeaching, 28), (Sigua, 28)])
+def test_noise_on_targets_does_not_decide_what_is_selected(task: Task, make: Any, kept: int) -> None:
+    """Targets with noise have losses of either sign; the rows of smallest −log p of the given label are kept."""
+    batch, logits = make_step(40)
+    noise = torch.from_numpy(np.random.default_rng(5).normal(0, 1, (40, K)))
+    noisy = batch.with_target(F.one_hot(batch.given, K) + noise)
+    run, outs = make_run(task), [Output(torch.tensor(one)) for one in logits]
+    losses = torch.stack([run.loss(out, noisy.target) for out in outs])
+    weights = make(0.3, ramp=0).weights(losses, outs, noisy, run).numpy()
+    assert float(losses.min()) < 0
+    for m, chosen in enumerate(weights[::-1] if make is CoTeaching else weights):
+        smallest = np.argsort(cross_entropies(logits[m], batch.given.numpy())[0])[:kept]
+        np.testing.assert_array_equal(np.flatnonzero(chosen > 0), np.sort(smallest))
+
+
+def test_sigua_by_backward_correction_judges_the_given_label(task: Task) -> None:
+    batch, logits = make_step(60)
+    run = make_run(task, get_loss("backward", T=torch.from_numpy(PAIRS)))
+    outs = [Output(torch.tensor(logits[0]))]
+    noisy = batch.with_target(
+        F.one_hot(batch.given, K) + torch.from_numpy(np.random.default_rng(2).normal(0, 1, (60, K)))
+    )
+    losses = run.loss(outs[0], noisy.target)[None]
+    nll = -np.log(np.exp(logits[0]) / np.exp(logits[0]).sum(1, keepdims=True))
+    corrected = (np.linalg.inv(PAIRS)[batch.given.numpy()] * nll).sum(1)
+    weights = SiguaBackward(scale=0.1).weights(losses, outs, noisy, run)
+    np.testing.assert_allclose(weights[0].numpy(), np.where(corrected < 0, -0.1, 1.0))
+
+
+@pytest.mark.parametrize("line", ["co-teaching", "sigua", "ce & small-loss:forget=0.4"])
+def test_selection_beside_noise_on_targets_trains(line: str) -> None:
+    """Ranked by the noisy loss, the first ended at 0.10, and the others were not finite."""
+    data, settings = prepare(get_dataset("digits"), "symmetric:rate=0.4"), Settings(epochs=30, model="mlp:hidden=[64]")
+    alone, beside = (train(data, f"{line}{noise}", settings).last for noise in ("", " & sln:sigma=0.3"))
+    assert beside["test_accuracy"] > alone["test_accuracy"] - 0.03
+
+
+def test_rows_are_ranked_within_their_class_beside_noise(task: Task) -> None:
+    """A class whose losses are all larger keeps the share of rows that the others keep."""
+    batch, logits = make_step(400)
+    logits[:, :, 3] -= 50
+    run, outs = make_run(task), [Output(torch.tensor(logits[0]))]
+    losses, strategy = run.loss(outs[0], batch.given)[None], SmallLoss(0.4, ramp=0)
+    of_class = batch.given.numpy() == 3
+
+    def kept() -> np.ndarray:
+        return strategy.weights(losses, outs, batch, run).numpy()[0] > 0  # type: ignore[union-attr]
+
+    assert not kept()[of_class].any()
+    run.strategies = [get_strategy("sln:sigma=0.1,until=1")]
+    chosen, y, nll = kept(), batch.given.numpy(), losses[0].numpy()
+    assert chosen.sum() == 240
+    for k in range(K):
+        rows = np.flatnonzero(y == k)
+        smallest = rows[np.argsort(nll[rows], kind="stable")]
+        assert abs(chosen[rows].sum() - 0.6 * len(rows)) <= 1
+        np.testing.assert_array_equal(np.sort(smallest[: chosen[rows].sum()]), rows[chosen[rows]])
+    run.epoch = 1  # the noise has ended
+    assert not kept()[of_class].any()
+
+
+@pytest.mark.parametrize(
+    "selection", ["small-loss:forget=0.2", "co-teaching:forget=0.2", "sigua:forget=0.2", "prune:start=1"]
+)
+def test_noise_larger_than_a_label_is_refused_beside_selection(task: Task, selection: str) -> None:
+    with pytest.raises(ValueError, match=r"`sigma` of sln up to 1/√K = 0.316 beside .*got 0.32. Lower it, or end it"):
+        train(task, f"ce & {selection} & sln:sigma=0.32", SETTINGS)
+    name = selection.partition(":")[0]
+    train(task, f"ce & {selection} & sln:sigma=0.31", SETTINGS)
+    first = selection.replace("prune:start=1", "prune:start=2") + ("" if name == "prune" else ",start=2")
+    train(task, f"ce & sln:sigma=1,until=2 & {first}", SETTINGS)  # one after the other
 
 
 @pytest.mark.parametrize("released", [False, True])

@@ -235,7 +235,7 @@ def test_what_would_never_begin_is_refused(task: Task, line: str) -> None:
         train(task, line, SETTINGS)
 
 
-@pytest.mark.parametrize("line", ["gp & momentum", "ce & momentum & gp", "sln-mo & momentum:alpha=0.5"])
+@pytest.mark.parametrize("line", ["gp & momentum", "ce & momentum & gp"])
 def test_one_model_predicts(task: Task, line: str) -> None:
     with pytest.raises(ValueError, match=r"one model to predict, got those of .*momentum.*Leave one out"):
         train(task, line, SETTINGS)

@@ -429,7 +429,7 @@ def test_every_schedule_has_a_reference_here() -> None:
         ({"epochs": 0}, "Expected `epochs` to be an integer of at least 1"),
         ({"batch_size": 0}, "Expected `batch_size`.*Or 'full'"),
         ({"batch_size": "all"}, "Expected `batch_size`"),
-        ({"clip": 0}, "Expected `clip` in"),
+        ({"clip": -1}, "Expected `clip` in"),
         ({"optimizer": "sgd:lr=-1"}, "Expected `lr` in"),
         ({"optimizer": "sdg"}, "Unknown optimizer 'sdg'. Did you mean 'sgd'"),
         ({"optimizer": "adam:beta1=1"}, "Expected `beta1` in"),
@@ -709,8 +709,11 @@ def test_last_best_best_clean_and_oracle_are_four_epochs() -> None:
 
 
 def test_a_head_that_does_not_give_what_the_loss_needs_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected a head that gives \['root'\] for `ln"):
-        train(toy(), Method(get_loss("ln")), Settings(model="mlp:hidden=[8]", epochs=1))
+    settings = Settings(model="mlp:hidden=[8]", epochs=1)
+    with pytest.raises(ValueError, match="Expected a head that gives root for `ln.*Use gaussian-root"):
+        train(toy(), Method(get_loss("ln"), "linear"), settings)
+    with pytest.raises(ValueError, match=r"`scale` of shape \(2, 1\), got shape"):  # before the first step
+        train(toy(), Method(get_loss("ln:covariance=isotropic"), "gaussian-scale"), settings, progress=pytest.fail)
 
 
 def test_progress_is_told_every_step_and_every_epoch() -> None:

@@ -41,7 +41,10 @@ from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
-REVISED = {"gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2}  # of a method; of presets: papers/*.toml
+REVISED = {  # of a method; of presets: papers/*.toml
+    "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
+    "ln": 2, "ln-nodummy": 2, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2,
+}  # fmt: skip
 
 
 class BadExperiment(ValueError):
@@ -185,12 +188,21 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
         "noise_seed": plain.seed_of_noise,
         "version": plain.version,
     }
+    clip = content["settings"]["clip"]
+    if clip == 0 or (clip is None and _clips(plain.method)):  # keys are older than clipping by default
+        content["settings"]["clip"] = None if clip == 0 else "auto"
     if plain.precision == "32":  # keys are older than the choice of precision
         del content["precision"]
     if contents:
         content["contents"] = contents
     text = json.dumps(_as_one(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _clips(method: str) -> bool:
+    """Whether a method has a loss that clips by default: ``ln`` and its variants, not what the LN paper sets."""
+    names = re.split(r"[^\w-]+", re.sub(r"@\w+", "", method))
+    return any(name == "ln" or name.startswith("ln-") for name in names)
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:

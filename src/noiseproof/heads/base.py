@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -30,15 +30,46 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def reset_parameters(
-        self, fill: Callable[[nn.Linear, Generator | None], None], generator: Generator | None
+        self,
+        fill: Callable[[nn.Linear, Generator | None], None],
+        generator: Generator | None,
+        starts: Mapping[str, float] | None = None,
     ) -> None:
-        """Initialise all layers with ``fill``, the backbone's initialisation of a last layer."""
-        for module in self.modules():
+        """Initialise all layers with ``fill``, the backbone's initialisation of a last layer.
+
+        ``starts`` are factors for the layers of the name of a field, from the loss (``Loss.starts``).
+        """
+        for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 fill(module, generator)
+                for parameter in module.parameters():
+                    parameter.data *= (starts or {}).get(name, 1.0)
 
 
 HEADS: Registry[Head] = Registry("head", returns=Head)
+
+
+def gives(spec: str) -> frozenset[str] | None:
+    """The fields of ``Output`` that the head ``spec`` fills; None where only building it tells."""
+    fields: frozenset[str] | None = getattr(HEADS[HEADS.parse(spec, {})[0]], "gives", None)
+    return fields
+
+
+def head_for(fields: frozenset[str]) -> str:
+    """The head that gives ``fields``, and the fewest others.
+
+    >>> head_for(frozenset({"logits"})), head_for(frozenset({"logits", "root"}))
+    ('linear', 'gaussian-root')
+    """
+    known = {name: given for name in HEADS if (given := gives(name)) is not None}
+    fitting = [name for name, given in known.items() if fields <= given]
+    if not fitting:
+        listing = "; ".join(f"{name}: {', '.join(sorted(known[name]))}" for name in sorted(known))
+        raise ValueError(
+            f"Expected a loss for which a head gives all it needs, got one that needs {', '.join(sorted(fields))}. "
+            f"There are {listing}."
+        )
+    return min(fitting, key=lambda name: (len(known[name]), name))
 
 
 def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> Head:

@@ -43,6 +43,7 @@ class NoiseAttention(Loss):
     source: ClassVar[str] = "NAL paper, Eq. 1, Theorem 1"
     kind: Kind = "other"
     linear = False
+    takes = "probabilities"
 
     def __init__(self, lam: float = 0.5, beta: float = 0.0, floor: float = 0.0, **options: Any) -> None:
         super().__init__(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -21,6 +22,7 @@ from noiseproof.losses.fast import by_blocks, label_nll, mean, pays_in_blocks, s
 
 Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
+Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, (B, K) without negative entries, (B, K)
 
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
@@ -51,7 +53,8 @@ class Loss(nn.Module):
     formula: ClassVar[str] = ""
     source: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    class_indices_only: bool = False
+    takes: Targets = "real"  # the most general targets
+    head: str | None = None  # the head that gives what it needs, where the names of the fields do not tell
     linear: bool = True  # in a real-valued target: L(z, t) = Σ_k t_k·L(z, k)
     weighs_classes: bool = False  # ``per_sample`` knows what class weights mean, of class indices too
     implied: int = 0  # classes whose logit is zero by definition, so that a head gives no column for them
@@ -59,6 +62,8 @@ class Loss(nn.Module):
     relative: bool = True  # a number that is added to all logits of a row changes nothing
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
     extra_scores: int = 0  # columns of ``scores`` that belong to no class
+    starts: Mapping[str, float] = {}  # by field of Output: the head's first weights over those of the model's own start
+    max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
     samples: int | None = None  # random draws that a prediction averages over; None: predictions draw nothing
     weight: Tensor | None
     _closed: ClassVar[bool] = False  # whether ``slope`` gives the gradient
@@ -110,7 +115,10 @@ class Loss(nn.Module):
         """Set what this loss needs, predicts and supports from the ``losses`` inside it."""
         self.needs = frozenset().union(*(loss.needs for loss in losses))
         self.independent_rows = all(loss.independent_rows for loss in losses)
-        self.class_indices_only = any(loss.class_indices_only for loss in losses)
+        self.takes = min((loss.takes for loss in losses), key=get_args(Targets).index)
+        self.head = next((loss.head for loss in losses if loss.head is not None), None)
+        self.starts = {field: start for loss in losses for field, start in loss.starts.items()}
+        self.max_norm = min((loss.max_norm for loss in losses if loss.max_norm is not None), default=None)
         self.linear = all(loss.linear for loss in losses)
         self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
@@ -119,7 +127,10 @@ class Loss(nn.Module):
         predictors = {str(part) for loss in losses for part in loss.predictors()}
         if len(predictors) > 1 or len({loss.implied for loss in losses}) > 1:
             named = sorted(predictors if len(predictors) > 1 else map(str, losses))
-            raise ValueError(f"Expected losses that predict alike, got {' and '.join(named)}.")
+            raise ValueError(
+                f"Expected losses that predict alike, got {' and '.join(named)}: their sum would train logits that it "
+                "does not predict from. Add losses of one such kind."
+            )
 
     def num_outputs(self, num_classes: int) -> int:
         """Number of columns of logits that a head must return."""
@@ -167,7 +178,7 @@ class Loss(nn.Module):
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
         """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s (K,)."""
-        if self.linear and not self.class_indices_only:
+        if self.linear and self.takes != "classes":
             soft = shares.expand(len(out.logits), -1)
             if readable(out.logits) and not bool((losses := self.per_sample(out, soft)).isnan().any()):
                 return losses
@@ -205,7 +216,7 @@ class Loss(nn.Module):
         num_classes = logits.shape[1] + self.implied
         if self.weight is not None and self.weight.shape[0] != num_classes:
             raise ValueError(f"Expected `weight` of {num_classes} classes, got {self.weight.shape[0]}.")
-        if self.class_indices_only and target.dim() == 2:
+        if self.takes == "classes" and target.dim() == 2:
             raise ValueError(
                 f"Expected class indices (B,) as the target of `{self}`, got shape {tuple(target.shape)}: a shift "
                 "needs one labelled logit. Use the loss without remargin for real-valued targets."

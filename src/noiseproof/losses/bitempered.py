@@ -126,6 +126,7 @@ class BiTempered(Loss):
     source: ClassVar[str] = "bias paper, Table 1; Amid et al. 2019"
     kind: Kind = "other"
     linear = False
+    takes = "probabilities"
 
     def __init__(
         self, t1: float = 0.8, t2: float = 1.2, smoothing: float = 0.0, iterations: int | None = None, **options: Any

@@ -90,6 +90,9 @@ class LN(Loss):
         predict: ``classes`` predicts softmax(μ/τ) over the K classes; ``released`` as the released code, over K + 1
             with the dummy class.
         nll: add the constants of Eq. 4, so that the value is −log of the density (``LogisticNormal.log_prob``).
+        start: the first weights of the head's layers, over those that the model's own initialisation gives. The target
+            is τC at the label and 0 elsewhere, so the mean starts near 0. A root of the size of the residual, which
+            many classes give it, explains every label as noise at first; the LN paper (ten classes) starts at 1.
 
     The defaults are the LN paper's most frequent choice (Tables 5 and 6).
 
@@ -105,6 +108,8 @@ class LN(Loss):
     source: ClassVar[str] = "LN paper, Eqs. 4-11"
     kind: Kind = "other"
     linear = False
+    takes = "probabilities"
+    max_norm = 5.0  # ∂L/∂μ = Σ⁻¹e is as large as e/λ²
 
     def __init__(
         self,
@@ -115,6 +120,7 @@ class LN(Loss):
         covariance: Covariance = "full",
         predict: Predict = "classes",
         nll: bool = False,
+        start: float = 0.1,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -127,7 +133,10 @@ class LN(Loss):
         self.covariance: Covariance = check_word("covariance", covariance, get_args(Covariance))
         self.predict: Predict = check_word("predict", predict, get_args(Predict))
         self.nll = check_flag("nll", nll)
+        self.start = check_number("start", start, "(0, inf)", 0, remedy="A root of zero never moves.")
+        self.starts = dict.fromkeys(("logits", "root", "scale"), self.start)
         self.needs = frozenset({"logits"} | NEEDS[covariance])
+        self.head = "gaussian-scale:isotropic=true" if covariance == "isotropic" else None
         self.implied, self.relative = 0 if self.dummy else 1, False
         self.extra_scores = int(self.dummy and self.predict == "released")
 

@@ -82,7 +82,7 @@ class Remargin(Loss):
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
         self._inherit_from(self.loss)
-        self.class_indices_only = True
+        self.takes = "classes"
         shifts = list(shift) if isinstance(shift, Sequence) else [shift]
         if not shifts:
             raise ValueError("Expected `shift` to be a number or a list of numbers, got an empty list.")

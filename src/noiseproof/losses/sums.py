@@ -55,7 +55,7 @@ class WeightedSum(Loss):
         return _weighted(self.scales, values)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
-        if self.linear and not self.class_indices_only:
+        if self.linear and self.takes != "classes":
             return super().expected(out, shares)
         return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
 

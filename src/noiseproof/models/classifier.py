@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Generator, Tensor, nn
 
@@ -26,9 +26,17 @@ class Classifier(nn.Module):
 
 
 def build_classifier(
-    model: str, head: str, *, input_shape: Sequence[int], num_outputs: int, generator: Generator
+    model: str,
+    head: str,
+    *,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    generator: Generator,
+    starts: Mapping[str, float] | None = None,
 ) -> Classifier:
     """A classifier whose weights come from ``generator``, the backbone's first, filled as the model's paper fills them.
+
+    ``starts`` are factors of the head's first weights by field of ``Output``, which a loss has (``Loss.starts``).
 
     >>> build_classifier("mlp:hidden=[8]", "linear", input_shape=(4,), num_outputs=3, generator=Generator())
     ... # doctest: +ELLIPSIS
@@ -41,5 +49,5 @@ def build_classifier(
             "Write `self.num_features = …` in its __init__."
         )
     top = get_head(head, backbone.num_features, num_outputs)
-    top.reset_parameters(INITS[backbone.init], generator)
+    top.reset_parameters(INITS[backbone.init], generator, starts)
     return Classifier(backbone, top)

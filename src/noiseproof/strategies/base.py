@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
 from noiseproof.losses import Loss
+from noiseproof.losses.base import Targets
 from noiseproof.losses.margin import CE
 from noiseproof.strategies.batch import Batch as Batch
 from noiseproof.strategies.batch import Step as Step
@@ -70,13 +71,30 @@ def check_scores(loss: Loss, user: str) -> None:
         )
 
 
-def check_real_targets(loss: Loss, user: str) -> None:
-    """Refuse a loss that takes class indices only, since ``user`` makes targets that are distributions."""
-    if loss.class_indices_only:
-        raise ValueError(
-            f"Expected a loss that takes real-valued targets for {user}, got `{loss}`: a shift needs one labelled "
-            "logit. Use the loss without remargin."
-        )
+_TARGETS: dict[Targets, tuple[str, str]] = {  # how errors call them, and the remedy for a loss that takes no others
+    "classes": ("one class a row, since a shift needs one labelled logit", "the loss without remargin"),
+    "probabilities": ("probabilities", "a loss that is linear in its target, such as ce"),
+    "real": ("numbers, negative ones too", ""),
+}
+
+
+def check_together(loss: Loss, strategies: Sequence[Strategy]) -> None:
+    """Refuse a loss and strategies that cannot be trained together, before anything is built."""
+    kinds = get_args(Targets)
+    for position, strategy in enumerate(strategies):
+        for other in strategies[:position]:
+            if strategy.name and strategy.name == other.name:
+                raise ValueError(f"Expected each strategy once, got `{other}` and `{strategy}`. Leave one out.")
+            if strategy.predicts and other.predicts:
+                raise ValueError(
+                    f"Expected one model to predict, got those of `{other}` and `{strategy}`. Leave one out."
+                )
+        if kinds.index(strategy.makes) > kinds.index(loss.takes):
+            (makes, _), (takes, remedy) = _TARGETS[strategy.makes], _TARGETS[loss.takes]
+            raise ValueError(
+                f"Expected a loss whose targets may be {makes} for `{strategy}`, got `{loss}`, which takes {takes}. "
+                f"Use {remedy}, or leave {strategy.name or 'the strategy'} out."
+            )
 
 
 class Strategy:
@@ -95,6 +113,7 @@ class Strategy:
     mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row
     remembers: ClassVar[tuple[str, ...]] = ()  # attributes that checkpoints hold: tensors and plain values
     predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
+    makes: Targets = "classes"  # the most general targets that it gives to the loss
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: check the run, and allocate tables."""

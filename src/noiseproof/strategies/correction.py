@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_word
-from noiseproof.strategies.base import Batch, Strategy, check_real_targets, check_scores, register
+from noiseproof.strategies.base import Batch, Strategy, check_scores, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import log_probs, sweep
 
@@ -33,6 +33,7 @@ class LabelCorrection(Strategy):
 
     capturable = True
     remembers = ("kept", "predicted")
+    makes = "probabilities"
 
     def __init__(self, start: int, soft: bool = False, invert: bool = False, against: Against = "current") -> None:
         self.start = check_count("start", start, 0)
@@ -45,7 +46,6 @@ class LabelCorrection(Strategy):
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
         check_scores(run.loss, self.name)
-        check_real_targets(run.loss, self.name)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

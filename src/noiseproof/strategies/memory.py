@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
-from noiseproof.strategies.base import Batch, Strategy, check_real_targets, check_scores, register
+from noiseproof.strategies.base import Batch, Strategy, check_scores, register
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import evaluating
 
@@ -42,6 +42,8 @@ class EstimatedTargets(_Memory):
             does with 1e-4.
     """
 
+    makes = "probabilities"
+
     def __init__(self, start: int, every: int = 1, alpha: float = 0.9, delta: float = 0.0, floor: float = 0.0) -> None:
         self.start = check_count("start", start, 0)
         self.every = check_count("every", every, 1)
@@ -52,7 +54,6 @@ class EstimatedTargets(_Memory):
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
         check_scores(run.loss, self.name)
-        check_real_targets(run.loss, self.name)
         if self.delta and not all("attention" in getattr(model.plain.head, "gives", ()) for model in run.models):
             raise ValueError(
                 "Expected a head that gives `attention` to compare with `delta`, got none. "
@@ -140,6 +141,7 @@ class ExchangedMemory(TargetMemory):
     def __init__(self, beta: float = 0.7, clip: float = 0.0, reweigh: bool = False) -> None:
         super().__init__(beta, clip)
         self.reweigh = check_flag("reweigh", reweigh)
+        self.makes = "probabilities" if self.reweigh else "classes"
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         run.processes.broadcast_buffers(run.evaluated)

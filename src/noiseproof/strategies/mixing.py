@@ -92,6 +92,7 @@ class Mixup(Strategy):
     """
 
     mixes: ClassVar[bool] = True
+    makes = "probabilities"
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = check_number("alpha", alpha, "(0, inf)", 0)

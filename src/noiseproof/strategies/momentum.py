@@ -30,9 +30,6 @@ class MomentumModel(Strategy):
     def setup(self, run: Run) -> None:
         if run.is_sharded:
             raise ValueError("Expected whole weights to average, got sharded ones. Train with DDP instead of FSDP.")
-        for other in run.strategies:
-            if other is not self and other.predicts:
-                raise ValueError(f"Expected one model to predict, got those of `{self}` and `{other}`. Leave one out.")
         for model in run.models:
             model.evaluated = copy.deepcopy(model.plain).requires_grad_(False)
         self.averages = run.evaluated

@@ -27,6 +27,8 @@ class StochasticLabelNoise(Strategy):
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
         self.until = None if until is None else check_count("until", until, 0)
 
+        self.makes = "real" if self.ends > 0 else "classes"
+
     @property
     def ends(self) -> float:
         return 0 if self.sigma == 0 else math.inf if self.until is None else self.until

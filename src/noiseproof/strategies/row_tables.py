@@ -30,6 +30,7 @@ class FixedTargets(Strategy):
     """Train towards a ``table`` of distributions (N, K) in place of the given labels."""
 
     capturable = True
+    makes = "probabilities"
 
     def __init__(self, table: Tensor) -> None:
         self.table = table

@@ -1,11 +1,14 @@
 """Sample selection: train on rows of small loss, and leave the others out or ascend on them.
 
-The rows of a step are ranked over all processes, so the selection does not depend on their number; ties go to the
-earlier row of the batch.
+Rows are selected by the loss of their given labels, whatever target other strategies make of them: noise on a target
+(``sln``) would decide in place of the row. Such noise also moves the logit of a class for all rows, and a class that is
+left out has no row to bring it back: beside it, rows are ranked among those of their own class. The rows of a step are
+ranked over all processes, so the selection does not depend on their number; ties go to the earlier row of the batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import ClassVar, Literal, get_args
 
@@ -41,6 +44,7 @@ class Selection(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
+        check_noise(self, self.start, run)
 
     def forgotten(self, T: int) -> float:
         """forget(T), the share of rows that are left out T epochs after the start."""
@@ -62,9 +66,52 @@ class Selection(Strategy):
         raise NotImplementedError
 
 
+def check_noise(selection: Strategy, start: int, run: Run) -> None:
+    """Refuse noise on targets that is larger than a label, σ√K > 1, in the epochs of a ``selection``.
+
+    Rows of small loss have next to no gradient of their own, so nothing would hold against the noise.
+    """
+    largest = 1 / math.sqrt(run.num_classes)
+    for other in run.strategies:
+        sigma = other.parameters.get("sigma", 0) if other.makes == "real" and other.ends > start else 0
+        if sigma > largest:
+            raise ValueError(
+                f"Expected `sigma` of {other.name} up to 1/√K = {largest:.3g} beside {selection.name}, which trains on "
+                f"rows that are learned too well to hold against more noise, got {sigma:g}. Lower it, or end it where "
+                f"{selection.name} starts ({other.name}:until=N & {selection.name}:start=N)."
+            )
+
+
+@torch.no_grad()
+def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+    """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the same."""
+    if batch.target is batch.given:
+        return losses
+    return torch.stack([run.loss(out, batch.given) for out in outs])
+
+
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
     """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
-    return run.processes.gather(values.T, batch).sort(dim=0, stable=True).indices
+    gathered = run.processes.gather(values.T, batch)
+    if any(strategy.makes == "real" and run.epoch < strategy.ends for strategy in run.strategies):
+        gathered = quantiles(gathered, run.processes.gather(batch.given, batch), run.num_classes)
+    return gathered.sort(dim=0, stable=True).indices
+
+
+def quantiles(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
+    """(r + ½)/n for the r-th smallest of the n values of each class, (N, M); equal ones keep their order.
+
+    >>> quantiles(torch.tensor([[5.0], [1.0], [2.0], [9.0]]), torch.tensor([0, 0, 1, 0]), 2)[:, 0]
+    tensor([0.5000, 0.1667, 0.5000, 0.8333])
+    """
+    sizes = torch.zeros(num_classes, dtype=torch.int64, device=classes.device)
+    sizes = sizes.scatter_add(0, classes, torch.ones_like(classes))
+    order = values.sort(dim=0, stable=True).indices  # (N, M)
+    order = order.gather(0, classes[order].sort(dim=0, stable=True).indices)  # by class, then by value
+    of_class = classes[order]
+    place = torch.arange(len(classes), device=classes.device)[:, None] - (sizes.cumsum(0) - sizes)[of_class]
+    shares = (place.to(values.dtype) + 0.5) / sizes[of_class]
+    return torch.empty_like(values).scatter_(0, order, shares)
 
 
 def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> Tensor:
@@ -89,7 +136,9 @@ class SmallLoss(Selection):
         self.by: By = check_word("by", by, get_args(By))
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        if self.by == "margin":
+        if self.by == "loss":
+            losses = given_losses(losses, outs, batch, run)
+        else:
             losses = torch.stack([-margin(run.loss.scores(out).detach(), batch.given) for out in outs])
         small = _ranked(losses, batch, run)[: self.num_kept(batch, run)]  # (kept, M)
         return _mean_over(small, batch, run)
@@ -143,7 +192,7 @@ class CoTeaching(Selection):
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
-        small = _ranked(losses, batch, run)[:kept]  # (kept, 2)
+        small = _ranked(given_losses(losses, outs, batch, run), batch, run)[:kept]  # (kept, 2)
         return _mean_over(small.flip(1), batch, run, 1 / kept if self.released else 1.0)
 
     def _is_lowered(self, run: Run) -> bool:
@@ -175,7 +224,7 @@ class Sigua(Selection):
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
-        order = _ranked(losses, batch, run)
+        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
         bad = order[kept : kept + max(1, int((batch.count - kept) * self.rate))]
         return _mean_over(order[:kept], batch, run) + _mean_over(bad, batch, run, -self.scale)
 
@@ -204,7 +253,7 @@ class SiguaBackward(Strategy):
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
         if self.phase(run):
             return None
-        return torch.where(losses < 0, -self.scale, 1.0).to(losses.dtype)
+        return torch.where(given_losses(losses, outs, batch, run) < 0, -self.scale, 1.0).to(losses.dtype)
 
 
 @register("prune")
@@ -228,6 +277,7 @@ class Prune(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
+        check_noise(self, self.start, run)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start or (run.epoch - self.start) % self.every:

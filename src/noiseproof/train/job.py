@@ -14,6 +14,9 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from noiseproof.core.checks import check_seed
+from noiseproof.core.output import Output
+from noiseproof.heads import Head
+from noiseproof.losses import Loss
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Run
 from noiseproof.strategies.base import check_real_targets
@@ -51,6 +54,7 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     task, settings = job.task, job.settings
     # Strategies have state: a method that is used twice starts afresh.
     method = get_method(job.method, task, settings) if isinstance(job.method, str) else copy.deepcopy(job.method)
+    method.check()
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
     if task.train.soft is not None:
@@ -70,9 +74,11 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     model, head, input_shape, num_outputs = architecture(job, method)
     for m in range(method.models):
         generator = run.random.generator("init", m, device="cpu")
-        plain = build_classifier(model, head, input_shape=input_shape, num_outputs=num_outputs, generator=generator)
-        if missing := loss.needs - plain.head.gives - method.adds:
-            raise ValueError(f"Expected a head that gives {sorted(missing)} for `{loss}`, got {method.head!r}.")
+        plain = build_classifier(
+            model, head, input_shape=input_shape, num_outputs=num_outputs, generator=generator, starts=loss.starts
+        )
+        if not m:
+            _check_shapes(loss, plain.head, backbone_features=plain.backbone.num_features, adds=method.adds)
         run.add(plain, make_optimizer)
     run.strategies = method.strategies
     for strategy in method.strategies:
@@ -90,6 +96,16 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
             f"alone, got {run.batch_size} of {run.num_rows}. Raise the batch size, or choose a model without it."
         )
     return method, run, record
+
+
+def _check_shapes(loss: Loss, head: Head, *, backbone_features: int, adds: frozenset[str]) -> None:
+    """Refuse a loss that does not take what the head gives, such as one scale where it needs one for each class."""
+    if missing := loss.needs - head.gives - adds:
+        raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{loss}`, got {head}.")
+    with torch.no_grad():
+        out: Output = copy.deepcopy(head).eval()(torch.zeros(2, backbone_features))
+        out = out._replace(memory=torch.zeros_like(out.logits)) if "memory" in adds else out
+        copy.deepcopy(loss).cpu().eval()(out, torch.zeros(2, dtype=torch.int64))
 
 
 def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], int]:

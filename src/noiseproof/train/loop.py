@@ -153,7 +153,7 @@ def training(
     done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
     stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
     first_step, schedule = run.step, settings.make_schedule()
-    stepper = Stepper(run, settings.clip, (record.observe, guard.observe), architecture(job, method))
+    stepper = Stepper(run, settings.clip_for(run.loss), (record.observe, guard.observe), architecture(job, method))
 
     with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
         while run.epoch < run.epochs and not run.stopped:

@@ -19,6 +19,8 @@ import torch
 from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
+from noiseproof.heads import HEADS
+from noiseproof.heads.base import gives, head_for
 from noiseproof.losses import (
     LOSSES,
     Loss,
@@ -34,6 +36,7 @@ from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
 from noiseproof.papers import QUALIFIERS, method_preset, pop_qualifiers
 from noiseproof.strategies import STRATEGIES, Strategy, get_strategy
+from noiseproof.strategies.base import check_together
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
@@ -42,11 +45,33 @@ HUMAN = ("cifar10n", "cifar100n", "clothing1m", "animal10n", "webvision")  # dat
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """Loss × head × strategies."""
+    """Loss × head × strategies; by default the head is the smallest that gives what the loss needs."""
 
     loss: Loss
-    head: str = "linear"
+    head: str = "auto"
     strategies: tuple[Strategy, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.head == "auto":
+            object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - {"memory"}))
+
+    def check(self) -> None:
+        """Refuse parts that cannot be trained together."""
+        given = gives(self.head)
+        if given is not None and (missing := self.loss.needs - given - self.adds):
+            needed = ", ".join(sorted(missing))
+            remedy = (
+                f"Name a strategy that adds it, such as {' or '.join(_adding(missing))}."
+                if missing <= {"memory"}
+                else f"Use {head_for(self.loss.needs - {'memory'})}, or leave it out: the loss then chooses its head."
+            )
+            raise ValueError(f"Expected a head that gives {needed} for `{self.loss}`, got {self.head!r}. {remedy}")
+        if given is not None and (unused := given - self.loss.needs - {"logits"}):
+            raise ValueError(
+                f"Expected a loss that uses the {' and '.join(sorted(unused))} of the head {self.head!r}, which would "
+                f"learn nothing, got `{self.loss}`. Leave the head out: the loss then chooses its own."
+            )
+        check_together(self.loss, self.strategies)
 
     @property
     def models(self) -> int:
@@ -121,6 +146,11 @@ class MethodContext:
         return 0.2 if self.rate is None or self.noise == "none" else self.rate
 
 
+def _adding(fields: frozenset[str]) -> list[str]:
+    """The names of strategies that fill one of ``fields``."""
+    return [name for name in STRATEGIES if fields & getattr(STRATEGIES[name], "adds", frozenset())]
+
+
 METHODS: Registry[Method] = Registry("method", returns=Method)
 
 
@@ -129,7 +159,8 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
 
     ``NAME:key=value,…`` is a named method or any loss; sums of losses are methods too. ``NAME@PAPER`` has the paper's
     hyperparameters for this dataset and noise, or for those given after it (``ln@ln:dataset=mnist``). ``& STRATEGY``
-    adds a strategy, and may be repeated.
+    adds a strategy, and may be repeated; ``& HEAD`` chooses a head, by default the one that gives what the loss needs.
+    Parts that cannot be trained together are refused.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train.task import prepare
@@ -138,12 +169,20 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     gce:q=0.3 × momentum:alpha=0.99 × early-stopping:patience=10
     >>> print(get_method("ls@ln:dataset=mnist", task, Settings()))
     ls:alpha=0.9
+    >>> get_method("2*ln:lam=1 + ce", task, Settings()).head
+    'gaussian-root'
     """
     if not isinstance(spec, str):
         raise TypeError(f"Expected the name or spec of a method, got {type(spec).__name__}.")
     first, *more = split_outside_brackets(spec, "&")
     method = _build(first.strip(), MethodContext.of(task, settings))
-    return Method(method.loss, method.head, (*method.strategies, *map(get_strategy, more)))
+    head, *others = [part.strip() for part in more if _first_word(part) in HEADS] or [method.head]
+    if others:
+        raise ValueError(f"Expected one head, got {' and '.join([head, *others])}. Leave one out.")
+    added = [get_strategy(part) for part in more if _first_word(part) not in HEADS]
+    method = Method(method.loss, head, (*method.strategies, *added))
+    method.check()
+    return method
 
 
 def plain_method(spec: str) -> str:
@@ -157,7 +196,9 @@ def plain_method(spec: str) -> str:
         first = METHODS.canonical(first)
     else:
         first = " + ".join(f"{weight!r}*" * (weight != 1) + LOSSES.canonical(term) for weight, term in parse_sum(first))
-    return " & ".join([first, *map(STRATEGIES.canonical, more)])
+    return " & ".join(
+        [first, *((HEADS if _first_word(part) in HEADS else STRATEGIES).canonical(part) for part in more)]
+    )
 
 
 def _first_word(spec: str) -> str:
@@ -218,7 +259,7 @@ def define(
     loss: str,
     /,
     *strategies: str,
-    head: str = "linear",
+    head: str = "auto",
     finish: Finish | None = None,
     **defaults: Any,
 ) -> None:
@@ -391,20 +432,20 @@ define("backward", "Backward correction, its T estimated as for forward, and bou
        "backward:T={K},clip={clip}", _TRANSITION, **_ESTIMATE, clip=1e-7)
 
 define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
-       "ln:lam={lam},tau={tau},t={t},dummy={dummy},predict={predict}", head="gaussian-root",
-       tau=0.5, lam=1.0, t=0.01, dummy=True, predict="classes")
+       "ln:lam={lam},tau={tau},t={t},dummy={dummy},predict={predict},start={start}", head="gaussian-root",
+       tau=0.5, lam=1.0, t=0.01, dummy=True, predict="classes", start=0.1)
 define("ln-nodummy", "LN without the dummy class (LN paper, Table 3).",
-       "ln:lam={lam},tau={tau},t={t},dummy=false", head="gaussian-root",
-       tau=0.5, lam=1.0, t=0.01)
+       "ln:lam={lam},tau={tau},t={t},dummy=false,start={start}", head="gaussian-root",
+       tau=0.5, lam=1.0, t=0.01, start=0.1)
 define("ln-identity", "LN with Σ = I (LN paper, Table 3).",
-       "ln:tau={tau},t={t},covariance=identity",
-       tau=0.5, t=0.01)
+       "ln:tau={tau},t={t},covariance=identity,start={start}",
+       tau=0.5, t=0.01, start=0.1)
 define("ln-isotropic", "LN with one standard deviation a sample (LN paper, Table 3).",
-       "ln:lam={lam},tau={tau},t={t},covariance=isotropic", head="gaussian-scale:isotropic=true",
-       tau=0.5, lam=1.0, t=0.01)
+       "ln:lam={lam},tau={tau},t={t},covariance=isotropic,start={start}", head="gaussian-scale:isotropic=true",
+       tau=0.5, lam=1.0, t=0.01, start=0.1)
 define("ln-diagonal", "LN with a standard deviation for each logit (LN paper, Table 3).",
-       "ln:lam={lam},tau={tau},t={t},covariance=diagonal", head="gaussian-scale",
-       tau=0.5, lam=1.0, t=0.01)
+       "ln:lam={lam},tau={tau},t={t},covariance=diagonal,start={start}", head="gaussian-scale",
+       tau=0.5, lam=1.0, t=0.01, start=0.1)
 define("het", "Heteroscedastic classifier with diagonal noise on the logits, at temperature 1.",
        "het:samples={samples}", head="gaussian-scale",
        samples=100)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.losses import Loss
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
 from noiseproof.train.task import Task
 
@@ -28,7 +29,8 @@ class Settings:
         model: spec of a backbone; ``auto`` chooses one by the shape of the inputs.
         batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
-        clip: largest norm of the gradient.
+        clip: largest norm of the gradient; 0 for none. By default that of the loss (``Loss.max_norm``), which those
+            have whose gradient has no bound: 5 for ``ln``.
         drop_last: drop a last batch that is smaller than the others.
         compile: train the model with ``torch.compile``: minutes at the start, faster steps.
         workers: processes that read inputs from disk.
@@ -60,7 +62,7 @@ class Settings:
         for name in ("drop_last", "compile"):
             check_flag(name, getattr(self, name))
         if self.clip is not None:
-            object.__setattr__(self, "clip", check_number("clip", self.clip, "(0, inf)", 0))
+            object.__setattr__(self, "clip", check_number("clip", self.clip, "[0, inf)", 0))
         if self.checkpoint_steps is not None:
             object.__setattr__(self, "checkpoint_steps", check_count("checkpoint_steps", self.checkpoint_steps, 1))
         object.__setattr__(self, "workers", check_count("workers", self.workers, 0))
@@ -82,6 +84,10 @@ class Settings:
     def batch_rows(self, num_rows: int) -> int:
         """The number of rows of a step."""
         return num_rows if self.batch_size == "full" else min(self.batch_size, num_rows)
+
+    def clip_for(self, loss: Loss) -> float | None:
+        """The largest norm of the gradient; None: any."""
+        return loss.max_norm if self.clip is None else self.clip or None
 
     def model_for(self, task: Task) -> str:
         """The spec of the backbone; ``auto`` chooses one that suits the inputs and trains on a CPU."""

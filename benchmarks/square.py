@@ -1,0 +1,241 @@
+"""Every strategy beside every other, and with every loss: what trains, how well, and what is refused with which reason.
+
+    python benchmarks/square.py [--seeds 0,1,2,3,4] [--processes 16] [--out FOLDER] [--seconds 450]
+
+A cell trains a pair for 40 epochs on digits and on a table of overlapping Gaussian classes, both with 30 % symmetric
+noise, and compares the accuracy on clean test rows with the better of its two parts alone: each strategy with its own
+loss, each loss by itself. Runs are kept in FOLDER/runs.jsonl, one line each, so that a run that is stopped continues;
+the table is written to benchmarks/results/square.json once all are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from timing import write_rows
+
+from noiseproof.data import Dataset, get_dataset
+from noiseproof.data.arrays import from_arrays
+from noiseproof.train import Diverged, Settings, Task, prepare, train
+from noiseproof.train.settings import make_fabric
+
+SETTINGS = Settings(epochs=40, model="mlp:hidden=[64]")
+NOISE = "symmetric:rate=0.3"
+SETS = {"digits": 10, "gaussians": 5}  # and their classes
+TOLERANCE = 0.03  # of the accuracy
+RESULTS = Path(__file__).parent / "results" / "square.json"
+
+STRATEGIES = {
+    "sln": "sln:sigma=0.3",
+    "noise-f": "noise-f:sigma=0.1",
+    "noise-theta": "noise-theta:sigma=0.1",
+    "momentum": "momentum:alpha=0.95",
+    "class-balanced": "class-balanced:total=1000",
+    "early-stopping": "early-stopping:patience=10",
+    "small-loss": "small-loss:forget=0.3",
+    "co-teaching": "co-teaching:forget=0.3",
+    "sigua": "sigua:forget=0.3,scale=0.001",
+    "sigua-bc": "sigua-bc",
+    "prune": "prune:start=13",
+    "label-correction": "label-correction:start=33",
+    "estimated-targets": "estimated-targets:start=10",
+    "target-memory": "target-memory",
+    "exchanged-memory": "exchanged-memory",
+    "mixup": "mixup",
+    "estimate-transition": "estimate-transition:warmup=8",
+    "dividemix": "dividemix:warmup=10,lambda_u=0",
+    "gp": "gp:length_scale=8,signal=2,noise=2",
+}
+OWN_LOSSES = {  # of strategies that need one; all others take cross entropy
+    "target-memory": "(elr)",
+    "exchanged-memory": "(elr:clip=1e-4)",
+    "estimate-transition": "(forward:T={K})",
+    "sigua-bc": "(backward:T={T},clip=1e-7)",
+}
+LOSSES = {
+    "gce": "gce",
+    "mae": "mae",
+    "sce": "sce",
+    "nce + mae": "nce + mae",
+    "mse": "mse",
+    "ls": "ls",
+    "bitempered": "bitempered:t1=0.8,t2=1.2",
+    "remargin": "remargin:loss=gce,shift=0.5",
+    "peer": "peer:loss=(phuber:tau=1e5)",
+    "cr": "cr:loss=(phuber:tau=1e5)",
+    "forward": "(forward:T={T})",
+    "backward": "(backward:T={T},clip=1e-7)",
+    "elr": "(elr)",
+    "ln": "(ln:lam=1)",
+    "ln diagonal": "(ln:lam=1,covariance=diagonal)",
+    "ln + ce": "ln:lam=1 + ce",
+    "het": "(het:samples=20)",
+    "het full": "(het:samples=20,covariance=full)",
+    "nal": "(nal)",
+}
+WITH_LOSS = {"elr": "target-memory"}  # strategies that a loss cannot do without
+
+
+class Cell(NamedTuple):
+    """A row's part, a column's part, and the lines of both together and of each alone."""
+
+    kind: str
+    row: str
+    column: str
+    line: str
+    alone: tuple[str, str]
+
+
+def line(loss: str, *names: str) -> str:
+    """The line of a loss and strategies in the method language."""
+    return " & ".join([loss, *(STRATEGIES[name] for name in names)])
+
+
+def own(name: str) -> str:
+    return OWN_LOSSES.get(name, "ce")
+
+
+def cells() -> Iterator[Cell]:
+    """All cells: ordered pairs of strategies, and losses with strategies."""
+    for first in STRATEGIES:
+        for second in STRATEGIES:
+            losses = sorted({own(name) for name in (first, second)} - {"ce"}, key=lambda loss: "backward" not in loss)
+            both = (
+                losses[:1]
+                if losses and "backward" in losses[0] and "estimate-transition" in (first, second)
+                else losses
+            )
+            alone = line(own(first), first), line(own(second), second)
+            yield Cell("strategies", first, second, line(" + ".join(both) or "ce", first, second), alone)
+    for loss, spec in LOSSES.items():
+        needed = [WITH_LOSS[loss]] if loss in WITH_LOSS else []
+        for name in STRATEGIES:
+            if name in needed or (name == "exchanged-memory" and loss == "elr"):
+                continue  # it is what the strategy has alone
+            both = spec if own(name) == "ce" or spec.startswith(("(forward", "(backward")) else f"{spec} + {own(name)}"
+            both = line(both, *needed, name)
+            yield Cell("losses", loss, name, both, (line(spec, *needed), line(own(name), name)))
+
+
+@cache
+def dataset(name: str) -> Dataset:
+    if name == "digits":
+        return get_dataset("digits")
+    generator = torch.Generator().manual_seed(0)
+    K, D, rows = SETS[name], 12, 3000
+    centres = torch.randn(K, D, generator=generator) * 1.1
+    y = torch.randint(K, (rows,), generator=generator)
+    x = centres[y] + torch.randn(rows, D, generator=generator)
+    return from_arrays(x[:1200], y[:1200], test=(x[1200:], y[1200:]), name=name)
+
+
+@cache
+def task(name: str, seed: int) -> Task:
+    return prepare(dataset(name), NOISE, seed=seed, validation=0.1)
+
+
+def transition(K: int) -> str:
+    """T of the noise, as a spec writes it."""
+    return json.dumps([[0.7 if i == j else 0.3 / (K - 1) for j in range(K)] for i in range(K)]).replace(" ", "")
+
+
+def run(job: tuple[str, str, int]) -> dict[str, Any]:
+    """One training: its accuracy, or the reason why there is none."""
+    text, name, seed = job
+    torch.set_num_threads(1)
+    K = SETS[name]
+    method = text.replace("{K}", str(K)).replace("{T}", transition(K))
+    result: dict[str, Any] = {"line": text, "set": name, "seed": seed}
+    fabric = make_fabric(accelerator="cpu", devices=1)
+    try:
+        trained = train(task(name, seed), method, SETTINGS, seed=seed, fabric=fabric)
+        return result | {"accuracy": round(trained.last["test_accuracy"], 4)}
+    except Diverged as error:
+        return result | {"diverged": str(error)}
+    except Exception as error:
+        return result | {"refused": f"{type(error).__name__}: {error}"}
+
+
+def run_all(jobs: Sequence[tuple[str, str, int]], folder: Path, processes: int, seconds: float) -> list[dict[str, Any]]:
+    """All runs that ``seconds`` are enough for, those of earlier calls read from the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "runs.jsonl"
+    done = [json.loads(row) for row in path.read_text("utf-8").splitlines()] if path.exists() else []
+    known = {(row["line"], row["set"], row["seed"]) for row in done}
+    todo = [job for job in jobs if job not in known]
+    end = time.monotonic() + seconds
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool, path.open("a", encoding="utf-8") as file:
+        for count, row in enumerate(pool.imap_unordered(run, todo, chunksize=4), 1):
+            done.append(row)
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.flush()
+            if time.monotonic() > end:
+                break
+            if count % 100 == 0:
+                print(f"{count} of {len(todo)}", file=sys.stderr, flush=True)
+    return done
+
+
+def outcome(cell: Cell, runs: dict[tuple[str, str], list[dict[str, Any]]]) -> dict[str, Any]:
+    """A row of the table: of each set, the cell's mean accuracy and how far it is from its better part."""
+    row: dict[str, Any] = {"kind": cell.kind, "row": cell.row, "column": cell.column, "line": cell.line}
+    verdicts = set()
+    for name in SETS:
+        own_runs = runs[cell.line, name]
+        if reason := next((run["refused"] for run in own_runs if "refused" in run), None):
+            return row | {"verdict": "refused", "reason": reason}
+        if any("diverged" in run for run in own_runs):
+            return row | {"verdict": "diverges"}
+        parts = [runs[part, name] for part in cell.alone]
+        means = [statistics.mean(r.get("accuracy", 0.0) for r in part) for part in parts]
+        better = parts[0] if means[0] >= means[1] else parts[1]
+        by_seed = {r["seed"]: r.get("accuracy", 0.0) for r in better}
+        gaps = [run["accuracy"] - by_seed[run["seed"]] for run in own_runs]
+        gap, error = statistics.mean(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+        row |= {name: round(statistics.mean(r["accuracy"] for r in own_runs), 3), f"{name}, better part": max(means)}
+        row |= {f"{name}, difference": round(gap, 3), f"{name}, error": round(error, 3)}
+        row[f"{name}, better part"] = round(max(means), 3)
+        verdicts.add("trains" if gap + 2 * error >= -TOLERANCE else "fails")
+    return row | {"verdict": "fails" if "fails" in verdicts else "trains"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("runs/square"))
+    parser.add_argument("--only", default="", help="names, separated by commas, one of which a cell must have")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after this time")
+    options = parser.parse_args()
+    names = set(filter(None, options.only.split(",")))
+    chosen = [cell for cell in cells() if not names or names & {cell.row, cell.column}]
+    lines = list(dict.fromkeys(text for cell in chosen for text in (cell.line, *cell.alone)))
+    jobs = [(text, name, int(seed)) for seed in options.seeds.split(",") for text in lines for name in SETS]
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in run_all(jobs, options.out, options.processes, options.seconds):
+        runs.setdefault((row["line"], row["set"]), []).append(row)
+    missing = [job for job in jobs if not any(row["seed"] == job[2] for row in runs.get(job[:2], ()))]
+    if missing:
+        sys.exit(f"{len(missing)} of {len(jobs)} runs are left: the same command continues")
+    rows = [outcome(cell, runs) for cell in chosen]
+    if not names:
+        write_rows(RESULTS, rows)
+    for row in rows:
+        if row["verdict"] in ("fails", "diverges"):
+            print(json.dumps(row, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
