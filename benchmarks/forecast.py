@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from timing import write_rows
 
-from noiseproof.analysis.before.forecast import LEARNS, PARTLY, SLOW, Answer, Forecast, forecast
+from noiseproof.analysis.before.forecast import Forecast, forecast
 from noiseproof.bench.tables import load_table
 from noiseproof.data import NoisyData
 from noiseproof.losses import Loss
+from noiseproof.losses.verdict import LEARNS, PARTLY, SLOW, Answer
 from noiseproof.train import Settings, Task, get_method
 
 SET_ON = {"curriculum-table2": "test", "bias-table3": "top 1"}

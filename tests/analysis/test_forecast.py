@@ -16,13 +16,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from noiseproof.analysis.before.forecast import FALL, LEARNS, PARTLY, SLOW, Forecast
+from noiseproof.analysis.before.forecast import Forecast
 from noiseproof.analysis.before.forecast import forecast as make_forecast
 from noiseproof.analysis.before.untrained import probe
 from noiseproof.cli import app
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
+from noiseproof.losses.verdict import FALL, LEARNS, PARTLY, SLOW
 from noiseproof.strategies import Run, Strategy
 from noiseproof.train import Method, Settings, Task, prepare, train
 

@@ -385,7 +385,7 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
         ("epochs = 2", "validation = 1e-6", 10, "Expected rows in both parts"),
         ('"gce:q=0.7"', '"ce & early-stopping"', 7, "Expected noisy labels held out for early-stopping, got none."),
         ('"gce:q=0.7"', '"ce & sigua-bc"', 7, "Expected the loss `backward` for sigua-bc, got `ce`"),
-        ('"gce:q=0.7"', '"ln & sln"', 7, "Expected probabilities in the target of ln"),
+        ('"gce:q=0.7"', '"ln & sln"', 7, "Expected a loss whose targets may be numbers, negative ones too for `sln"),
         ('"gce:q=0.7",  # the', '# "gcx"\n    "gcx", # the', 8, "Unknown method 'gcx'"),
         ("drop_last = true\n", 'drop_last = "false"\n', 18, "Expected `drop_last` to be true or false"),
         ("[0, 1]", "[]", 11, "Expected values for `seed`, got an empty list."),

@@ -29,6 +29,7 @@ from noiseproof.losses.calibrate import (
     remargin_for,
 )
 from noiseproof.losses.remargin import Remargin
+from noiseproof.losses.verdict import Weights, verdict
 
 STEP = 0.02
 
@@ -212,7 +213,7 @@ def test_a_loss_that_depends_on_the_batch_is_refused() -> None:
 def test_the_calibrated_loss_is_built_again_from_its_spec(spec: str) -> None:
     loss = get_loss(spec)
     free = next(name for name, value in loss.hyperparameters.items() if isinstance(value, float))
-    found = calibrate(loss, 200, free=free).loss
+    found = calibrate(loss, 200, free=free, check=False).loss
     assert found is not None and str(get_loss(str(found))) == str(found)
     assert average_error(str(found), 0.0, 200) == average_error(found, 0.0, 200)
 
@@ -260,7 +261,7 @@ def test_calibrate_gce_has_the_known_values(num_classes: int, q: float) -> None:
 )  # fmt: skip
 def test_calibrate_keeps_the_error(spec: str, free: str | None) -> None:
     loss = get_loss(spec)
-    found = calibrate(loss, 300, like=100, free=free)
+    found = calibrate(loss, 300, like=100, free=free, check=False)
     assert found.loss is not None
     assert found.error == pytest.approx(average_error(loss, 0.0, 100), rel=1e-12)
     assert average_error(found.loss, 0.0, 300) == pytest.approx(found.error, rel=1e-9)
@@ -275,7 +276,7 @@ def test_calibrate_returns_the_loss_as_it_is_for_the_same_number_of_classes() ->
 @pytest.mark.parametrize("num_classes", [10, 20, 22])
 def test_calibrate_says_where_there_is_no_solution(num_classes: int) -> None:
     with pytest.raises(NoSolution, match=r"No `q` of `gce:q=0.7`.*to q = 1, the ends") as error:
-        calibrate("gce:q=0.7", num_classes)  # q(20) would be 1.0387
+        calibrate("gce:q=0.7", num_classes, check=False)  # q(20) would be 1.0387
     assert f"{average_error('gce:q=1', 0.0, num_classes):.6g}" in str(error.value)
     assert f"logit_bias({num_classes}) = {logit_bias(num_classes):.4f}" in str(error.value)
 
@@ -283,20 +284,20 @@ def test_calibrate_says_where_there_is_no_solution(num_classes: int) -> None:
 @pytest.mark.filterwarnings("error")
 def test_calibrate_searches_past_overflow_without_a_warning() -> None:
     with pytest.raises(NoSolution, match="No `q` of `aul"):
-        calibrate("aul", 30, free="q")  # its weight is infinite for the largest q tried
+        calibrate("aul", 30, free="q", check=False)  # its weight is infinite for the largest q tried
 
 
 def test_calibrate_has_nothing_to_change_or_to_match() -> None:
     for spec in ("ce", "tce:t=2"):  # a whole number can't be solved for
         with pytest.raises(NoSolution, match=r"no real-valued hyperparameter.*logit_bias\(1000\) = 5.3576"):
-            calibrate(spec, 1000)
+            calibrate(spec, 1000, check=False)
     with pytest.raises(NoSolution, match="no error at 10000 classes"):
-        calibrate("tgce:q=0.7,k=0.5", 100, like=10000, free="q")
+        calibrate("tgce:q=0.7,k=0.5", 100, like=10000, free="q", check=False)
 
 
 def test_calibrate_a_pair_returns_the_curve() -> None:
     loss = get_loss("nce+agce@bias", num_classes=100)
-    found = calibrate(loss, 1000, free=("agce.q", "agce.a"))
+    found = calibrate(loss, 1000, free=("agce.q", "agce.a"), check=False)
     assert (found.loss, found.params) == (None, {})
     assert found.error == pytest.approx(-0.02145, abs=5e-6)
     assert len(found.curve) > 10
@@ -308,16 +309,20 @@ def test_calibrate_a_pair_returns_the_curve() -> None:
 def test_calibrate_finds_the_papers_choice_on_the_curve() -> None:
     # bias paper, appendix 4: α = 100, β = 0.7, b = q = 0.05 at 1000 classes, from the error −0.021 at 100.
     start = get_loss("100*nce + 0.7*agce:a=0.05,q=0.05")
-    found = calibrate(start, 1000, like=1000, free=("agce.a", "agce.q"), grid=[0.05, 0.04])
+    found = calibrate(start, 1000, like=1000, free=("agce.a", "agce.q"), grid=[0.05, 0.04], check=False)
     assert found.curve[0] == pytest.approx({"agce.a": 0.05, "agce.q": 0.05}, rel=1e-6)
     assert found.error == pytest.approx(-0.021, abs=5e-4)
 
 
 def test_calibrate_never_makes_a_factor_negative() -> None:
-    found = calibrate("10*nce + 0.1*agce:a=1.8,q=3", 1000, free=("nce.factor", "agce.factor"), grid=[100, 1000])
+    found = calibrate(
+        "10*nce + 0.1*agce:a=1.8,q=3", 1000, free=("nce.factor", "agce.factor"), grid=[100, 1000], check=False
+    )
     assert [point["nce.factor"] for point in found.curve] == [100]  # 1000·NCE alone is already too much
     with pytest.raises(NoSolution, match="No pair of `nce.factor` and `agce.factor`"):
-        calibrate("10*nce + 0.1*agce:a=1.8,q=3", 1000, free=("nce.factor", "agce.factor"), grid=[1000, 2000])
+        calibrate(
+            "10*nce + 0.1*agce:a=1.8,q=3", 1000, free=("nce.factor", "agce.factor"), grid=[1000, 2000], check=False
+        )
 
 
 def test_calibrate_follows_sigma() -> None:
@@ -413,3 +418,66 @@ def test_a_loss_that_needs_a_head_is_refused() -> None:
 def test_calibration_is_frozen() -> None:
     with pytest.raises(AttributeError):
         Calibration(None, {}, -0.1, 10, 100).error = 0.0  # type: ignore[misc]
+
+
+# --- Only what learns is given ---------------------------------------------------------------------------------------
+def answer(loss: Loss | None, num_classes: int) -> str:
+    assert loss is not None
+    return verdict(loss, Weights(num_classes, None, 1.0)).answer
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_classes", "free"),
+    [
+        ("gce:q=0.7", 1000, None),
+        ("sce", 1000, "alpha"),
+        ("mae", 10, None),
+        ("10*nce + 0.1*agce:a=1.8,q=3", 200, "nce.factor"),
+    ],
+)
+def test_a_solution_that_learns_is_given_as_it_is(spec: str, num_classes: int, free: str | None) -> None:
+    found = calibrate(spec, num_classes, free=free)
+    assert found.note == ""
+    assert found.params == calibrate(spec, num_classes, free=free, check=False).params
+    assert answer(found.loss, num_classes) == "learns"
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_classes", "reason"),
+    [("gce:q=0.95", 1000, "does not learn 1000 classes: a label that falls 3 behind"), ("gce:q=0.7", 10, "No `q` of"),
+     ("gce:q=0.7", 20, "No `q` of"), ("aul:a=1.1,q=5", 30, "No `q` of")],
+)  # fmt: skip
+def test_the_nearest_that_learns_takes_the_place_of_what_does_not(spec: str, num_classes: int, reason: str) -> None:
+    """No value of a grid of its own is nearer to the error to be matched and learns."""
+    loss = get_loss(spec)
+    found = calibrate(loss, num_classes, free="q")
+    assert reason in found.note and answer(found.loss, num_classes) == "learns"
+    target = average_error(loss, 0.0, 100)
+    distance = abs(average_error(found.loss or loss, 0.0, num_classes) - target)
+    for q in [0.01 * 1.08**step for step in range(90)]:
+        try:
+            other = loss.with_hyperparameters(q=q)
+        except ValueError:  # out of its range
+            continue
+        if abs(average_error(other, 0.0, num_classes) - target) < 0.999 * distance - 1e-4:
+            assert answer(other, num_classes) != "learns", q
+
+
+def test_what_no_value_makes_learn_is_refused_with_what_does() -> None:
+    """MAE's scale changes nothing about which labels are left behind, and AUL's weight is small at 1000 classes."""
+    for spec, free in (("mae", None), ("aul", "q")):
+        with pytest.raises(NoSolution, match=r"does not learn 1000 classes.*No other `\w+` learns them") as refused:
+            calibrate(spec, 1000, free=free)
+        instead = str(refused.value).rpartition("` learns them")[0].rpartition("`")[2]
+        assert answer(get_loss(instead), 1000) == "learns"
+    with pytest.raises(NoSolution, match="no real-valued hyperparameter to change. `ce` learns them"):
+        calibrate("ce", 100)
+
+
+def test_only_the_points_of_a_curve_that_learn_are_given() -> None:
+    every = calibrate("agce:a=0.1,q=0.1", 200, like=10, free=("a", "q"), check=False).curve
+    found = calibrate("agce:a=0.1,q=0.1", 200, like=10, free=("a", "q")).curve
+    learning = [point for point in every if answer(get_loss("agce", **point), 200) == "learns"]
+    assert list(found) == learning and 0 < len(found) < len(every)
+    with pytest.raises(NoSolution, match="Each of the 15 pairs has that average error and does not learn 1000 classes"):
+        calibrate("agce:a=0.6,q=0.6", 1000, free=("a", "q"))

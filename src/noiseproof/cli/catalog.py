@@ -15,6 +15,7 @@ from noiseproof.cli.show import (
     pairs,
     plain,
     refusals,
+    say,
     show,
     show_json,
     signature,
@@ -50,8 +51,8 @@ def losses(
 @app.command(
     epilog=examples(
         "calibrate gce --classes 1000",
-        "calibrate agce:a=0.6,q=0.6 --classes 1000 --free a,q",
-        "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 1000 --free agce.q --json",
+        "calibrate agce:a=0.1,q=0.1 --classes 200 --like 10 --free a,q",
+        "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 200 --free nce.factor --json",
         "calibrate gce --classes 1000 --like 10 --sigma 0.5",
     )
 )
@@ -68,7 +69,8 @@ def calibrate(
 ) -> None:
     """Compute a loss's parameters for another number of classes, without training.
 
-    They give an untrained network the same average error as before (bias paper, section 3.3).
+    They give an untrained network the same average error as before (bias paper, section 3.3). A solution that does not
+    learn, by the verdict of `noiseproof analyze fit`, is replaced by the nearest that does.
     """
     from noiseproof.losses import get_loss
     from noiseproof.losses.calibrate import calibrate, expected_margin, logit_bias
@@ -81,14 +83,17 @@ def calibrate(
         return show_json({
             "loss": fit.loss and str(fit.loss), "params": fit.params, "curve": fit.curve, "classes": classes,
             "like": {"loss": str(before), "classes": like}, "sigma": sigma, "average_error": fit.error,
-            "logit_bias": bias, "expected_margin": margin,
+            "logit_bias": bias, "expected_margin": margin, "note": fit.note,
         })  # fmt: skip
+    same = "the same as" if not fit.note else "of"
     rows = [
         *((k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes") for k, v in fit.params.items()),
-        ("average error", plain(fit.error), f"⟨δ_k⟩(0), the same as {before} at {like} classes (bias paper, Eq. 3)"),
+        ("average error", plain(fit.error), f"⟨δ_k⟩(0), {same} {before} at {like} classes (bias paper, Eq. 3)"),
         ("logit bias", plain(bias), "ε for any loss: the label's mean probability is 0.15 (bias paper, Eq. 4)"),
         ("expected margin", plain(margin), "E[Δ_y] before training, exact (curriculum paper, Eq. 4)"),
     ]
+    if fit.note:
+        say(f"not the solution, but the nearest that learns: {fit.note}")
     show((f"at {classes} classes", "value", "meaning"), rows)
     if fit.curve:
         typer.echo()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -96,10 +96,11 @@ class Calibration:
 
     loss: Loss | None  # None where there is a curve: nothing is chosen silently
     params: dict[str, float]
-    error: float  # ⟨δ_k⟩(0), the same at both numbers of classes
+    error: float  # ⟨δ_k⟩(0) at ``like`` classes, and at ``num_classes`` where there is no ``note``
     num_classes: int
     like: int
     curve: tuple[dict[str, float], ...] = ()
+    note: str = ""  # why it is not the solution: that one does not learn, or there is none; this is the nearest
 
 
 def calibrate(
@@ -110,11 +111,13 @@ def calibrate(
     free: str | tuple[str, str] | None = None,
     grid: Sequence[float] | None = None,
     sigma: float = 1.0,
+    check: bool = True,
 ) -> Calibration:
     """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like`` classes.
 
     Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for θ' (bias paper, section 3.3 and appendix 4), the solution nearest to θ
-    where there are several.
+    where there are several. A solution that does not learn by ``losses.verdict`` is not given: in its place is the
+    value that learns with the nearest error, and ``note`` has the reason.
 
     Args:
         loss: the loss with the hyperparameters that work for ``like`` classes.
@@ -124,9 +127,10 @@ def calibrate(
             the first runs over ``grid``, the second is solved, and the result is a curve.
         grid: values of the pair's first name; by default 21 from a hundredth to a hundred times its value.
         sigma: standard deviation of the untrained network's logits.
+        check: give only what learns; False for the solution of the equation alone.
 
     Raises:
-        NoSolution: no admissible value does it; the message has what the ends of the range give, and the remedy.
+        NoSolution: no admissible value learns (without ``check``, or solves the equation), with reason and remedy.
 
     >>> calibration = calibrate("gce:q=0.7", 1000)
     >>> round(calibration.params["q"], 4), round(calibration.error, 6)
@@ -145,7 +149,7 @@ def calibrate(
     def error(changed: Loss, classes: int = K) -> float:
         return sum(scale * term_error(term, classes) for scale, term in terms_of(changed))
 
-    try:
+    def solved() -> Calibration:
         if not names:
             raise NoSolution(f"`{loss}` has no real-valued hyperparameter to change.")
         target = error(loss, like)
@@ -158,11 +162,76 @@ def calibrate(
             return Calibration(None, {}, target, K, like, curve)
         params = {names[0]: _solve(loss, names[0], error, target)}
         return Calibration(_changed(loss, **params), params, target, K, like)
+
+    if check:
+        return _checked(loss, names, solved, error, Calibration(None, {}, math.nan, K, like), sigma)
+    try:
+        return solved()
     except NoSolution as reason:
         raise NoSolution(
             f"{reason} Use a logit bias instead: remargin with shift = logit_bias({K}) = "
             f"{logit_bias(K, sigma=sigma):.4f} makes the label's mean probability 0.15."
         ) from None
+
+
+def _checked(
+    loss: Loss,
+    names: Sequence[str],
+    solved: Callable[[], Calibration],
+    error: Callable[..., float],
+    asked: Calibration,
+    sigma: float,
+) -> Calibration:
+    """What ``solved`` gives where it learns by ``losses.verdict``, else the nearest that does, with the reason."""
+    from noiseproof.losses.verdict import Weights, verdict  # which needs this module
+
+    K, weights = asked.num_classes, Weights(asked.num_classes, None, sigma)
+
+    def learns(candidate: Loss) -> bool:
+        return verdict(candidate, weights).answer == "learns"
+
+    try:
+        found = solved()
+        curve = tuple(point for point in found.curve if learns(_changed(loss, **point)))
+        if curve or (found.loss is not None and learns(found.loss)):
+            return replace(found, curve=curve)
+        tried = f"`{found.loss}`" if found.loss else f"Each of the {len(found.curve)} pairs"
+        judged = verdict(found.loss or _changed(loss, **found.curve[0]), weights)
+        why = f"{tried} has that average error and does not learn {K} classes: {judged.reason}."
+    except NoSolution as reason:
+        why = str(reason)
+    target = error(loss, asked.like) if names else 0.0
+    if len(names) == 1 and target:
+        nearest = _nearest(loss, names[0], lambda one: abs(error(one) - target), learns)
+        if nearest is not None:
+            params = {names[0]: nearest.hyperparameters[names[0]]}
+            return replace(asked, loss=nearest, params=params, error=target, note=why)
+        why = f"{why} No other `{names[0]}` learns them."
+    others: list[Loss] = [loss, Remargin(loss, shift=round(logit_bias(K, sigma=sigma), 4))]
+    if loss.kind == "margin" and K > 2:
+        others.append(remargin_for(loss, K, by="scale", sigma=sigma))
+    advice = next((f"`{other}` learns them." for other in others if learns(other)), "Use another loss, such as gce.")
+    raise NoSolution(f"{why} {advice}")
+
+
+def _nearest(loss: Loss, name: str, distance: Callable[[Loss], float], learns: Callable[[Loss], bool]) -> Loss | None:
+    """The loss with the ``name`` of the smallest ``distance`` that ``learns``; None if no value tried does."""
+    axis = _Axis(loss, name)
+    points = sorted({axis.at(t) for t in axis.grid()})
+    with np.errstate(invalid="ignore"):  # far out a loss may overflow
+        distances = {value: distance(_changed(loss, **{name: value})) for value in points}
+    finite = {value: gap for value, gap in distances.items() if math.isfinite(gap)}
+    by_distance = sorted(finite, key=finite.__getitem__)
+    first = next((value for value in by_distance if learns(_changed(loss, **{name: value}))), None)
+    if first is None:
+        return None
+    place, best = points.index(first), first
+    for beside in points[max(0, place - 1) : place + 2]:  # between the last that learns and a nearer one that does not
+        bad = beside
+        for _ in range(30 if finite.get(beside, math.inf) < finite[first] else 0):
+            middle = (best + bad) / 2
+            best, bad = (middle, bad) if learns(_changed(loss, **{name: middle})) else (best, middle)
+    return _changed(loss, **{name: best})
 
 
 class _Tau(Remargin):
@@ -274,47 +343,61 @@ def _curve(
     return tuple(curve)
 
 
+class _Axis:
+    """The values of one hyperparameter around its present one, at t = 0, as far as the loss admits them."""
+
+    def __init__(self, loss: Loss, name: str) -> None:
+        self.loss, self.name = loss, name
+        self.start: float = loss.hyperparameters[name]
+        # A term of a sum with a negative factor would be maximised.
+        self.by_factor = self.start != 0 and (name.endswith(".factor") or not self.admits(-self.start))
+        self.doublings = 8 if self.by_factor else 14
+
+    def admits(self, value: float) -> bool:
+        try:
+            _changed(self.loss, **{self.name: value})
+        except ValueError:
+            return False
+        return True
+
+    def at(self, t: float) -> float:
+        return self.start * math.exp(t) if self.by_factor else self.start + t * max(1.0, abs(self.start))
+
+    def reach(self, inside: float, t: float) -> float:
+        """``t``, or the end of the loss's range before it."""
+        if self.admits(self.at(t)):
+            return t
+        for _ in range(60):
+            middle = (inside + t) / 2
+            inside, t = (middle, t) if self.admits(self.at(middle)) else (inside, middle)
+        return inside
+
+    def grid(self) -> list[float]:
+        """Points that become sparse with their distance from the present value, up to the ends of the range."""
+        steps = [0.1 * (2 ** (k / 2) - 1) for k in range(2 * self.doublings - 1)]
+        return [self.reach(0.0, side * step) for side in (1, -1) for step in steps]
+
+
 def _solve(loss: Loss, name: str, error: Callable[[Loss], float], target: float) -> float:
     """The value of ``name`` nearest to the present one where ``error`` is ``target``.
 
     The range is what the loss itself admits. It is searched outward from the present value in growing steps, of its
     logarithm where its sign must not change.
     """
-    start: float = loss.hyperparameters[name]
-
-    def admits(value: float) -> bool:
-        try:
-            _changed(loss, **{name: value})
-        except ValueError:
-            return False
-        return True
-
-    # A term of a sum with a negative factor would be maximised.
-    by_factor = start != 0 and (name.endswith(".factor") or not admits(-start))
-
-    def at(t: float) -> float:
-        return start * math.exp(t) if by_factor else start + t * max(1.0, abs(start))
+    axis = _Axis(loss, name)
+    at = axis.at
 
     @functools.cache
     def gap(t: float) -> float:
         with np.errstate(invalid="ignore"):  # far out a loss may overflow; the search passes over what isn't finite
             return error(_changed(loss, **{name: at(t)})) - target
 
-    def reach(inside: float, t: float) -> float:
-        """``t``, or the end of the loss's range before it."""
-        if admits(at(t)):
-            return t
-        for _ in range(60):
-            middle = (inside + t) / 2
-            inside, t = (middle, t) if admits(at(middle)) else (inside, middle)
-        return inside
-
     if gap(0.0) == 0:
-        return start
+        return axis.start
     ends = {1: 0.0, -1: 0.0}  # how far the search got to either side
-    for k in range(1, 8 if by_factor else 14):
+    for k in range(1, axis.doublings):
         for side, last in ends.items():
-            t = reach(last, side * 0.1 * (2**k - 1))
+            t = axis.reach(last, side * 0.1 * (2**k - 1))
             if gap(t) * gap(0.0) <= 0:
                 return at(_root(gap, last, t, tolerance=1e-12 * abs(target)))
             if math.isfinite(gap(t)):

@@ -323,12 +323,13 @@ def _cycled(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Lo
 def _calibrated(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
     if context.num_classes <= params["like"]:  # a larger q would be nearer to MAE, and learn more slowly
         return loss
-    return calibrate(loss, context.num_classes, params["like"]).loss or loss
+    return calibrate(loss, context.num_classes, params["like"], check=False).loss or loss
 
 
 def _calibrated_sum(loss: Loss, context: MethodContext, params: Mapping[str, Any]) -> Loss:
     with suppress(NoSolution):
-        loss = calibrate(loss, context.num_classes, 100 if context.many else 10, free=params["free"]).loss or loss
+        like = 100 if context.many else 10
+        loss = calibrate(loss, context.num_classes, like, free=params["free"], check=False).loss or loss
     return loss
 
 

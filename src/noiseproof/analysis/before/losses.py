@@ -246,7 +246,7 @@ def error_map(
     if len(free) != 2 or not set(free) <= set(known):
         raise ValueError(f"Expected two of {', '.join(known) or 'no parameters'} of `{loss}`, got {', '.join(free)}.")
     grids = [known[name] * np.logspace(-1, 1, points) for name in free]
-    calibrated = calibrate(loss, num_classes, like, free=free, grid=grids[0].tolist(), sigma=sigma)
+    calibrated = calibrate(loss, num_classes, like, free=free, grid=grids[0].tolist(), sigma=sigma, check=False)
     rows = []
     for x in grids[0]:
         for y in grids[1]:
