@@ -89,13 +89,23 @@ def test_calibrate_options_reach_the_library() -> None:
     assert run_json("calibrate", "gce", "--classes", "1000", "--sigma", "0.5")["logit_bias"] != pytest.approx(
         5.3576, abs=0.1
     )
-    one = run_json("calibrate", "agce:a=0.6,q=0.6", "--classes", "1000", "--free", "a")
-    assert set(one["params"]) == {"a"} and one["curve"] == []
-    pair = run_json("calibrate", "agce:a=0.6,q=0.6", "--classes", "1000", "--free", "a, q")
-    assert pair["loss"] is None and len(pair["curve"]) > 5
+    agce = ("calibrate", "agce:a=0.1,q=0.1", "--classes", "200", "--like", "10", "--free")
+    one = run_json(*agce, "a")
+    assert set(one["params"]) == {"a"} and one["curve"] == [] and one["note"] == ""
+    pair = run_json(*agce, "a, q")
+    assert pair["loss"] is None and len(pair["curve"]) == 5
     assert all(set(point) == {"a", "q"} for point in pair["curve"])
-    plain = run("calibrate", "agce:a=0.6,q=0.6", "--classes", "1000", "--free", "a,q").stdout
+    plain = run(*agce, "a,q").stdout
     assert plain.splitlines()[-len(pair["curve"]) - 1].split() == ["a", "q"]
+
+
+def test_calibrate_gives_the_nearest_that_learns_and_says_why() -> None:
+    result = run("calibrate", "gce", "--classes", "10")  # the solution would be 1.34, out of its range
+    assert result.stdout.splitlines()[1].split()[:2] == ["q", "1"]
+    assert "not the solution, but the nearest that learns: No `q` of `gce:q=0.7` gives" in " ".join(
+        result.stderr.split()
+    )
+    assert run_json("calibrate", "gce", "--classes", "10")["note"].startswith("No `q` of")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +115,11 @@ def test_calibrate_options_reach_the_library() -> None:
         (("gce:q=3", "--classes", "10"), "Expected `q` in (0, 1], got 3"),
         (("gce:p=3", "--classes", "10"), "'p'"),
         (("gce", "--classes", "1"), "got 1"),
-        (("gce", "--classes", "10"), "logit_bias(10)"),  # it would be 1.34: said, not faked
+        (("mae", "--classes", "1000"), "No other `scale` learns them. `remargin:loss=(mae:scale=1.0),shift=5.3576"),
+        (
+            ("aul", "--classes", "1000", "--free", "q"),
+            "66040 times slower than cross entropy at the same learning rate",
+        ),
         (("agce", "--classes", "10"), "several hyperparameters"),
         (("agce", "--classes", "10", "--free", "a,q,x"), "`free`"),
         (("gce", "--classes", "10", "--sigma", "-1"), "`sigma`"),

@@ -116,14 +116,14 @@ class Loss(nn.Module):
         self.needs = frozenset().union(*(loss.needs for loss in losses))
         self.independent_rows = all(loss.independent_rows for loss in losses)
         self.takes = min((loss.takes for loss in losses), key=get_args(Targets).index)
-        self.head = next((loss.head for loss in losses if loss.head is not None), None)
+        self.head = next(filter(None, (loss.head for loss in losses)), None)
         self.starts = {field: start for loss in losses for field, start in loss.starts.items()}
-        self.max_norm = min((loss.max_norm for loss in losses if loss.max_norm is not None), default=None)
+        self.max_norm = min(filter(None, (loss.max_norm for loss in losses)), default=None)
         self.linear = all(loss.linear for loss in losses)
         self.relative = all(loss.relative for loss in losses)
         self.implied = losses[0].implied
         self.extra_scores = max(loss.extra_scores for loss in losses)
-        self.samples = next((loss.samples for loss in losses if loss.samples is not None), None)
+        self.samples = next(filter(None, (loss.samples for loss in losses)), None)
         predictors = {str(part) for loss in losses for part in loss.predictors()}
         if len(predictors) > 1 or len({loss.implied for loss in losses}) > 1:
             named = sorted(predictors if len(predictors) > 1 else map(str, losses))
