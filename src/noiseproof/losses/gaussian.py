@@ -140,7 +140,7 @@ class LN(Loss):
         self.implied, self.relative = 0 if self.dummy else 1, False
         self.extra_scores = int(self.dummy and self.predict == "released")
 
-    def _label_logit(self, num_classes: int) -> float:
+    def label_logit(self, num_classes: int) -> float:
         """τ·C, the target of the labelled logit: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
         return self.tau * math.log1p((1 - self.t) * (num_classes + self.dummy) / self.t)
 
@@ -150,7 +150,7 @@ class LN(Loss):
         if target.dim() == 2:
             y = torch.log1p(target.double() * ((1 - self.t) * (num_classes + self.dummy) / self.t))
             return error - self.tau * (y if self.dummy else y[:, :-1] - y[:, -1:])
-        aim = torch.full_like(error[:, :1], -self._label_logit(num_classes))
+        aim = torch.full_like(error[:, :1], -self.label_logit(num_classes))
         column = target[:, None]
         if not self.dummy:  # the last class aims at −τC everywhere
             last = column == num_classes - 1

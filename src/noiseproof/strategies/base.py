@@ -80,7 +80,6 @@ _TARGETS: dict[Targets, tuple[str, str]] = {  # how errors call them, and the re
 
 def check_together(loss: Loss, strategies: Sequence[Strategy]) -> None:
     """Refuse a loss and strategies that cannot be trained together, before anything is built."""
-    kinds = get_args(Targets)
     for position, strategy in enumerate(strategies):
         for other in strategies[:position]:
             if strategy.name and strategy.name == other.name:
@@ -89,12 +88,18 @@ def check_together(loss: Loss, strategies: Sequence[Strategy]) -> None:
                 raise ValueError(
                     f"Expected one model to predict, got those of `{other}` and `{strategy}`. Leave one out."
                 )
-        if kinds.index(strategy.makes) > kinds.index(loss.takes):
-            (makes, _), (takes, remedy) = _TARGETS[strategy.makes], _TARGETS[loss.takes]
-            raise ValueError(
-                f"Expected a loss whose targets may be {makes} for `{strategy}`, got `{loss}`, which takes {takes}. "
-                f"Use {remedy}, or leave {strategy.name or 'the strategy'} out."
-            )
+        check_targets(loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out")
+
+
+def check_targets(loss: Loss, made: Targets, user: str, otherwise: str) -> None:
+    """Refuse a loss that does not take the targets ``made`` by ``user``."""
+    kinds = get_args(Targets)
+    if kinds.index(made) > kinds.index(loss.takes):
+        (makes, _), (takes, remedy) = _TARGETS[made], _TARGETS[loss.takes]
+        raise ValueError(
+            f"Expected a loss whose targets may be {makes} for {user}, got `{loss}`, which takes {takes}. "
+            f"Use {remedy}, or {otherwise[0].lower()}{otherwise[1:]}."
+        )
 
 
 class Strategy:

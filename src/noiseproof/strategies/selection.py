@@ -85,9 +85,9 @@ def check_noise(selection: Strategy, start: int, run: Run) -> None:
 @torch.no_grad()
 def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
     """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the same."""
-    if batch.target is batch.given:
+    if batch.target is batch.label:
         return losses
-    return torch.stack([run.loss(out, batch.given) for out in outs])
+    return torch.stack([run.loss(out, batch.label) for out in outs])
 
 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:

@@ -19,7 +19,7 @@ from noiseproof.heads import Head
 from noiseproof.losses import Loss
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Run
-from noiseproof.strategies.base import check_real_targets
+from noiseproof.strategies.base import check_targets
 from noiseproof.train.methods import Method, get_method
 from noiseproof.train.record import Metrics, Record
 from noiseproof.train.settings import Settings
@@ -58,7 +58,7 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
     if task.train.soft is not None:
-        check_real_targets(loss, "soft labels (N, K)")
+        check_targets(loss, "probabilities", "soft labels (N, K)", "Give single labels")
     run = Run(
         fabric=fabric,
         data=replace(task.train.to(fabric.device), clean=None),

@@ -15,6 +15,7 @@ from noiseproof.analysis.before.robustness import check_of_logits
 from noiseproof.core.checks import check_count
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
 from noiseproof.losses.calibrate import expected_margin, logit_bias
+from noiseproof.losses.settled import root_excess, settled
 from noiseproof.losses.spec import as_loss
 from noiseproof.losses.sums import WeightedSum, terms_of
 from noiseproof.losses.verdict import FALL, LEARNS, RANK, Answer, Weights, largest_weight, ratio, verdict
@@ -84,12 +85,18 @@ def forecast(
     >>> forecast("ce", 400).answer
     'learns'
     """
-    loss = as_loss(loss)
-    check_of_logits(loss, check_count("num_classes", num_classes, 2))
+    given = as_loss(loss)
+    loss = settled(given, check_count("num_classes", num_classes, 2))
+    check_of_logits(loss, num_classes)
     if margins is not None and (margins.dim() != 1 or not len(margins)):
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
     weights = Weights(num_classes, margins, sigma)
-    result = _forecast(loss, weights)
+    result = replace(_forecast(loss, weights), loss=str(given))
+    if (excess := root_excess(given, num_classes)) > 1 and result.answer == "learns":
+        reason = f"its root starts {excess:.2g} times too long and explains labels as noise before the mean learns"
+        return replace(result, answer="partly", reason=reason, instead=_shorter(given, weights))
+    if loss is not given:
+        return result
     complete = result.answer == "learns" or not alternatives
     return result if complete else replace(result, instead=_alternatives(loss, result, weights))
 
@@ -122,6 +129,17 @@ def _forecast(loss: Loss, weights: Weights) -> Forecast:
         reason=judged.reason,
         terms=tuple(terms),
     )
+
+
+def _shorter(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
+    """The same loss with LN's root at its default start."""
+    name = "start" if "start" in loss.hyperparameters else "ln.start"
+    if name not in loss.hyperparameters:
+        return ()
+    other = loss.with_hyperparameters(**{name: 0.1})
+    judged = verdict(settled(other, weights.num_classes), weights)
+    why = "a root that starts at a tenth of the model's own start"
+    return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
 
 
 def _alternatives(loss: Loss, result: Forecast, weights: Weights) -> tuple[Alternative, ...]:
