@@ -107,7 +107,7 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
     said = [re.fullmatch(rf"epoch (\d)/3: loss {number}, noisy validation {number}, test {number}, \d+ s left", line)
             for line in lines]  # fmt: skip
     assert all(said) and [said[0][1], said[-1][1]] == ["1", "3"]  # type: ignore[index]
-    header, last, best, oracle, where = out.splitlines()
+    header, last, best, best_clean, oracle, where = out.splitlines()
     assert re.split("  +", header.strip()) == [
         "epoch", "test accuracy", "test top5", "validation accuracy", "train accuracy", "train accuracy clean",
         "false label accuracy",
@@ -116,8 +116,10 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
     shown = [*(float(rows[2][name]) for name in ("test_accuracy", "test_top5", "validation_accuracy"))]
     assert last.split() == ["last", "3", *(f"{value:.4f}" for value in shown), *last.split()[5:]]
     assert last.split()[-1] == f"{float(rows[2]['false_label_accuracy']):.4f}"
-    by = {name: max(rows, key=lambda row: float(row[name])) for name in ("validation_accuracy", "test_accuracy")}
-    assert best.startswith("best by noisy validation  ")
+    metrics = ("validation_accuracy", "validation_accuracy_clean", "test_accuracy")
+    by = {name: max(rows, key=lambda row: float(row[name])) for name in metrics}
+    assert best.startswith("best by noisy validation  ") and best_clean.startswith("best by clean validation  ")
+    assert best_clean.split()[4] == by["validation_accuracy_clean"]["epoch"]
     assert best.split()[4] == by["validation_accuracy"]["epoch"] and oracle.split()[1] == by["test_accuracy"]["epoch"]
     assert where == f"record: {DEFAULT}"
 

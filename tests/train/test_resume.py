@@ -131,7 +131,7 @@ def test_every_method_is_resumed_exactly(method: str, tmp_path: Path) -> None:
 def test_every_strategy_is_among_them() -> None:
     """So that a new one can't be forgotten."""
     used = {s.name for spec in [*NAMED, *MORE] for s in get_method(spec, task(), SETTINGS).strategies}
-    assert used == set(STRATEGIES)
+    assert used == set(STRATEGIES) - {"freeze"}  # needs a pretrained backbone: test_strategies_freeze.py
 
 
 @pytest.fixture(scope="module")

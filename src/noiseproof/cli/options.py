@@ -41,6 +41,10 @@ BatchSize = Annotated[str | None, on_training("Rows of a step, or full.")]
 Optimizer = Annotated[str | None, on_training("sgd:lr=0.05,momentum=0.9, adam:lr=1e-3, …")]
 Schedule = Annotated[str | None, on_training("constant, step:at=[0.5,0.75], exponential, cosine, linear.")]
 Clip = Annotated[float | None, on_training("Largest gradient norm; 0 for any. By default 5 for ln, any for others.")]
+Finetune = Annotated[
+    str | None,
+    on_training("Of a pretrained --model: frozen trains its head alone, probe the head and then all, whole all."),
+]
 Validation = Annotated[float, on_training("Share of the noisy rows to hold out.", min=0)]
 
 # Machine

@@ -60,6 +60,7 @@ LONGEST = 200  # bytes of a folder's name; disks take 255
         "train --method ce --out runs/mine --no-resume --checkpoint-steps 100 --threads 1 --accelerator cpu",
         "train --dataset cifar10 --data-dir /srv/data --noise open-set:rate=0.4 --foreign cifar100 --compile",
         "train --dataset folder:path=photos --method gce --workers 8 --devices 2 --strategy ddp",
+        "train --dataset folder:path=photos --model efficientnet-lite0 --finetune probe --method gce",
     )
 )
 @refusals()
@@ -83,6 +84,7 @@ def train(
     optimizer: options.Optimizer = None,
     schedule: options.Schedule = None,
     clip: options.Clip = None,
+    finetune: options.Finetune = None,
     validation: options.Validation = 0.1,
     accelerator: options.AnyAccelerator = "auto",
     devices: options.Devices = 1,
@@ -106,6 +108,7 @@ def train(
         protocol, data.name, model=model, epochs=epochs, batch_size=batch_size, optimizer=optimizer, schedule=schedule,
         clip=clip, workers=workers, checkpoint_steps=checkpoint_steps, compile=compiled,
     )  # fmt: skip
+    method = _finetuned(method, finetune, settings)
     run = {"dataset": dataset, "noise": noise, "method": method, "seed": seed}
     folder = _folder(out, run, {"--samples": samples, "--checkpoint-steps": checkpoint_steps})
     loggers = _loggers(log or (), folder)
@@ -136,6 +139,25 @@ def _settings(paper: str | None, dataset: str, *, batch_size: str | None, **give
     given["batch_size"] = int(batch_size) if batch_size and batch_size.isdigit() else batch_size
     base = protocol(paper, dataset) if paper else Settings()
     return dataclasses.replace(base, **{name: value for name, value in given.items() if value is not None})
+
+
+def _finetuned(method: str, finetune: str | None, settings: Settings) -> str:
+    """Return the method with the strategy that ``--finetune`` names; a third of the epochs are those of the head."""
+    from noiseproof.core.checks import check_word
+
+    if finetune is None:
+        return method
+    check_word("--finetune", finetune, ("probe", "frozen", "whole"))
+    name, _, options = settings.model.partition(":")
+    has_weights = name == "efficientnet-lite0" or "pretrained=true" in options or "checkpoint_path=" in options
+    if not has_weights:
+        raise ValueError(
+            f"Expected a pretrained --model for --finetune, got {settings.model}. Choose efficientnet-lite0, or "
+            "timm:NAME,pretrained=true."
+        )
+    if finetune == "whole":
+        return method
+    return f"{method} & freeze" if finetune == "frozen" else f"{method} & freeze:until={max(1, settings.epochs // 3)}"
 
 
 def _folder(out: str | None, run: Mapping[str, Any], need_one: Mapping[str, object]) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ from noiseproof.core.checks import check_count
 from noiseproof.core.lazy import import_modules
 from noiseproof.models import cnn, inception, mlp, resnet, vgg, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initialise_head
+from noiseproof.models.pretrained import EfficientNetBackbone
 from noiseproof.models.spread import initial_logit_spread
 from noiseproof.models.timm import TimmBackbone, spelled_out
 
@@ -20,6 +21,9 @@ __all__ = [
     "INITS", "MODELS", "Backbone", "cnn", "get_model", "inception", "initial_logit_spread", "initialise_head", "mlp",
     "resnet", "vgg", "wideresnet",
 ]  # fmt: skip
+
+# Backbones of optional packages, with their weights
+WITH_WEIGHTS: dict[str, Callable[..., Backbone]] = {"timm": TimmBackbone, "efficientnet-lite0": EfficientNetBackbone}
 
 
 def get_model(
@@ -29,7 +33,7 @@ def get_model(
 
     Args:
         spec: ``wrn-28-2``, ``resnet50:stem=cifar``, ``mlp:hidden=[64,64],in_features=8``; ``timm:NAME`` or
-            ``timm:NAME,pretrained=true`` for any model of timm.
+            ``timm:NAME,pretrained=true`` for any model of timm; ``efficientnet-lite0:size=128``, pretrained.
         generator: a generator on the CPU. None is a new one with seed 0: models built so are equal.
         input_shape: shape of one input, (C, H, W) or (D,): sets ``in_channels``, ``image_size`` or ``in_features``,
             and a model that cannot take such inputs raises an error.
@@ -48,8 +52,8 @@ def get_model(
                 raise ValueError(f"Expected {key}={size} for inputs of shape {tuple(input_shape)}, got {values[key]}.")
     if "in_channels" in values:
         check_count("in_channels", values["in_channels"], 1)
-    if name == "timm":
-        return TimmBackbone(generator=generator, **values)
+    if name in WITH_WEIGHTS:
+        return WITH_WEIGHTS[name](generator=generator, **values)
     # A layer fills itself from the global generator as it is made: without a trace, and then as the paper does.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         model = MODELS.create(name, **values)
@@ -61,7 +65,7 @@ def get_model(
 
 def _sizes(name: str, shape: Sequence[int]) -> dict[str, int]:
     """The parameters of the model ``name`` that follow from the shape of an input."""
-    known = MODELS.parameters(name) if name != "timm" else {"in_channels"}
+    known = MODELS.parameters(name) if name not in WITH_WEIGHTS else {"in_channels"}
     if "in_features" in known:
         return {"in_features": prod(shape)}
     if len(shape) != 3:

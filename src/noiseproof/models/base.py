@@ -67,6 +67,7 @@ class Backbone(nn.Module):
     """
 
     num_features: int
+    pretrained: bool = False  # whether its weights are worth keeping as they are (``freeze``)
 
     def __init__(self, init: str = "pytorch") -> None:
         super().__init__()

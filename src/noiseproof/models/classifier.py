@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from torch import Generator, Tensor, nn
 
@@ -19,6 +20,19 @@ class Classifier(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.is_frozen = False
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Train the head alone: the backbone has no gradients and stays in evaluation mode; or train both again."""
+        self.is_frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.is_frozen:
+            self.backbone.eval()
+        return self
 
     def forward(self, x: Tensor) -> Output:
         out: Output = self.head(self.backbone(x))

