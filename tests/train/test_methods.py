@@ -843,7 +843,7 @@ def test_listing_knows_parameters() -> None:
     [
         ("ln", "mnist", "lenet5", 100, 256, 1e-3, None, 0),
         ("ln", "cifar10n", "wrn-28-2", 300, 128, 0.01, 0.9, 5e-4),
-        ("ln", "two-moons", "mlp-2x2000", 2000, "full", 1e-4, 0, 0),
+        ("ln", "two-moons", "mlp-2x2000", 2000, "full", 1e-4, None, 0),
         ("ln", "clothing1m", "timm", 10, 32, 1e-3, 0.9, 1e-3),
         ("sln", "cifar100", "wrn-28-2-sln", 300, 128, 1e-3, 0.9, 5e-4),
         ("sln", "clothing1m", "timm", 10, 32, 1e-3, 0.9, 1e-3),
