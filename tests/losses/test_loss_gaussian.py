@@ -279,8 +279,8 @@ def test_targets_can_be_learned() -> None:
 # -----------------------------------------------------------------------------------
 def test_target_constants() -> None:
     """B.5 with K' = K + 1 for the dummy class: README's numbers, and Eqs. 25-26."""
-    assert LN(tau=1.0)._label_logit(10) == pytest.approx(6.99393, abs=5e-6)
-    assert LN(tau=1.0, dummy=False)._label_logit(10) == pytest.approx(6.89871, abs=5e-6)
+    assert LN(tau=1.0).label_logit(10) == pytest.approx(6.99393, abs=5e-6)
+    assert LN(tau=1.0, dummy=False).label_logit(10) == pytest.approx(6.89871, abs=5e-6)
     C = math.log((0.99 * 10 + 0.01) / 0.01)
     aims = -LN(tau=1.0, dummy=False).error(torch.zeros(2, 9), torch.tensor([3, 9]))
     torch.testing.assert_close(aims[0], C * F.one_hot(torch.tensor(3), 9).double())
@@ -334,7 +334,7 @@ def test_b_4_lambda_is_the_threshold_of_attenuation(lam: float) -> None:
     """One logit: the best variance is max(λ², r²); below λ the loss is a squared error over λ² (Figure 2)."""
     r = torch.linspace(0.02, 5, 250, dtype=torch.float64)
     loss = LN(lam=lam, tau=1.0, dummy=False, reduction="none")
-    mean = (loss._label_logit(2) - r)[:, None]  # (B, 1); the label is class 0 of two
+    mean = (loss.label_logit(2) - r)[:, None]  # (B, 1); the label is class 0 of two
     label = torch.zeros(len(r), dtype=torch.long)
     best = (r - lam).clamp_min(0).sqrt()[:, None]
     _, found = run(loss, {"logits": mean, "root": best}, label)
@@ -360,7 +360,7 @@ def test_eq_12_temperature_scales_the_squared_error() -> None:
         value = 2 * loss(mean, torch.tensor([0])).item()
         once = value if once is None else once
         assert value == pytest.approx(tau**2 * once, rel=1e-12)
-    assert once == pytest.approx(2 * LN(tau=1.0)._label_logit(4) ** 2, rel=1e-12)
+    assert once == pytest.approx(2 * LN(tau=1.0).label_logit(4) ** 2, rel=1e-12)
 
 
 def test_the_dummy_class_treats_all_classes_alike() -> None:
