@@ -379,7 +379,7 @@ def test_columns_of_predictions_are_found_by_their_names(tmp_path: Path, kind: s
         found = read_rows(pred_probs=plain, **options)  # type: ignore[arg-type]  # by position
         np.testing.assert_allclose(found.pred_probs, p, rtol=1e-6)  # type: ignore[arg-type]
     for other in (["cat", "dog", "fox", "owl"], ["cat", "cat", "dog", "fox"], ["p_cat", "p_dog", "p_eel", "p_fox"]):
-        with pytest.raises(ValueError, match=f"called as the classes, 'cat', .* got '{other[0]}', .*to_numpy"):
+        with pytest.raises(ValueError, match=f"called as the classes, 'cat', .* got '{other[0]}', .*pass an array"):
             read_rows(pred_probs=frame.set_axis(other, axis=1), **options)  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
     folder, steps = story
     assert [type(step) for step in steps] == [Trained, Trained, Audited, Measured, Written, Corrected, Mended]
     assert {path.name for path in folder.iterdir()} == {
-        "analysis.html", "audit", "corrected.csv", "digits.csv", "review.html", "runs",
+        ".noiseproof", "analysis.html", "audit", "corrected.csv", "digits.csv", "review.html", "runs",
     }  # fmt: skip
 
 

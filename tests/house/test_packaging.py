@@ -33,6 +33,7 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.usefixtures("forget_plugins")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in (LOSSES, HEADS, STRATEGIES, METHODS, NOISES, DATASETS, MODELS, SOURCES, ISSUES):

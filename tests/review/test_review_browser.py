@@ -417,3 +417,22 @@ def test_a_dataset_whose_labels_look_fine_says_so(chromium: Any, tmp_path: Path)
         assert decided(page, 0)
         open_page(page, (tmp_path / "all.html").as_uri())
         assert page.inner_text("#counts") == "0 of 220 decided"
+
+
+def test_a_key_that_comes_before_a_closed_dialog_is_gone_counts(chromium: Any, tmp_path: Path) -> None:
+    """A browser leaves the focus in a field that is no longer shown until it draws the page."""
+    folder = write_table_audit(tmp_path)
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link)
+        page.keyboard.press("o")
+        page.evaluate(
+            """() => {
+              const field = document.getElementById("chooser-word");
+              const press = (key) => field.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+              field.value = "owl";
+              field.dispatchEvent(new Event("input", { bubbles: true }));
+              press("Enter");
+              return Promise.resolve().then(() => Promise.resolve()).then(() => press("a"));
+            }"""
+        )
+        assert decided(page, 2) == "2 of 200 decided · accept 1 · other 1"

@@ -56,7 +56,7 @@ def gives(spec: str) -> frozenset[str] | None:
 
 
 def head_for(fields: frozenset[str]) -> str:
-    """The head that gives ``fields``, and the fewest others.
+    """The head that gives ``fields``, and the fewest others; of several the one registered first, so not a plug-in's.
 
     >>> head_for(frozenset({"logits"})), head_for(frozenset({"logits", "root"}))
     ('linear', 'gaussian-root')
@@ -69,7 +69,7 @@ def head_for(fields: frozenset[str]) -> str:
             f"Expected a loss for which a head gives all it needs, got one that needs {', '.join(sorted(fields))}. "
             f"There are {listing}."
         )
-    return min(fitting, key=lambda name: (len(known[name]), name))
+    return min(fitting, key=lambda name: len(known[name]))
 
 
 def get_head(spec: str, num_features: int, num_outputs: int, **params: Any) -> Head:

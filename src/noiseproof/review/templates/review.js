@@ -32,7 +32,9 @@ document.addEventListener("keydown", (event) => {
     if (event.key === { keys: "?", zoom: "z" }[dialog.id]) dialog.close();
     return;
   }
-  if (event.target.closest("input, select, textarea")) return event.target.closest("#filters") && filterBar.leave(event);
+  const field = event.target.closest("input, select, textarea");
+  // A field of a dialog that was just closed keeps the focus until the page is drawn again.
+  if (field && !field.closest("dialog")) return field.closest("#filters") && filterBar.leave(event);
   const undoing = (event.ctrlKey || event.metaKey) && event.key === "z";
   const chord = event.ctrlKey || event.metaKey;
   const act = undoing ? undo : chord ? views.chord(event) : event.altKey ? null : views.keys[event.key] ?? KEYS[event.key];
