@@ -169,6 +169,7 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("ln", "lam", (0, -1, 1e-09)),
     ("ln", "tau", (0, -1)),
     ("ln", "t", (0, 1, -0.1)),
+    ("ln", "start", (0, -1)),
     ("ln", "covariance", ("low-rank", None)),
     ("ln", "predict", ("mean", None)),
     ("het", "tau", (0, -1)),

@@ -198,6 +198,7 @@ def test_blind_with_a_few_classes_and_a_key_for_each(chromium: Any, tmp_path: Pa
         for number in range(1, 21):
             row = wait_for_question(page, number)
             until(page, "document.querySelector('#row img')?.naturalWidth === 50")
+            until(page, "document.querySelector('#row img').clientWidth > 300")  # small pictures are enlarged
             assert page.inner_text("#card").strip() == f"Question {number}"
             assert page.evaluate("byId('card').innerHTML.match(/cat|dog|fox|owl|given|suggest|likely/)") is None
             for key in ("a", "k", "5", "9"):  # no key of what is hidden

@@ -142,7 +142,7 @@ class Doubled(Attention):
 def test_a_subclass_of_a_built_in_head_predicts_by_its_own_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Attention.has_linear_logits and not Doubled.has_linear_logits
     monkeypatch.setitem(HEADS._factories, "test-doubled", Doubled)
-    monkeypatch.setitem(METHODS._factories, "test-own", lambda setting, /: Method(get_loss("ce"), head="test-doubled"))
+    monkeypatch.setitem(METHODS._factories, "test-own", lambda setting, /: Method(get_loss("nal"), head="test-doubled"))
     result, x = trained("digits", "test-own", "mlp:hidden=[16]")
     torch.testing.assert_close(Predictor.of(result)(x), said(result, x), rtol=1e-5, atol=1e-6)
 
