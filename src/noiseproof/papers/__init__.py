@@ -101,7 +101,7 @@ class Paper:
         """What the paper searches on ``dataset``, by method; empty if it reports no search.
 
         >>> get_paper("ln").grids("cifar10")["ln"], get_paper("ln").grids("mnist")["ln"]
-        ('ln:tau=[0.1,0.5,1],lam=[0.5,1]', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]')
+        ('ln:tau=[0.1,0.5,1],lam=[0.5,1],start=1', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1],start=1')
         """
         return {**self.content.get("grids", {}), **self.content.get("grids_on", {}).get(dataset.partition(":")[0], {})}
 
