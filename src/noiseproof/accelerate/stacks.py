@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -228,34 +229,32 @@ class RunStack:
         runs = [member.run for member in self.members]
         if self.joint is None and self.can_join:  # here, on the stream that has waited for what the members did
             self.joint = Joint(self.members)
-        step = partial(self._stacked_step if self.joint is None else self._joint_step, network, size)
-        self.graphs.run(kind, runs, step, layers_draw=False)
+        step = self._stacked_step if self.joint is None else self._joint_step
+
+        def step_and_note() -> None:
+            step(network, size)
+            if not self.graphs.is_capturing:
+                for run in runs:
+                    run.random.note_draws()
+
+        self.graphs.run(kind, runs, step_and_note, layers_draw=False)
 
     def _joint_step(self, network: Stack, size: int) -> None:
         """Only the update is made by each member; all else is done once."""
         joint = self.joint
         assert joint is not None
-        is_eager = not self.graphs.is_capturing
-        backups = [(value, value.clone()) for value in network.buffers()] if is_eager else []
         for member in self.members:
             member.stepper.begin(size)
         x, given, rows = joint.next_batch(size)
         network.zero_grad()
         first = self.members[0].run
-        try:
+        with self._restored_on_error(network):
             out = first.forward(network, x)
             losses = joint.losses(out, given)
             first.fabric.backward(losses.sum() * (1 / size))
-        except Exception:
-            for value, backup in backups:
-                value.copy_(backup)
-            raise
         network.share_gradients()
         self._for_each(lambda member: member.stepper.update())
         joint.observe(out, losses, rows)
-        if is_eager:
-            for member in self.members:
-                member.run.random.note_draws()
 
     def _stacked_step(self, network: Stack, size: int) -> None:
         """Each member makes its targets, its loss and its update; one network computes the outputs of all."""
@@ -271,27 +270,30 @@ class RunStack:
         def finish(member: Stacked) -> None:
             member.stepper.finish(batches[member][0], losses[member][0])
 
-        is_eager = not self.graphs.is_capturing
-        backups = [(value, value.clone()) for value in self._written(network)] if is_eager else []
-        batches = self._for_each(begin)
-        network.zero_grad()
-        first, count = self.members[0].run, len(self.members)
-        filler = next(iter(batches.values()))[1].x  # in place of the inputs of a member that has failed
-        x = torch.cat([batches[member][1].x if member in batches else filler for member in self.members])
-        try:
+        with self._restored_on_error(network):
+            batches = self._for_each(begin)
+            network.zero_grad()
+            first, count = self.members[0].run, len(self.members)
+            filler = next(iter(batches.values()))[1].x  # in place of the inputs of a member that has failed
+            x = torch.cat([batches[member][1].x if member in batches else filler for member in self.members])
             columns = ([None] * count if v is None else v.chunk(count) for v in first.forward(network, x))
             outs = [Output(*fields) for fields in zip(*columns, strict=True)]
             losses = self._for_each(loss_of, outs)
             first.fabric.backward(torch.stack([loss for _, loss in losses.values()]).sum())
+        network.share_gradients()
+        self._for_each(finish)
+
+    @contextmanager
+    def _restored_on_error(self, network: Stack) -> Iterator[None]:
+        """Put back what an eager step has written before it failed."""
+        is_eager = not self.graphs.is_capturing
+        backups = [(value, value.clone()) for value in self._written(network)] if is_eager else []
+        try:
+            yield
         except Exception:
             for value, backup in backups:
                 value.copy_(backup)
             raise
-        network.share_gradients()
-        self._for_each(finish)
-        if is_eager:
-            for member in self.members:
-                member.run.random.note_draws()
 
     def _written(self, network: Stack) -> Iterator[Tensor]:
         """What a step writes before its gradients are known: a member may have to make the step again, alone."""
