@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint test-all docs bench clean
+.PHONY: help setup demo test lint test-all chaos docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -35,6 +35,9 @@ lint: setup  ## ruff and mypy
 
 test-all: lint docs  ## the same with the slow tests and the docs
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m ''
+
+chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)
+	NOISEPROOF_CHAOS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m '' tests/chaos
 
 .venv/.docs: $(READY)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
