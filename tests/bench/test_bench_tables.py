@@ -21,9 +21,11 @@ import torch
 from typer.testing import CliRunner, Result
 
 from noiseproof.bench.experiment import Experiment, load_experiments
+from noiseproof.bench.reruns import count_cells, rerun_cells
 from noiseproof.bench.results import Lock
 from noiseproof.bench.tables import (
     Cell,
+    Comparison,
     PaperTable,
     Published,
     compare_cells,
@@ -402,10 +404,15 @@ def results(table: PaperTable, *accuracies: float | None, seconds: float = 120.0
     return found
 
 
+def shown(compared: Sequence[Comparison]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The lines of own results without reruns."""
+    return lines(compared, [Comparison(one.cell) for one in compared])
+
+
 def test_z_by_hand_from_a_standard_deviation() -> None:
     table = load_table("ln-table1").only("mnist", "CE", "symmetric 40 %")  # 70.67 ± 1.30 of five runs
     (one,) = compare_cells(table, results(table, 0.70, 0.72, 0.74, seconds=90))
-    assert (one.ours, one.spread) == (pytest.approx(72.0), pytest.approx(2.0))
+    assert (one.mean, one.spread) == (pytest.approx(72.0), pytest.approx(2.0))
     assert one.z == pytest.approx((72.0 - 70.67) / math.sqrt(2.0**2 / 3 + 1.30**2 / 5))  # 1.0287…
     assert one.z == pytest.approx(1.0287, abs=1e-4)
     assert (len(one.values), one.wanted, one.failed, one.seconds) == (3, 5, 0, 90.0)
@@ -414,20 +421,24 @@ def test_z_by_hand_from_a_standard_deviation() -> None:
 def test_z_by_hand_from_an_error_of_the_mean() -> None:
     table = load_table("bias-table2").only("cifar10", "MAE* ε=0.5", "40 %")  # 87.33 ± 0.07
     (one,) = compare_cells(table, results(table, 0.87, 0.88))
-    assert one.ours == pytest.approx(87.5)
+    assert one.mean == pytest.approx(87.5)
     assert one.spread == pytest.approx(0.5)  # the deviation 1/√2, over √2
     assert one.z == pytest.approx(0.17 / math.sqrt(0.5**2 + 0.07**2))
     as_deviation = z_score([87.0, 88.0], one.cell.published, "std", 5)  # what it must not be
     assert one.z != pytest.approx(as_deviation)
 
 
-def test_one_seed_is_reported_and_not_judged() -> None:
-    table = load_table("ln-table1").only("mnist", "CE", "no noise")
+def test_one_seed_is_judged_by_the_published_deviation() -> None:
+    table = load_table("ln-table1").only("mnist", "CE", "no noise")  # 99.27 ± 0.07 of five runs
     (one,) = compare_cells(table, results(table, 0.99))
-    assert (one.ours, one.spread, one.z) == (pytest.approx(99.0), None, None)
-    columns, (row,) = lines([one])
-    assert row[columns.index("ours")] == "99.00"
-    assert row[columns.index("z")] == ""
+    z = (99.0 - 99.27) / math.sqrt(0.07**2 + 0.07**2 / 5)
+    assert (one.mean, one.spread, one.z) == (pytest.approx(99.0), None, pytest.approx(z))
+    columns, (row,) = shown([one])
+    assert row[columns.index("yours")] == "99.00"
+    assert row[columns.index("your z")] == f"{z:+.2f}"
+    of_means = Published.parse("50.0±1.0")  # an error of the mean of four runs: one run deviates by 2
+    assert z_score([53.0], of_means, "sem", 4) == pytest.approx(3 / math.sqrt(2.0**2 + 1.0**2))
+    assert z_score([53.0], Published.parse("50.0"), "std", 4) is None
 
 
 def test_best_of_five_and_a_difference_of_bests() -> None:
@@ -439,20 +450,20 @@ def test_best_of_five_and_a_difference_of_bests() -> None:
             done = {"status": "done", "last": {"test_accuracy": accuracy}, "seconds": 1.0}
             found[at.experiment(seed).key] = done
     of_clean, of_noisy = compare_cells(table, found)
-    assert (of_clean.ours, of_noisy.ours) == (pytest.approx(89.0), pytest.approx(-5.0))
+    assert (of_clean.mean, of_noisy.mean) == (pytest.approx(89.0), pytest.approx(-5.0))
     assert (of_clean.spread, of_clean.z, of_noisy.spread, of_noisy.z) == (None,) * 4
     (alone,) = compare_cells(table.only("symmetric 0.4 diff"), found)  # the clean column need not be shown
-    assert alone.ours == pytest.approx(-5.0)
+    assert alone.mean == pytest.approx(-5.0)
     (without,) = compare_cells(
         table.only("symmetric 0.4 diff"), {noisy.experiment(0).key: found[noisy.experiment(0).key]}
     )
-    assert without.ours is None
+    assert without.mean is None
     fewer = {key: result for key, result in found.items() if key != clean.experiment(2).key}
     fewer[clean.experiment(1).key] = {"status": "failed", "error": "Diverged: …", "last": None, "seconds": None}
     (uneven,) = compare_cells(table.only("symmetric 0.4 diff"), fewer)  # the best of three less the best of one
-    assert (uneven.ours, uneven.seeds, uneven.failed) == (pytest.approx(4.0), 1, 1)
-    columns, (row,) = lines([uneven])
-    assert row[columns.index("seeds")] == "1/5" and uneven.as_dict()["seeds"] == 1
+    assert (uneven.mean, uneven.seeds, uneven.failed) == (pytest.approx(4.0), 1, 1)
+    columns, (row,) = shown([uneven])
+    assert row[columns.index("your seeds")] == "1/5" and uneven.as_dict()["seeds"] == 1
 
 
 def test_a_difference_needs_the_runs_of_both_columns() -> None:
@@ -467,10 +478,10 @@ def test_a_difference_needs_the_runs_of_both_columns() -> None:
 def test_a_mean_without_a_spread_is_not_judged(id: str, words: Sequence[str]) -> None:
     table = load_table(id).only(*words)
     (one,) = compare_cells(table, results(table, 0.92, 0.94))
-    assert (one.ours, one.z) == (pytest.approx(93.0), None)
-    columns, (row,) = lines([one])
-    assert row[columns.index("ours")] == "93.00 ± 1.41"
-    assert notes(table, [one])[1].endswith("so there is no z; our ± is the standard deviation.")
+    assert (one.mean, one.z) == (pytest.approx(93.0), None)
+    columns, (row,) = shown([one])
+    assert row[columns.index("yours")] == "93.00 ± 1.41"
+    assert notes(table, [one], [Comparison(one.cell)])[1].endswith("there is no z; other ± are standard deviations.")
 
 
 def test_z_counts_the_paper_s_own_runs() -> None:
@@ -490,69 +501,79 @@ def test_no_spread_at_all() -> None:
 def test_runs_that_failed_or_are_missing_or_cannot() -> None:
     table = load_table("ln-table2").only("LN", "worst,Clothing1M")
     some = compare_cells(table, results(table, 0.75, None, 0.73))
-    assert (len(some[0].values), some[0].failed, some[1].ours) == (2, 1, None)
-    columns, rows = lines(some)
-    assert rows[0][columns.index("ours")] == "74.00 ± 1.41, 1 failed"
-    assert rows[0][columns.index("seeds")] == "2/5"
-    assert rows[1][columns.index("ours")] == "cannot run"
-    said = notes(table, some)
-    assert said[0] == "2 cells: 1 ran, 0 not run, 1 cannot run."
+    assert (len(some[0].values), some[0].failed, some[1].mean) == (2, 1, None)
+    columns, rows = shown(some)
+    assert rows[0][columns.index("yours")] == "74.00 ± 1.41, 1 failed"
+    assert rows[0][columns.index("your seeds")] == "2/5"
+    assert rows[1][columns.index("rerun")] == "cannot run"
+    none = compare_cells(table, {})
+    said = notes(table, some, none)
+    counts = "2 cells: 0 rerun, 0 of them with the paper's 5 seeds; 0 of 0 within |z| ≤ 2; 1 cannot run."
+    assert said[0] == f"{counts} You ran 1."
     assert said[1] == "Cannot run (1): Clothing1M is not public."
-    assert said[2] == "± is the standard deviation, published over 5 runs, ours over our seeds."
-    assert notes(table, compare_cells(table, {}))[0] == "2 cells: 0 ran, 1 not run, 1 cannot run."
+    assert said[2].startswith("± is the standard deviation, published over 5 runs, otherwise over the seeds;")
+    assert notes(table, none, none)[0] == f"{counts} You ran 0."
     unmeasured = results(table, 0.75)
     (key,) = unmeasured
     (nothing, _) = compare_cells(table, {key: {**unmeasured[key], "last": {"test_accuracy": None}}})
-    assert nothing.ours is None
+    assert nothing.mean is None
 
 
 # How it is shown
 
 
-def small() -> tuple[PaperTable, list[Any]]:
+def small() -> tuple[PaperTable, list[Comparison], list[Comparison]]:
     table = load_table("ln-table1").only("mnist", "GCE,Het^τ_Σfull", "no noise,symmetric 20 %")
-    return table, compare_cells(table, results(table, 0.991, 0.993, seconds=90))
+    return table, compare_cells(table, results(table, 0.991, 0.993, seconds=90)), rerun_cells(table)
 
 
 def test_lines() -> None:
-    columns, rows = lines(small()[1])
-    assert columns == ("", "method", "setting", "ours", "published", "z", "seeds", "min a run")
+    columns, rows = lines(*small()[1:])
+    of_reruns, of_yours = ("rerun", "z", "seeds", "commit"), ("yours", "your z", "your seeds", "min a run")
+    assert columns == ("", "method", "setting", "published", *of_reruns, *of_yours)
     z = f"{(99.2 - 99.22) / math.sqrt(0.02 / 2 + 0.06**2 / 5):+.2f}"
-    assert rows[0] == ("MNIST", "GCE", "no noise", "99.20 ± 0.14", "99.22 ± 0.06", z, "2/5", "1.5")
-    assert rows[1] == ("MNIST", "GCE", "symmetric 20 %", "not run", "98.85 ± 0.18", "", "0/5", "")
-    columns, _ = lines(compare_cells(load_table("ln-table3"), {}))
-    assert columns[0] == "method"  # its blocks have no names
+    rerun = ("99.13 ± 0.07", "-2.06", "5/5", "499b5d0")
+    assert rows[0] == ("MNIST", "GCE", "no noise", "99.22 ± 0.06", *rerun, "99.20 ± 0.14", z, "2/5", "1.5")
+    assert rows[1][:4] == ("MNIST", "GCE", "symmetric 20 %", "98.85 ± 0.18")
+    assert rows[1][-4:] == ("not run", "", "0/5", "")
+    columns, rows = shown(compare_cells(load_table("ln-table3"), {}))
+    assert columns == ("method", "setting", "published", *of_reruns)  # its blocks have no names, and you ran nothing
+    assert rows[0][-4:] == ("not rerun", "", "", "")
 
 
 def test_markdown() -> None:
     head, table, *said = render(*small(), "markdown").split("\n\n")
     assert head == "### LN paper, Table 1: Synthetic noise on MNIST, CIFAR-10 and CIFAR-100"
     titles, marks, *rows = table.splitlines()
-    assert marks == "| :-- | :-- | :-- | --: | --: | --: | --: | --: |"
-    assert {line.count(" |") for line in (titles, *rows)} == {8}
-    assert rows[0].startswith("| MNIST | GCE | no noise | 99.20 ± 0.14 | 99.22 ± 0.06 |")
-    assert "| not run | **98.85 ± 0.18** |" in rows[1]
-    assert rows[2].startswith(r"| MNIST | Het^τ\_Σfull | no noise | not run | **99.25 ± 0.15** |")
-    assert said[0].startswith("4 cells: 1 ran, 3 not run")
+    assert marks == "| :-- | :-- | :-- |" + " --: |" * 9
+    assert {line.count(" |") for line in (titles, *rows)} == {12}
+    assert rows[0].startswith("| MNIST | GCE | no noise | 99.22 ± 0.06 | 99.13 ± 0.07 |")
+    assert "| 99.20 ± 0.14 |" in rows[0] and "| not run |" in rows[1]
+    assert "| symmetric 20 % | **98.85 ± 0.18** |" in rows[1]
+    assert rows[2].startswith(r"| MNIST | Het^τ\_Σfull | no noise | **99.25 ± 0.15** |")
+    assert said[0].startswith("4 cells: 4 rerun, 4 of them with the paper's 5 seeds; 3 of 4 within")
     starred = load_table("bias-table3").only("MAE**")
-    assert r"| MAE\*\* |" in render(starred, compare_cells(starred, {}), "markdown")
+    none = compare_cells(starred, {})
+    assert r"| MAE\*\* |" in render(starred, none, none, "markdown")
 
 
 def test_latex() -> None:
     text = render(*small(), "latex")
-    assert r"\begin{tabular}{lllrrrrr}" in text
-    assert r"MNIST & GCE & symmetric 20 \% & not run & \textbf{98.85 $\pm$ 0.18} &  & 0/5 &  \\" in text
+    assert r"\begin{tabular}{lllrrrrrrrrr}" in text
+    assert r"MNIST & GCE & symmetric 20 \% & \textbf{98.85 $\pm$ 0.18} & 98.92 $\pm$ 0.10 &" in text
     assert r"Het\textasciicircum{}$\tau$\_$\Sigma$full" in text
     body = text[text.index(r"\hline") : text.rindex(r"\hline")]
-    assert {line.count("&") for line in body.splitlines() if line.endswith(r"\\")} == {7}
+    assert {line.count("&") for line in body.splitlines() if line.endswith(r"\\")} == {11}
     assert text.count(r"\begin") == text.count(r"\end") == 2
     for id in list_tables():  # pdfTeX knows no other letters
-        assert render(load_table(id), compare_cells(load_table(id), {}), "latex").isascii()
+        table = load_table(id)
+        assert render(table, compare_cells(table, {}), rerun_cells(table), "latex").isascii()
 
 
 def test_a_latex_table_of_many_rows_goes_over_pages() -> None:
     table = load_table("ln-table1").only("mnist")
-    text = render(table, compare_cells(table, {}), "latex")
+    none = compare_cells(table, {})
+    text = render(table, none, none, "latex")
     assert "\\begin{table}" not in text and "tabular" not in text
     assert r"\usepackage{longtable}" in text and r"\begin{longtable}{lllrrrrr}" in text
     head, body = text[: text.index(r"\end{longtable}")].split(r"\endhead")
@@ -591,7 +612,7 @@ def test_html() -> None:
     text = render(*small(), "html")
     page = Page(text)
     assert page.open == []
-    columns, rows = lines(small()[1])
+    columns, rows = lines(*small()[1:])
     assert page.rows == [list(columns), *map(list, rows)]
     assert page.bold == ["98.85 ± 0.18", "99.25 ± 0.15"]
     assert '<td style="text-align: right">' in text
@@ -600,13 +621,13 @@ def test_html() -> None:
 def test_nothing_of_a_table_is_taken_for_markup() -> None:
     odd = Cell("<b>", "a|b", "x & y_1", Published.parse("1.0"), {}, {}, unavailable="<script>")
     table = PaperTable("odd", "ln", "Table 0", "100 % <i>", "single", 1, (odd,))
-    shown = compare_cells(table, {})
-    assert "<script>" not in render(table, shown, "html")
-    assert Page(render(table, shown, "html")).rows[1][:3] == ["<b>", "a|b", "x & y_1"]
-    assert r"| \<b\> | a\|b | x & y\_1 |" in render(table, shown, "markdown")
-    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in render(table, shown, "latex")
+    none = compare_cells(table, {})
+    assert "<script>" not in render(table, none, none, "html")
+    assert Page(render(table, none, none, "html")).rows[1][:3] == ["<b>", "a|b", "x & y_1"]
+    assert r"| \<b\> | a\|b | x & y\_1 |" in render(table, none, none, "markdown")
+    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in render(table, none, none, "latex")
     with pytest.raises(ValueError, match="Expected one of markdown, latex, html as format, got 'word'."):
-        render(table, shown, "word")
+        render(table, none, none, "word")
 
 
 def test_the_files_are_part_of_the_package() -> None:
@@ -615,6 +636,7 @@ def test_the_files_are_part_of_the_package() -> None:
     assert wheel == {"packages": ["src/noiseproof"]}
     names = sorted(file.name for file in files("noiseproof.papers").iterdir() if file.name.endswith(".toml"))
     assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "sln")]
+    names += [f"reruns/{file.name}" for file in (files("noiseproof.papers") / "reruns").iterdir()]
     papers = [ROOT / "src" / "noiseproof" / "papers" / name for name in names]
     assert all(path.is_file() for path in papers)
     if (ROOT / ".git").exists():
@@ -631,38 +653,44 @@ def run(*arguments: str) -> Result:
 
 def test_the_command_lists_tables() -> None:
     listed = run("table").stdout.splitlines()
-    assert [line.split()[0] for line in listed[1:]] == list_tables()
-    assert {row["id"]: row["runs"] for row in json.loads(run("table", "--json").stdout)}["ln-table1"] == "945"
+    assert [line.split()[0] for line in listed[1:]] == [*list_tables(), "all"]
+    counts = {row["id"]: row for row in json.loads(run("table", "--json").stdout)}
+    found = counts["ln-table1"]
+    assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
+    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1065"
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
-    table, _ = small()
+    table, *_ = small()
     for key, result in results(table, 0.991, 0.993, seconds=90).items():
         (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": {}, "provenance": {}, **result}))
     words = ["--only", "mnist", "--only", "GCE,Het^τ_Σfull", "--only", "no noise,symmetric 20 %"]
     shown = run("table", "ln-table1", *words, "--results", str(tmp_path))
     head, titles, *rows = shown.stdout.splitlines()
     assert head.startswith("LN paper, Table 1: ")
-    assert titles.split() == ["method", "setting", "ours", "published", "z", "seeds", "min", "a", "run"]
+    assert titles.split()[:7] == ["method", "setting", "published", "rerun", "z", "seeds", "commit"]
+    assert titles.split()[7:] == ["yours", "your", "z", "your", "seeds", "min", "a", "run"]
     at = titles.index("published")
     assert [row[at : at + 14].strip() for row in rows[:4]] == [
         "99.22 ± 0.06", "*98.85 ± 0.18*", "*99.25 ± 0.15*", "89.16 ± 0.44",
     ]  # fmt: skip
     assert "99.20 ± 0.14" in rows[0]
-    assert rows[4].startswith("4 cells: 1 ran, 3 not run")
+    assert rows[4].startswith("4 cells: 4 rerun") and rows[4].endswith("You ran 1.")
+    assert "Reruns: NVIDIA H200, torch 2.11.0+cu130, precision bf16, commits 499b5d0, d3e7518." in rows
     found = json.loads(run("table", "ln-table1", *words, "--results", str(tmp_path), "--json").stdout)
-    assert (found[0]["ours"], found[0]["seeds"]) == (pytest.approx(99.2), 2)
-    assert (found[1]["published"], found[1]["bold"], found[1]["ours"]) == (98.85, True, None)
+    assert (found[0]["yours"]["mean"], found[0]["yours"]["seeds"]) == (pytest.approx(99.2), 2)
+    assert (found[0]["rerun"]["seeds"], found[0]["rerun"]["made_by"][0]["gpu"]) == (5, "NVIDIA H200")
+    assert (found[1]["published"], found[1]["bold"], found[1]["yours"]["mean"]) == (98.85, True, None)
     for format in ("markdown", "latex", "html"):
         shown = run("table", "ln-table1", *words, "--results", str(tmp_path), "--format", format)
         assert shown.stdout == render(*small(), format)
     assert shown.stderr == ""
     half = [*words, "--results", str(tmp_path), "--precision", "bf16", "--json"]
-    assert [one["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)] == [0] * 4
+    assert [one["yours"]["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)] == [0] * 4
     for seed, (key, result) in enumerate(results(table, 0.5, 0.5).items()):
         key = replace(table.cells[0].experiment(seed), precision="bf16").key
         (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": {}, "provenance": {}, **result}))
-    assert json.loads(run("table", "ln-table1", *half).stdout)[0]["ours"] == pytest.approx(50.0)
+    assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(50.0)
 
 
 def test_results_that_are_not_there_are_told() -> None:

@@ -83,6 +83,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table("digits.csv", "digit", ("1", "2", "3"))
     for name in ("mine.csv", "my.csv", "checked.csv"):
         table(name, "kind", ("x", "y", "z"))
+    sweep = 'dataset = "digits"\nmethod = ["ce", "gce"]\nmodel = "mlp:hidden=[8]"\nepochs = 1\n'
+    (folder / "sweep.toml").write_text(f"[[experiment]]\n{sweep}")
     labels = np.repeat([0, 1], 40)
     np.save(folder / "y.npy", labels)
     np.save(folder / "p.npy", np.where(labels[:, None] == [0, 1], 0.9, 0.1))

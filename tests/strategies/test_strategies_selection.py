@@ -343,6 +343,19 @@ def test_prune_is_refreshed_every_few_epochs(task: Task) -> None:
     assert [epoch for epoch in range(10) if looked[epoch]] == [2, 5, 8]
 
 
+@pytest.mark.parametrize(
+    ("lasts", "pruned"), [(None, [2, 3, 4, 5, 6, 7, 8, 9]), (1, [2, 5, 8]), (2, [2, 3, 5, 6, 8, 9])]
+)
+def test_prune_for_as_long_as_a_decision_lasts(task: Task, lasts: int | None, pruned: list[int]) -> None:
+    run = make_run(task, models=1)
+    strategy = Prune(start=2, every=3, k=0.1, lasts=lasts)
+    want = predicted(run) >= 0.1
+    for run.epoch in range(10):
+        strategy.start_epoch(run)
+        keep = np.ones_like(want) if strategy.keep is None else strategy.keep.numpy()
+        np.testing.assert_array_equal(keep, want if run.epoch in pruned else np.ones_like(want))
+
+
 def test_prune_nothing_where_no_sample_reaches_k(task: Task) -> None:
     run = make_run(task, models=1)
     strategy = Prune(start=0, k=0.99)
@@ -359,6 +372,7 @@ EVERY: list[tuple[Any, Strategy]] = [
     ("ce", Sigua(forget=0.4, ramp=1, start=1)),
     (get_loss("backward", T=PAIRS), SiguaBackward(warmup=1)),
     ("gce", Prune(start=1, every=1, k=0.2)),
+    ("gce", Prune(start=0, every=2, k=0.2, lasts=1)),
 ]
 
 

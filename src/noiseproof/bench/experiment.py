@@ -395,8 +395,13 @@ SETTINGS = [f.name for f in fields(Settings)]
 KEYS = [*FIELDS, "protocol", *SETTINGS]
 
 
-def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> list[Experiment]:
+def load_experiments(
+    source: PathLike, *, data_dir: PathLike | None = None, check_runs: bool = True
+) -> list[Experiment]:
     """Read experiments from a TOML file, or from its text; errors name file and line.
+
+    Experiments that cannot start are refused (``check``), for which the data must be there; not so without
+    ``check_runs``.
 
     Every ``[[experiment]]`` has the fields of ``Experiment`` and ``Settings``; a list of values is a grid, and several
     lists are their product, the last varying fastest. ``protocol`` takes a paper's settings and preparation of inputs
@@ -446,7 +451,8 @@ def load_experiments(source: PathLike, *, data_dir: PathLike | None = None) -> l
             for experiment in _product(block):
                 origins.setdefault(experiment, number)
         number = -1
-        check(origins, data_dir)
+        if check_runs:
+            check(origins, data_dir)
     except BadExperiment as error:
         if error.experiment is not None and number < 0:
             number = origins[error.experiment]

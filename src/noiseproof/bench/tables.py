@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -22,11 +22,13 @@ from noiseproof.train.protocols import protocol
 Statistic = Literal["std", "sem", "mean", "best", "single"]
 
 MEANING: dict[Statistic, str] = {
-    "std": "± is the standard deviation, published over {runs} runs, ours over our seeds.",
-    "sem": "± is the standard error of the mean, published over {runs} runs, ours over our seeds.",
-    "mean": "Published is the mean of {runs} runs without a spread, so there is no z; our ± is the standard deviation.",
-    "best": "Published is the best of {runs} runs, ours the best of our seeds, so there is no z.",
-    "single": "Published is one run, so there is no z; our ± is the standard deviation over seeds.",
+    "std": "± is the standard deviation, published over {runs} runs, otherwise over the seeds; z of one seed takes the "
+    "published one for it.",
+    "sem": "± is the standard error of the mean, published over {runs} runs, otherwise over the seeds; z of one seed "
+    "takes the published deviation of a run for it.",
+    "mean": "Published is the mean of {runs} runs without a spread, so there is no z; other ± are standard deviations.",
+    "best": "Published is the best of {runs} runs, and so are the others, of their seeds; there is no z.",
+    "single": "Published is one run, so there is no z; other ± are standard deviations over seeds.",
 }
 MEASURED = ("test_accuracy", "test_top5", "train_accuracy")  # in a result's last epoch: shares, printed in per cent
 
@@ -83,6 +85,15 @@ class Cell:
         """Names by which it can be selected."""
         names = (self.block, self.row, self.column, self.fields["dataset"], self.fields["method"])
         return {name.casefold() for name in names if name}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        published = self.published
+        return {
+            "block": self.block, "row": self.row, "column": self.column, **self.fields, "metric": self.metric,
+            "published": published.mean, "published_spread": published.spread, "bold": published.bold,
+            "unavailable": self.unavailable or None,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,43 +205,35 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
         yield from cells.values()
 
 
-# Comparison with our results
+# Comparison with results
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A cell and our results for it."""
+    """A cell and the runs that repeat it."""
 
     cell: Cell
     values: tuple[float, ...] = ()  # one for each seed that has run
     seeds: int = 0  # that have run; for a difference the smaller number of the two
-    ours: float | None = None
+    mean: float | None = None  # or the best of several, where that was published
     spread: float | None = None  # None for a single seed, or for the best of several
     z: float | None = None
     wanted: int = 0  # number of seeds
     failed: int = 0
     seconds: float | None = None  # of a run, on average
     samples: int | None = None  # that Het averages over
+    precision: str | None = None  # of a rerun that the package has
+    made_by: tuple[Json, ...] = ()  # its sessions: commit, hardware, versions, command
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        cell, published = self.cell, self.cell.published
-        return {
-            "block": cell.block, "row": cell.row, "column": cell.column, **cell.fields, "metric": cell.metric,
-            "published": published.mean, "published_spread": published.spread, "bold": published.bold,
-            "ours": self.ours, "spread": self.spread, "z": self.z, "values": self.values, "seeds": self.seeds,
-            "failed": self.failed, "seconds": self.seconds, "samples": self.samples,
-            "unavailable": cell.unavailable or None,
-        }  # fmt: skip
+        """Plain values of the runs, for JSON."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"}
 
 
 def compare_cells(
     table: PaperTable, results: Mapping[str, Json], seeds: Iterable[int] | None = None, precision: str = "32"
 ) -> list[Comparison]:
-    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper.
-
-    ``z_score`` judges the difference; a single seed is reported without one.
-    """
+    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper; ``z_score`` judges."""
     chosen = range(table.runs) if seeds is None else list(seeds)
     return [_compare_cell(cell, table, results, chosen, precision) for cell in table.cells]
 
@@ -244,23 +247,38 @@ def _compare_cell(
     existing = [results[key] for key in keys if key in results]
     done = [result for result in existing if result["status"] == "done"]
     base = _compare_cell(cell.minus, table, results, seeds, precision) if cell.minus else None
-    failed = len(existing) - len(done) + (base.failed if base else 0)
-    empty = Comparison(cell, wanted=len(seeds), failed=failed)
-    measured = [result["last"].get(cell.metric) for result in done]
-    values = tuple(100 * value for value in measured if value is not None)
-    subtracted = base.ours if base else 0.0
+    empty = Comparison(
+        cell,
+        wanted=len(seeds),
+        failed=len(existing) - len(done) + (base.failed if base else 0),
+        seconds=fmean(result["seconds"] for result in done) if done else None,
+        samples=next((result["samples"] for result in done if result.get("samples")), None),
+    )
+    return summarise(empty, [measured(result, cell.metric) for result in done], table, base)
+
+
+def measured(result: Json, metric: str) -> float | None:
+    """A metric of a finished run in the unit of the tables; None if it was not measured."""
+    value: float | None = result["last"].get(metric)
+    return None if value is None else 100 * value
+
+
+def summarise(
+    empty: Comparison, measured: Iterable[float | None], table: PaperTable, base: Comparison | None
+) -> Comparison:
+    """``empty`` with the summary of its runs, less that of ``base``; unchanged where either has no value."""
+    values = tuple(value for value in measured if value is not None)
+    subtracted = base.mean if base else 0.0
     if not values or subtracted is None:
         return empty
-    ours, spread = _summary(values, table.statistic)
+    mean, spread = _summary(values, table.statistic)
     return replace(
         empty,
         values=values,
         seeds=min(len(values), base.seeds) if base else len(values),
-        ours=ours - subtracted,
+        mean=mean - subtracted,
         spread=spread,
-        z=None if cell.minus else z_score(values, cell.published, table.statistic, table.runs),
-        seconds=fmean(result["seconds"] for result in done),
-        samples=next((result["samples"] for result in done if result.get("samples")), None),
+        z=None if base else z_score(values, empty.cell.published, table.statistic, table.runs),
     )
 
 
@@ -272,56 +290,75 @@ def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, floa
 
 
 def z_score(values: Sequence[float], published: Published, statistic: Statistic, runs: int) -> float | None:
-    """The number of standard errors by which our mean exceeds the published one; None where a spread is missing.
+    """The number of standard errors by which our mean exceeds the published one; None where none is published.
 
-    z = (ours − published)/√(s²/n + s_p²/n_p); ``sem`` in a paper is √(s_p²/n_p). Where both spreads are 0, the error is
-    that of rounding to a unit u of the last published digit, u/√12.
+    z = (ours − published)/√(s²/n + s_p²/n_p); ``sem`` in a paper is √(s_p²/n_p). A single run has no s: the paper's
+    s_p stands for it. Where both spreads are 0, the error is that of rounding to a unit u of the last published digit,
+    u/√12.
 
     >>> z_score([90.0, 92.0], Published.parse("90.0±2.0"), "std", runs=4)  # 1/√(2/2 + 4/4)
     0.7071067811865475
+    >>> z_score([92.0], Published.parse("90.0±2.0"), "std", runs=4)  # 2/√(4/1 + 4/4)
+    0.8944271909999159
     """
-    if len(values) < 2 or published.spread is None or statistic not in ("std", "sem"):
+    if not values or published.spread is None or statistic not in ("std", "sem"):
         return None
     theirs = published.spread**2 / (runs if statistic == "std" else 1)
-    error = math.sqrt(stdev(values) ** 2 / len(values) + theirs)
+    scatter = stdev(values) ** 2 if len(values) > 1 else theirs * runs
+    error = math.sqrt(scatter / len(values) + theirs)
     return (fmean(values) - published.mean) / (error or 10**-published.digits / math.sqrt(12))
 
 
 # Output
 
-COLUMNS = ("", "method", "setting", "ours", "published", "z", "seeds", "min a run")
-PUBLISHED = COLUMNS.index("published")
+CELL = ("", "method", "setting", "published")
+RERUN = ("rerun", "z", "seeds", "commit")
+YOURS = ("yours", "your z", "your seeds", "min a run")
 Rows = list[tuple[str, ...]]
 
 
 def lines(
-    compared: Sequence[Comparison], escape: Callable[[str], str] = str, bold: Callable[[str], str] = str
+    yours: Sequence[Comparison],
+    reruns: Sequence[Comparison],
+    escape: Callable[[str], str] = str,
+    bold: Callable[[str], str] = str,
 ) -> tuple[tuple[str, ...], Rows]:
-    """Column names and a row for each cell; without the column of blocks where these have no names.
+    """Column names and a row for each cell; without the columns of blocks or of your runs where there are none.
 
     ``escape`` applies to every text, then ``bold`` to what the paper prints in bold.
     """
-    rows = [[escape(text) for text in _line(one)] for one in compared]
-    for one, row in zip(compared, rows, strict=True):
-        row[PUBLISHED] = bold(row[PUBLISHED]) if one.cell.published.bold else row[PUBLISHED]
+    any_yours = any(one.values or one.failed for one in yours)
+    columns = (*CELL, *RERUN, *(YOURS if any_yours else ()))
+    rows: Rows = []
+    for own, rerun in zip(yours, reruns, strict=True):
+        cell = own.cell
+        texts = [cell.block, cell.row, cell.column, str(cell.published), *_rerun_texts(rerun)]
+        row = [escape(text) for text in (texts + _your_texts(own) if any_yours else texts)]
+        row[CELL.index("published")] = (bold if cell.published.bold else str)(row[CELL.index("published")])
+        rows.append(tuple(row))
     first = 0 if any(row[0] for row in rows) else 1
-    return COLUMNS[first:], [tuple(row[first:]) for row in rows]
+    return columns[first:], [row[first:] for row in rows]
 
 
-def _line(one: Comparison) -> tuple[str, ...]:
-    cell = one.cell
-    head = (cell.block, cell.row, cell.column)
-    if cell.unavailable:
-        return (*head, "cannot run", str(cell.published), "", "", "")
-    ours = "not run" if one.ours is None else _number(one.ours, one.spread, cell.published.digits)
-    return (
-        *head,
-        ours + f", {one.failed} failed" * (one.failed > 0),
-        str(cell.published),
-        "" if one.z is None else f"{one.z:+.2f}",
-        f"{one.seeds}/{one.wanted}",
-        "" if one.seconds is None else f"{one.seconds / 60:.1f}",
-    )
+def _rerun_texts(one: Comparison) -> list[str]:
+    if one.mean is None:
+        return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
+    first, *others = dict.fromkeys(session["commit"] for session in one.made_by)
+    return [*_texts(one), first + f" +{len(others)}" * bool(others)]
+
+
+def _your_texts(one: Comparison) -> list[str]:
+    if one.cell.unavailable:
+        return ["", "", "", ""]
+    mean, *rest = _texts(one) if one.mean is not None else ("not run", "", f"0/{one.wanted}")
+    seconds = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
+    return [mean + f", {one.failed} failed" * (one.failed > 0), *rest, seconds]
+
+
+def _texts(one: Comparison) -> tuple[str, str, str]:
+    """Mean, z and seeds of runs."""
+    mean = _number(one.mean or 0.0, one.spread, one.cell.published.digits)
+    return mean, "" if one.z is None else f"{one.z:+.2f}", f"{one.seeds}/{one.wanted}"
 
 
 def _number(value: float, spread: float | None, digits: int) -> str:
@@ -333,32 +370,50 @@ def heading(table: PaperTable) -> str:
     return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
 
 
-def notes(table: PaperTable, compared: Sequence[Comparison]) -> list[str]:
-    """Lines below the table: how many cells have run, why others cannot, what ± is, the table's note."""
-    reasons = Counter(one.cell.unavailable for one in compared if one.cell.unavailable)
-    ran, cannot = sum(one.ours is not None for one in compared), reasons.total()
-    counts = f"{len(compared)} cells: {ran} ran, {len(compared) - ran - cannot} not run, {cannot} cannot run."
+def notes(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison]) -> list[str]:
+    """Lines below the table: how many cells have run, where and by which code, why others cannot, what ± is."""
+    reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
+    done, cannot = [one for one in reruns if one.mean is not None], reasons.total()
+    ran = sum(one.mean is not None for one in yours)
+    judged = [abs(one.z) for one in done if one.z is not None]
+    counts = (
+        f"{len(yours)} cells: {len(done)} rerun, {sum(one.seeds >= table.runs for one in done)} of them with the "
+        f"paper's {table.runs} seeds; {sum(z <= 2 for z in judged)} of {len(judged)} within |z| ≤ 2; {cannot} cannot "
+        f"run. You ran {ran}."
+    )
     texts = [counts, *(f"Cannot run ({count}): {reason}." for reason, count in reasons.items())]
-    if samples := sorted({one.samples for one in compared if one.samples is not None}):
+    texts += _sessions(done)
+    if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
         texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
     return [*texts, MEANING[table.statistic].format(runs=table.runs), *([table.note] if table.note else [])]
 
 
-def render(table: PaperTable, compared: Sequence[Comparison], format: str) -> str:
+def _sessions(done: Sequence[Comparison]) -> list[str]:
+    """Hardware, precision and commits of the reruns, a line for each machine."""
+    commits: dict[str, dict[str, None]] = {}
+    for one in done:
+        for session in one.made_by:
+            machine = f"{session.get('gpu') or session['cpu']}, torch {session['torch']}, precision {one.precision}"
+            commits.setdefault(machine, {})[session["commit"]] = None
+    return [f"Reruns: {machine}, commits {', '.join(of_machine)}." for machine, of_machine in commits.items()]
+
+
+def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comparison], format: str) -> str:
     """The comparison as Markdown, LaTeX or HTML, with bold as in the paper.
 
     >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
-    >>> print(render(table, compare_cells(table, {}), "markdown").split("\\n\\n")[1])
-    | method | setting | ours | published | z | seeds | min a run |
+    >>> none = compare_cells(table, {})
+    >>> print(render(table, none, none, "markdown").split("\\n\\n")[1])
+    | method | setting | published | rerun | z | seeds | commit |
     | :-- | :-- | --: | --: | --: | --: | --: |
-    | MAE scale | 50 classes | cannot run | **66.72** |  |  |  |
+    | MAE scale | 50 classes | **66.72** | cannot run |  |  |  |
     """
     if format not in FORMATS:
         raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
     escape, bold, assemble = FORMATS[format]
-    columns, rows = lines(compared, escape, bold)
-    title, below = escape(heading(table)), [escape(note) for note in notes(table, compared)]
-    sides = ["left" if column in COLUMNS[:3] else "right" for column in columns]
+    columns, rows = lines(yours, reruns, escape, bold)
+    title, below = escape(heading(table)), [escape(note) for note in notes(table, yours, reruns)]
+    sides = ["left" if column in CELL[:3] else "right" for column in columns]
     return assemble(title, columns, sides, rows, below)
 
 
@@ -376,8 +431,8 @@ def _markdown(
 ONE_PAGE = 40  # rows; a longer table is set as longtable
 _LATEX = str.maketrans({
     **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "†": r"$\dagger$", "‡": r"$\ddagger$", "α": r"$\alpha$",
-    "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
+    "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "≤": r"$\leq$", "†": r"$\dagger$", "‡": r"$\ddagger$",
+    "α": r"$\alpha$", "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",  # which the usual fonts print as ¡, ¿ and —
 })  # fmt: skip
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 RESUMES = " The same command resumes."
+HIDDEN = ("seed", "noise_seed")  # columns in which the runs of one entry differ
 Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]
 
 
@@ -123,7 +124,7 @@ def _show_plan(
     )
     if as_json:
         return show_json([{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo])
-    columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=("seed", "noise_seed"))
+    columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=HIDDEN)
     kinds: dict[tuple[str, ...], list[float | None]] = {}
     for run, kind in zip(todo, values, strict=True):
         kinds.setdefault(kind, []).append(expected[run])
@@ -178,9 +179,11 @@ def bench_status(
     from collections import Counter
 
     from noiseproof.bench import status
+    from noiseproof.bench.reruns import count_cells
     from noiseproof.bench.results import holder
+    from noiseproof.bench.tables import list_tables, load_table
 
-    states = status(_experiments(spec, only, seeds, data_dir, precision), results)
+    states = status(_experiments(spec, only, seeds, data_dir, precision, check_runs=False), results)
     running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
         return show_json([
@@ -190,11 +193,22 @@ def bench_status(
     columns, values = _distinguish(states, "dataset", "noise", "method", "seed")
     rows = [(e.key, by.get(e, state), *rest) for (e, state), rest in zip(states.items(), values, strict=True)]
     show(("key", "status", *columns), rows)
-    return typer.echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
+    typer.echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
+    if spec in list_tables():
+        cells = count_cells(load_table(spec).only(*only or ()))
+        typer.echo(
+            f"Reruns that noiseproof has (`bench table {spec}`): {cells.rerun} of {cells.runnable} cells that can run, "
+            f"{cells.with_all_seeds} with all seeds of the paper"
+        )
 
 
 def _experiments(
-    spec: str, only: Sequence[str] | None, seeds: int | None, data_dir: str | None, precision: str | None
+    spec: str,
+    only: Sequence[str] | None,
+    seeds: int | None,
+    data_dir: str | None,
+    precision: str | None,
+    check_runs: bool = True,
 ) -> list[Experiment]:
     """The experiments of a file, or of a table of the papers."""
     import difflib
@@ -207,14 +221,15 @@ def _experiments(
             raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
         if (near := difflib.get_close_matches(spec, list_tables(), n=3)) and not Path(spec).exists():
             raise ValueError(f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?")
-        experiments = load_experiments(spec, data_dir=data_dir)
+        experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs)
     else:
         table = load_table(spec).only(*only or ())
         experiments = table.experiments(range(seeds) if seeds else None)
         if not experiments:
             reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
             raise ValueError(f"Expected cells of {spec} that can run, got {len(table.cells)} that cannot: {reasons}.")
-        check(experiments, data_dir)
+        if check_runs:
+            check(experiments, data_dir)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
     return experiments
@@ -227,11 +242,14 @@ def _experiments(
         "bench table ln-table1 --only mnist",
         "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
         "bench table ln-table1 --results mine --seeds 2 --precision bf16 --json",
+        "bench table sweep.toml --results mine",
     ),
 )
 @refusals()
 def bench_table(
-    id: Annotated[str | None, typer.Argument(help="A table of the papers; without one they are listed.")] = None,
+    id: Annotated[
+        str | None, typer.Argument(help="A table of the papers, or a TOML file; without one the tables are listed.")
+    ] = None,
     results: ResultsDir = "results",
     only: Only = None,
     seeds: TableSeeds = None,
@@ -239,32 +257,100 @@ def bench_table(
     format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Show a table of the papers, our results beside the published ones; `bench run ID` makes the runs.
+    """Show a table of the papers with our reruns and your results beside it, or the ranking of a sweep of your own.
 
-    z is the difference of the means in standard errors; asterisks mark what is bold in the paper.
+    z is the difference of the means in standard errors; asterisks mark what is bold in the paper. Without a table: how
+    many cells of each were published, can run and were rerun, with all seeds of the paper, and how many agree.
     """
     from noiseproof.bench import read_results
+    from noiseproof.bench.reruns import explain, find_diagnosis, rerun_cells
     from noiseproof.bench.tables import FORMATS, compare_cells, heading, lines, list_tables, load_table, notes, render
 
     if id is None:
-        tables = [load_table(name) for name in list_tables()]
-        listed = [(t.id, t.paper, t.number, t.title, str(len(t.cells)), str(len(t.experiments()))) for t in tables]
-        head = ("id", "paper", "table", "what it shows", "cells", "runs")
-        return show_json([dict(zip(head, row, strict=True)) for row in listed]) if as_json else show(head, listed)
+        return _show_counts(as_json)
     if format not in ("text", *FORMATS):
         raise ValueError(f"Expected a --format of text, {', '.join(FORMATS)}, got {format!r}.")
+    if id not in list_tables() and id.endswith(".toml"):
+        if format != "text":
+            raise ValueError(f"Expected no --format beside a file of experiments, got {format!r}. Take --json.")
+        return _show_sweep(_experiments(id, only, seeds, None, precision, check_runs=False), results, as_json)
     table = load_table(id).only(*only or ())
     if not Path(results).is_dir():
-        say(f"There is no folder {results} of results: only published numbers are shown.")
-    compared = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
+        say(f"There is no folder {results} of results: published numbers and reruns are shown.")
+    yours = compare_cells(table, read_results(results), range(seeds) if seeds else None, precision or "32")
+    reruns = rerun_cells(table, precision)
     if as_json:
-        return show_json([one.as_dict() for one in compared])
+        pairs = zip(yours, reruns, strict=True)
+        return show_json([
+            {
+                **own.cell.as_dict(), "rerun": rerun.as_dict(), "yours": own.as_dict(),
+                "diagnosis": (find_diagnosis(table, own.cell) or {}).get("finding"),
+            }
+            for own, rerun in pairs
+        ])  # fmt: skip
     if format != "text":
-        return typer.echo(render(table, compared, format), nl=False)
-    columns, rows = lines(compared, bold="*{}*".format)
+        return typer.echo(render(table, yours, reruns, format), nl=False)
+    columns, rows = lines(yours, reruns, bold="*{}*".format)
     typer.echo(heading(table))
     show(columns, rows)
-    return typer.echo("\n".join(notes(table, compared)))
+    return typer.echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
+
+
+def _show_counts(as_json: bool) -> None:
+    """Tables of the papers, and how many of their cells were rerun."""
+    from functools import reduce
+    from operator import add
+
+    from noiseproof.bench.reruns import count_all
+    from noiseproof.bench.tables import load_table
+
+    counts = count_all()
+    tables = {id: load_table(id) for id in counts}
+    if as_json:
+        return show_json([
+            {"id": id, "paper": t.paper, "table": t.number, "title": t.title, "runs": t.runs, **vars(counts[id])}
+            for id, t in tables.items()
+        ])  # fmt: skip
+    rows = [(id, tables[id].title, one) for id, one in counts.items()]
+    rows.append(("all", "", reduce(add, counts.values())))
+    head = ("id", "what it shows", "cells", "can run", "rerun", "with all seeds", "|z| ≤ 2")
+    return show(
+        head,
+        [
+            (id, title, *map(str, (c.published, c.runnable, c.rerun, c.with_all_seeds, f"{c.within} of {c.judged}")))
+            for id, title, c in rows
+        ],
+    )
+
+
+def _show_sweep(experiments: Sequence[Experiment], results: str, as_json: bool) -> None:
+    """Rank what a sweep compares, for each kind of data."""
+    from noiseproof.bench import read_results
+    from noiseproof.bench.summary import summarise_sweep
+
+    groups = summarise_sweep(experiments, read_results(results))
+    if as_json:
+        return show_json([dataclasses.asdict(group) for group in groups])
+    columns, texts = _distinguish((group.entries[0].run for group in groups), "dataset", "noise", hidden=HIDDEN)
+    for group, data in zip(groups, texts, strict=True):
+        typer.echo(", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True)))
+        names, values = _distinguish((entry.run for entry in group.entries), "method", hidden=HIDDEN)
+        rows = [
+            (*value, _mean(entry.place.mean, entry.std), *_p_and_seeds(entry.place, entry.wanted))
+            for entry, value in zip(group.entries, values, strict=True)
+        ]
+        show((*names, group.metric.replace("_", " "), "p against the first", "seeds"), rows)
+        typer.echo(group.recommendation + "\n")
+    return None
+
+
+def _mean(mean: float | None, std: float | None) -> str:
+    return "" if mean is None else f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
+
+
+def _p_and_seeds(place: Place, wanted: int) -> tuple[str, str]:
+    p = "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}"
+    return p, f"{place.seeds}/{wanted}" + f", {place.failed} failed" * (place.failed > 0)
 
 
 @bench_app.command(

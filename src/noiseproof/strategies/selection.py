@@ -263,15 +263,17 @@ class Prune(Strategy):
     Each model decides for itself, by a pass over the whole set at the start of every ``every``-th epoch from ``start``
     on (counted from 0). p_y ≥ k is where a loss that decreases in p_y is at most its value at p_y = k. Pruned rows have
     weight zero, which is the gradient of the constant L_q(k) that the paper assigns to them; they still count in the
-    mean of a step. If no sample reaches k, none is pruned.
+    mean of a step. If no sample reaches k, none is pruned. A decision holds for ``lasts`` epochs, by default until the
+    next one; with 1, one epoch in ``every`` is pruned, as the SLN paper (B.1) reads to the letter.
     """
 
     capturable = True
     remembers = ("keep",)
 
-    def __init__(self, start: int, every: int = 10, k: float = 0.5) -> None:
+    def __init__(self, start: int, every: int = 10, k: float = 0.5, lasts: int | None = None) -> None:
         self.start = check_count("start", start, 0)
         self.every = check_count("every", every, 1)
+        self.lasts = None if lasts is None else check_count("lasts", lasts, 1)
         self.k = check_number("k", k, "(0, 1)", 0, 1, "It is the probability below which a sample is pruned.")
         self.keep: Tensor | None = None  # (N, M)
 
@@ -280,7 +282,10 @@ class Prune(Strategy):
         check_noise(self, self.start, run)
 
     def start_epoch(self, run: Run) -> None:
-        if run.epoch < self.start or (run.epoch - self.start) % self.every:
+        age = (run.epoch - self.start) % self.every  # of the last decision, in epochs
+        if run.epoch >= self.start and age == self.lasts and self.keep is not None:
+            self.keep.fill_(True)
+        if run.epoch < self.start or age:
             return
 
         def label_probs(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, M)

@@ -1,0 +1,239 @@
+"""Add results of `noiseproof bench run` to the reruns of the papers' tables, and write the tables of docs/results.md.
+
+    python benchmarks/reruns.py RESULTS [RESULTS …] [--note "two side by side"]
+    python benchmarks/reruns.py                     only docs/results.md
+
+Every run in the folders RESULTS that belongs to a cell of a table, or to a file of benchmarks/sweeps that a diagnosis
+names, goes into src/noiseproof/papers/reruns/PAPER.json; values that are there already stay. A new file of experiments
+first needs an entry in ``diagnoses`` there: its table, the words of --only, what was found, and no rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache, reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from noiseproof.bench import load_experiments, read_results
+from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.reruns import PRECISIONS, Counts, count_all, count_cells, find_diagnosis, load_reruns, rerun_cells
+from noiseproof.bench.tables import Cell, PaperTable, heading, list_tables, load_table, measured
+from noiseproof.papers import PAPERS
+
+ROOT = Path(__file__).parents[1]
+RERUNS = ROOT / "src" / "noiseproof" / "papers" / "reruns"
+PAGE = ROOT / "docs" / "results.md"
+Json = dict[str, Any]
+
+
+# Rows
+
+
+def add_results(content: Json, paper: str, results: Mapping[str, Json], note: str = "") -> list[str]:
+    """Add to ``content``, the file of ``paper``, the runs of its cells and diagnoses in ``results``; name what grew."""
+    rows = {row["key"]: row for row in content["rows"]}
+    grown = []
+    for key, runs in by_first_seed(results).items():
+        if of_sweep := sweep_rows(content, key, runs):
+            for row in of_sweep:
+                extend(row, {"test_accuracy"}, runs, content["made_by"], note)
+            grown.append(f"{runs[min(runs)]['experiment']['method']}, experiment of a diagnosis")
+        if key not in cells_of(paper):
+            continue
+        table, cell, metrics = cells_of(paper)[key]
+        if key not in rows:
+            names = {"table": table.id, "block": cell.block, "row": cell.row, "column": cell.column}
+            precision = runs[min(runs)]["experiment"]["precision"]
+            rows[key] = names | {"method": cell.fields["method"], "precision": precision, "key": key}
+            content["rows"].append(rows[key])
+        extend(rows[key], metrics, runs, content["made_by"], note)
+        grown.append(f"{table.id}, {cell.block}, {cell.row}, {cell.column}: {len(rows[key]['seeds'])} seeds")
+    return grown
+
+
+def by_first_seed(results: Mapping[str, Json]) -> dict[str, dict[int, Json]]:
+    """Finished runs by the key of the same run with seed 0, and by seed."""
+    runs: dict[str, dict[int, Json]] = {}
+    for key, result in results.items():
+        experiment = Experiment.from_dict(result["experiment"])
+        if result["status"] == "done" and experiment.key == key:  # otherwise of other files or code
+            runs.setdefault(replace(experiment, seed=0).key, {})[experiment.seed] = result
+    return runs
+
+
+@cache
+def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, set[str]]]:
+    """The first cell of each run with seed 0, by its key, and what the tables report of that run."""
+    cells: dict[str, tuple[PaperTable, Cell, set[str]]] = {}
+    for table in (load_table(id) for id in list_tables()):
+        for cell in table.cells if table.paper == paper else ():
+            for part in (cell, cell.minus):
+                if part is not None and not cell.unavailable:
+                    for precision in PRECISIONS:
+                        key = replace(part.experiment(0), precision=precision).key
+                        cells.setdefault(key, (table, part, set()))[2].add(part.metric)
+    return cells
+
+
+def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
+    """The rows of diagnoses to which the runs belong; made where the file of a diagnosis has that experiment."""
+    found = []
+    for one in content["diagnoses"]:
+        row = next((row for row in one["rows"] if row["key"] == key), None)
+        if row is None and key in sweep_keys(one["sweep"]):
+            run = runs[min(runs)]["experiment"]
+            row = {"noise": run["noise"], "method": run["method"], "model": run["settings"]["model"]}
+            row |= {"optimizer": run["settings"]["optimizer"], "precision": run["precision"], "key": key}
+            one["rows"].append(row)
+        found += [] if row is None else [row]
+    return found
+
+
+@cache
+def sweep_keys(path: str) -> set[str]:
+    return {replace(run, seed=0).key for run in load_experiments(ROOT / path, check_runs=False)}
+
+
+def extend(row: Json, metrics: Iterable[str], runs: Mapping[int, Json], sessions: list[Json], note: str) -> None:
+    """Add the seeds that ``row`` does not have, and their values and sessions."""
+    old = dict.fromkeys(row.setdefault("seeds", []))
+    values = {metric: dict(zip(row["seeds"], row.get(metric, []), strict=False)) for metric in metrics}
+    for seed, result in runs.items():
+        new = {metric: measured(result, metric) for metric in metrics}
+        for metric, value in new.items():
+            if value is not None and values[metric].get(seed) is None:
+                values[metric][seed] = round(value, 4)
+        if seed not in old:
+            session = describe(result, note)
+            if session not in sessions:
+                sessions.append(session)
+            number = sessions.index(session)
+            row["made_by"] = [*row.get("made_by", []), *([number] if number not in row.get("made_by", []) else [])]
+        old.setdefault(seed)
+    row["seeds"] = sorted(old)
+    row |= {metric: [of.get(seed) for seed in row["seeds"]] for metric, of in values.items() if of}
+    row["made_by"] = row.pop("made_by")  # last
+
+
+def describe(result: Json, note: str) -> Json:
+    """The session of a result: commit, hardware, versions, command."""
+    made, versions = result["provenance"], result["provenance"]["versions"]
+    commit = re.sub(r"^(\w{7})\w*", r"\1", made["commit"] or "unknown")
+    machine = {"gpu": made["gpu"]} if made["gpu"] else {"cpu": made["cpu"], "threads": made["threads"]}
+    command = re.sub(r"^\S*/(?=noiseproof )", "", made["command"])
+    session = {"commit": commit, **machine, "torch": versions["torch"], "python": versions["python"]}
+    return session | {"command": command} | ({"note": note} if note else {})
+
+
+def write(path: Path, content: Json) -> None:
+    """One line for each entry, so that a change is a line."""
+    parts = []
+    for name, entries in content.items():
+        lines = ",\n".join("  " + json.dumps(entry, ensure_ascii=False) for entry in entries)
+        parts.append(f'"{name}": [\n{lines}\n ]' if entries else f'"{name}": []')
+    path.write_text("{" + ",\n ".join(parts) + "}\n", "utf-8")
+
+
+# The page
+
+BLOCK = re.compile(r"(<!-- (counts|rerun: (\S+)(.*?)) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def page(text: str) -> str:
+    """``text`` with new tables between its marks: `<!-- counts -->`, `<!-- rerun: ID --only … -->`, `<!-- end -->`.
+
+    `<!-- rerun: rest -->` is every cell that no other mark shows.
+    """
+    marks = [found for found in BLOCK.finditer(text) if found[3] not in (None, "rest")]
+    shown = {id(cell) for found in marks for cell in selected(found[3], found[4])[0].cells}
+
+    def made(found: re.Match[str]) -> str:
+        if found[2] == "counts":
+            return counts()
+        return rest(shown) if found[3] == "rest" else reruns(*selected(found[3], found[4]))
+
+    return BLOCK.sub(lambda found: f"{found[1]}\n{made(found)}\n{found[5]}", text)
+
+
+def selected(table: str, options: str) -> tuple[PaperTable, str | None]:
+    """The cells and the precision that the options of a mark choose."""
+    given = re.findall(r"--(only|precision) (?:'([^']*)'|(\S+))", options)
+    words = [quoted or plain for name, quoted, plain in given if name == "only"]
+    return load_table(table).only(*words), next((plain for name, _, plain in given if name == "precision"), None)
+
+
+def rest(shown: set[int]) -> str:
+    """Tables of the cells that are not ``shown``, each with its heading."""
+    parts = []
+    for table in (load_table(id) for id in list_tables()):
+        cells = tuple(one.cell for one in rerun_cells(table) if one.mean is not None and id(one.cell) not in shown)
+        if cells:
+            parts.append(f"**{heading(table)}**\n\n{reruns(replace(table, cells=cells))}")
+    return "\n".join(parts)
+
+
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(columns), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join("| " + " | ".join(re.sub(r"([|*])", r"\\\1", cell) for cell in line) + " |\n" for line in lines)
+
+
+def counts() -> str:
+    """How many cells of each table were rerun, and how they compare."""
+    found = count_all()
+    rows = [(f"{PAPERS[load_table(id).paper]}, {load_table(id).number}", one) for id, one in found.items()]
+    rows.append(("all", reduce(add, found.values())))
+    head = ("table", "published", "can run", "rerun", "with the paper's seeds", "|z| ≤ 2", "others with an experiment")
+    return markdown(head, ((name, *count_texts(one)) for name, one in rows))
+
+
+def count_texts(one: Counts) -> Iterator[str]:
+    yield from map(str, (one.published, one.runnable, one.rerun, one.with_all_seeds))
+    yield f"{one.within} of {one.judged}" if one.judged else ""
+    outside = one.judged - one.within
+    yield f"{one.diagnosed} of {outside}" if outside else ""
+
+
+def reruns(table: PaperTable, precision: str | None = None) -> str:
+    """The cells that were rerun, each with its z, and whether an experiment looks into a large one."""
+    compared = [one for one in rerun_cells(table, precision) if one.mean is not None]
+    blocks = len({one.cell.block for one in compared}) > 1
+    rows = []
+    for one in compared:
+        cell, digits = one.cell, one.cell.published.digits
+        spread = "" if one.spread is None else f" ± {one.spread:.{digits}f}"
+        why = "" if one.z is None or abs(one.z) <= 2 else "yes" if find_diagnosis(table, cell) else "no"
+        z = "" if one.z is None else f"{one.z:+.1f}".replace("-", "−")
+        row = [cell.row, cell.column, f"{one.mean:.{digits}f}{spread}", str(cell.published), z, str(one.seeds), why]
+        rows.append([cell.block] * blocks + row)
+    head = [*["data"] * blocks, "method", "setting", "rerun", "published", "z", "seeds", "experiment on why"]
+    c = count_cells(table, compared)
+    seeds = f"{c.rerun} of {c.published} cells, {c.with_all_seeds} with the paper's seeds"
+    return markdown(head, rows) + f"\n{seeds}; {c.within} of {c.judged} within |z| ≤ 2.\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="*", help="Folders of results.")
+    parser.add_argument("--note", default="", help="How the runs were made, for the session's entry.")
+    given = parser.parse_args()
+    results = {key: result for folder in given.results for key, result in read_results(folder).items()}
+    for paper in PAPERS if results else ():
+        path = RERUNS / f"{paper}.json"
+        empty: Json = {"made_by": [], "rows": [], "diagnoses": []}
+        content = json.loads(path.read_text("utf-8")) if path.exists() else empty
+        if grown := add_results(content, paper, results, given.note):
+            write(path, content)
+            print("\n".join(grown))
+    load_reruns.cache_clear()
+    PAGE.write_text(page(PAGE.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What was rerun: results of the papers' cells, and experiments on why some differ, as files of the package.
+
+papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command of each session), ``rows`` (a cell's
+values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, by the words
+of --only; a file of experiments; what they found; their rows). A row belongs to every cell whose run with seed 0 has
+its ``key``, so that tables which share runs share rows, and a preset that is revised has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+from noiseproof.bench.results import Json
+from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
+
+PRECISIONS = ("bf16", "32", "64")  # that of most reruns first
+
+
+@dataclass(frozen=True, eq=False)
+class Reruns:
+    """The reruns of a paper."""
+
+    made_by: Sequence[Json]
+    rows: Mapping[str, Json]  # by key
+    diagnoses: Sequence[Json]
+
+
+@cache
+def load_reruns(paper: str) -> Reruns:
+    """The file of a paper; empty where nothing of it was rerun.
+
+    >>> len(load_reruns("ln").rows), len(load_reruns("nal").rows)
+    (72, 0)
+    """
+    file = files("noiseproof.papers") / "reruns" / f"{paper}.json"
+    content = json.loads(file.read_text("utf-8")) if file.is_file() else {"made_by": [], "rows": [], "diagnoses": []}
+    return Reruns(content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"])
+
+
+def rerun_cells(table: PaperTable, precision: str | None = None) -> list[Comparison]:
+    """Each cell with its rerun, in ``precision`` or in that with most seeds; without values where there is none.
+
+    >>> table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
+    >>> (cell,) = rerun_cells(table)
+    >>> round(cell.mean, 2), round(cell.z, 1), cell.seeds, cell.precision
+    (97.93, 3.7, 5, 'bf16')
+    """
+    reruns = load_reruns(table.paper)
+    return [_rerun(cell, table, reruns, (precision,) if precision else PRECISIONS) for cell in table.cells]
+
+
+def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> Comparison:
+    if cell.unavailable:
+        return Comparison(cell)
+    first = cell.experiment(0)
+    keys = [replace(first, precision=precision).key for precision in precisions]
+    found = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
+    empty = Comparison(cell, wanted=table.runs)
+    if not found:
+        return empty
+    row = max(found, key=lambda row: len(row["seeds"]))  # the first of equals
+    base = _rerun(cell.minus, table, reruns, (row["precision"],)) if cell.minus else None
+    made_by = tuple(reruns.made_by[number] for number in row["made_by"])
+    rest = {"samples": row.get("samples"), "precision": row["precision"], "made_by": made_by}
+    return summarise(replace(empty, **rest), row[cell.metric], table, base)
+
+
+def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
+    """What an experiment says about why ``cell`` differs; None if there is no experiment."""
+    whole = load_table(table.id)
+    for one in load_reruns(table.paper).diagnoses:
+        if one["table"] == table.id and one["rows"] and cell in whole.only(*one["only"]).cells:
+            return one
+    return None
+
+
+def explain(table: PaperTable, reruns: Sequence[Comparison]) -> list[str]:
+    """Lines on the cells with |z| > 2: what experiments on them found, and for which there is none."""
+    outside = [one.cell for one in reruns if one.z is not None and abs(one.z) > 2]
+    found = {id(cell): find_diagnosis(table, cell) for cell in outside}
+    findings = dict.fromkeys(f"{one['finding']} ({one['sweep']})" for one in found.values() if one)
+    undiagnosed: dict[str, list[str]] = {}  # columns of each row
+    for cell in outside:
+        if found[id(cell)] is None:
+            undiagnosed.setdefault(f"{cell.block} {cell.row}".strip(), []).append(cell.column)
+    cells = "; ".join(f"{row}: {', '.join(columns)}" for row, columns in undiagnosed.items())
+    return [*findings, *([f"|z| > 2 without an experiment on why: {cells}."] if cells else [])]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cells of a table were published, can run, were rerun, with how many seeds, and how they compare."""
+
+    published: int
+    runnable: int
+    rerun: int
+    with_all_seeds: int  # as many as the paper
+    judged: int  # have a z
+    within: int  # |z| ≤ 2
+    diagnosed: int  # |z| > 2, and there is an experiment on it
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+def count_cells(table: PaperTable, reruns: Sequence[Comparison] | None = None) -> Counts:
+    """Counts of the cells of ``table``, from ``reruns`` where they are known already.
+
+    >>> count_cells(load_table("ln-table1").only("mnist"))
+    Counts(published=63, runnable=63, rerun=63, with_all_seeds=63, judged=63, within=50, diagnosed=0)
+    """
+    reruns = rerun_cells(table) if reruns is None else reruns
+    done = [one for one in reruns if one.mean is not None]
+    judged = [one for one in done if one.z is not None]
+    outside = [one for one in judged if abs(one.z or 0.0) > 2]
+    return Counts(
+        published=len(table.cells),
+        runnable=sum(not cell.unavailable for cell in table.cells),
+        rerun=len(done),
+        with_all_seeds=sum(one.seeds >= table.runs for one in done),
+        judged=len(judged),
+        within=len(judged) - len(outside),
+        diagnosed=sum(find_diagnosis(table, one.cell) is not None for one in outside),
+    )
+
+
+def count_all() -> dict[str, Counts]:
+    """``count_cells`` of every table, by its id."""
+    return {id: count_cells(load_table(id)) for id in list_tables()}

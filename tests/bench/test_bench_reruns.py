@@ -1,0 +1,239 @@
+"""Reruns that the package has: rows belong to cells as they are now, the page is what they give, results are added."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from noiseproof.bench import load_experiments, run_all
+from noiseproof.bench.experiment import Experiment
+from noiseproof.bench.reruns import count_cells, explain, find_diagnosis, load_reruns, rerun_cells
+from noiseproof.bench.tables import PaperTable, list_tables, load_table
+from noiseproof.cli import app
+from noiseproof.papers import PAPERS
+from noiseproof.train import Settings
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import reruns as script  # noqa: E402
+
+
+def every_row() -> Iterator[tuple[str, dict[str, Any]]]:
+    for paper in PAPERS:
+        yield from ((paper, row) for row in load_reruns(paper).rows.values())
+
+
+def test_every_row_is_of_a_cell_as_it_is_now() -> None:
+    """A preset that is revised, or a typing error in a key, would leave a row without a cell."""
+    count = 0
+    for paper, row in every_row():
+        table = load_table(row["table"])
+        (cell,) = (c for c in table.cells if (c.block, c.row, c.column) == (row["block"], row["row"], row["column"]))
+        assert table.paper == paper and cell.fields["method"] == row["method"]
+        assert replace(cell.experiment(0), precision=row["precision"]).key == row["key"]
+        assert len(set(row["seeds"])) == len(row["seeds"]) == len(row[cell.metric])
+        assert all(0 <= number < len(load_reruns(paper).made_by) for number in row["made_by"]) and row["made_by"]
+        count += 1
+    assert count >= 152
+    for paper in PAPERS:
+        for session in load_reruns(paper).made_by:
+            assert (
+                session["commit"] and session["torch"] and session["command"] and (session.get("gpu") or session["cpu"])
+            )
+
+
+@pytest.mark.parametrize(
+    ("id", "words", "mean", "spread", "z"),
+    [  # as docs/results.md had them when they were typed by hand
+        ("ln-table1", ("mnist", "CE", "symmetric 20 %"), 86.63, 0.95, -3.95),
+        ("ln-table1", ("mnist", "LN", "symmetric 40 %"), 97.93, 0.20, 3.7),
+        ("bias-table-a3", ("fashion-mnist", "CE", "20 %"), 82.64, 0.08, 19.95),
+        ("bias-table-a2", ("fashion-mnist", "CE", "0.008"), 90.36, 0.03, 6.5),
+        ("sln-table1", ("SLN-MO", "symmetric"), 84.95, 0.03, 1.24),
+    ],
+)
+def test_rows_give_the_numbers_that_were_reported(
+    id: str, words: tuple[str, ...], mean: float, spread: float, z: float
+) -> None:
+    (one,) = rerun_cells(load_table(id).only(*words))
+    assert (one.mean, one.spread, one.z) == (
+        pytest.approx(mean, abs=0.006), pytest.approx(spread, abs=0.006), pytest.approx(z, abs=0.06),
+    )  # fmt: skip
+
+
+def test_a_cell_is_found_from_another_table_that_has_its_run() -> None:
+    """The bias paper's appendix has CE at 0.005 without noise in Tables 2 and 3; the file has it once."""
+    (searched,) = rerun_cells(load_table("bias-table-a2").only("fashion-mnist", "CE", "0.005"))
+    (clean,) = rerun_cells(load_table("bias-table-a3").only("fashion-mnist", "CE", "0 %"))
+    assert searched.values == clean.values != ()
+    (shared,) = rerun_cells(load_table("curriculum-table10").only("CE ‡", "symmetric 0.4"))
+    assert shared.values == (40.2,)
+
+
+def test_a_precision_is_chosen() -> None:
+    table = load_table("ln-table1").only("mnist", "NAN", "symmetric 40 %")
+    ((half,), (full,)) = rerun_cells(table), rerun_cells(table, "32")
+    assert (half.precision, full.precision) == ("bf16", "32")
+    assert full.mean == pytest.approx(95.52, abs=0.01)
+    assert rerun_cells(table, "64")[0].mean is None
+
+
+def test_counts_by_hand() -> None:
+    table = load_table("sln-table1").only("symmetric,asymmetric")
+    counts = count_cells(table)
+    compared = rerun_cells(table)
+    assert counts.published == counts.runnable == 16
+    assert counts.rerun == sum(bool(one.values) for one in compared) >= 12
+    outside = [one for one in compared if one.z is not None and abs(one.z) > 2]
+    assert counts.judged - counts.within == len(outside)
+    assert counts.with_all_seeds == sum(len(one.values) >= 5 for one in compared)
+    (gce,) = (one for one in compared if (one.cell.row, one.cell.column) == ("GCE", "symmetric"))
+    assert gce.z == pytest.approx((83.07 - 79.27) / (0.54 * math.sqrt(1 + 1 / 5)))
+
+
+def test_every_diagnosis_has_its_experiment_in_the_repository() -> None:
+    for paper in PAPERS:
+        for one in load_reruns(paper).diagnoses:
+            table = load_table(one["table"])
+            assert table.paper == paper and table.only(*one["only"]).cells
+            keys = {replace(run, seed=0).key for run in load_experiments(ROOT / one["sweep"], check_runs=False)}
+            assert {row["key"] for row in one["rows"]} <= keys
+            assert bool(one["finding"]) == bool(one["rows"])  # said once it has run
+
+
+def test_a_large_difference_is_diagnosed_or_listed() -> None:
+    table = load_table("bias-table-a3").only("fashion-mnist")
+    compared = rerun_cells(table)
+    (found, *_), last = explain(table, compared), explain(table, compared)[-1]
+    assert "benchmarks/sweeps/bias-mlp1024.toml" in found
+    assert last.startswith("|z| > 2 without an experiment on why: ") and "Fashion-MNIST genCE: 0 %, 60 %" in last
+    assert "biTemp" not in last
+    (diagnosed,) = load_table("bias-table-a3").only("fashion-mnist", "CE", "20 %").cells
+    assert find_diagnosis(table, diagnosed)
+
+
+def test_the_page_is_what_the_rows_give() -> None:
+    text = script.PAGE.read_text("utf-8")
+    assert script.page(text) == text, "Run `python benchmarks/reruns.py`."
+
+
+def test_the_page_shows_every_rerun_once_or_more() -> None:
+    text = script.PAGE.read_text("utf-8")
+    shown = text.count("| yes |\n") + text.count("|  |\n") + text.count("| no |\n")
+    assert shown >= sum(count_cells(load_table(id)).rerun for id in list_tables())
+
+
+# Adding results
+
+
+@pytest.fixture
+def digits_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[PaperTable]:
+    """A table of two cells on digits, in place of the NAL paper's."""
+    table = load_table("nal-table2")
+    settings = Settings(epochs=1, model="mlp:hidden=[8]")
+    fields = {"dataset": "digits", "noise": "none", "validation": 0.0, "paper": None, "noise_seed": 0}
+
+    class OnDigits(type(table.cells[0])):  # type: ignore[misc]
+        def experiment(self, seed: int) -> Experiment:
+            return Experiment(**self.fields, seed=seed, settings=settings)
+
+    cells = tuple(
+        OnDigits(c.block, c.row, "accuracy", c.published, {**fields, "method": method}, {}, "test_accuracy")
+        for c, method in zip(table.only("accuracy").cells, ("ce", "gce"), strict=False)
+    )
+    small = replace(table, cells=cells, runs=2)
+    monkeypatch.setattr(script, "load_table", lambda id: small)
+    monkeypatch.setattr(script, "list_tables", lambda: ["nal-table2"])
+    script.cells_of.cache_clear()
+    yield small
+    script.cells_of.cache_clear()
+
+
+def test_results_become_rows(digits_table: PaperTable, tmp_path: Path) -> None:
+    content: dict[str, Any] = {"made_by": [], "rows": [], "diagnoses": []}
+    first, other = digits_table.cells
+    done = run_all(
+        [first.experiment(0), other.experiment(0), Experiment("two-moons:n=50", settings=first.experiment(0).settings)],
+        tmp_path,
+    )
+    grown = script.add_results(content, "nal", done, "a test")
+    assert len(grown) == len(content["rows"]) == 2  # two-moons is in no table
+    row = content["rows"][0]
+    accuracy = 100 * done[first.experiment(0).key]["last"]["test_accuracy"]
+    assert (row["seeds"], row["test_accuracy"]) == ([0], [pytest.approx(accuracy, abs=1e-4)])
+    assert (row["method"], row["precision"], row["key"]) == ("ce", "32", first.experiment(0).key)
+    (session,) = content["made_by"]
+    assert session["note"] == "a test" and session["cpu"] and len(session["commit"].partition("-")[0]) == 7
+    more = run_all([first.experiment(seed) for seed in (2, 1, 0)], tmp_path)
+    more[first.experiment(0).key]["last"]["test_accuracy"] = 0.0  # what is there already stays
+    script.add_results(content, "nal", more)
+    values = [accuracy, *(100 * more[first.experiment(seed).key]["last"]["test_accuracy"] for seed in (1, 2))]
+    assert row["seeds"] == [0, 1, 2] and row["test_accuracy"] == [pytest.approx(v, abs=1e-4) for v in values]
+    assert row["made_by"] == [0, 1] and "note" not in content["made_by"][1]
+    path = tmp_path / "nal.json"
+    script.write(path, content)
+    assert json.loads(path.read_text("utf-8")) == content
+
+
+# A sweep of one's own
+
+SWEEP = """
+[[experiment]]
+dataset = "digits"
+noise = "symmetric:rate=0.4"
+method = ["ce", "gce:q=0.7"]
+model = "mlp:hidden=[16]"
+epochs = 3
+seed = [0, 1, 2]
+"""
+
+
+def test_a_sweep_is_summarised(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(SWEEP)
+    runs = load_experiments(path)
+    results = run_all([run for run in runs if (run.method, run.seed) != ("ce", 2)], tmp_path / "mine")
+    shown = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine")])
+    assert shown.exit_code == 0, shown.stderr
+    data, titles, best, second, sentence, *_ = shown.stdout.splitlines()
+    assert data == "dataset digits, noise symmetric:rate=0.4"
+    assert titles.split() == ["method", "test", "accuracy", "p", "against", "the", "first", "seeds"]
+    of = {
+        m: [results[r.key]["last"]["test_accuracy"] for r in runs if r.method == m and r.seed < 2]
+        for m in ("ce", "gce:q=0.7")
+    }
+    means = {method: fmean(values) for method, values in of.items()}
+    ahead = max(means, key=means.__getitem__)
+    assert best.split()[0] == ahead
+    assert best.split()[1:4] == [f"{means[ahead]:.4f}", "±", f"{stdev(of[ahead]):.4f}"]
+    assert best.split()[-1] == second.split()[-1] == "2/3"  # the seeds that both have
+    assert ahead in sentence
+    groups = json.loads(
+        CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "mine"), "--json"]).stdout
+    )
+    assert groups[0]["entries"][0]["place"]["method"] == ahead
+    nothing = CliRunner().invoke(app, ["bench", "table", str(path), "--results", str(tmp_path / "none")])
+    assert nothing.exit_code == 0 and "Nothing to compare yet" in nothing.stdout
+
+
+def test_status_needs_no_data() -> None:
+    shown = CliRunner().invoke(app, ["bench", "status", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+    assert shown.exit_code == 0
+    assert "40 to do" in shown.stdout and "6 of 8 cells that can run, 0 with all seeds" in shown.stdout
+    refused = CliRunner().invoke(app, ["bench", "run", "sln-table1", "--only", "symmetric", "--data-dir", "/nowhere"])
+    assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
+
+
+def test_the_files_are_small() -> None:
+    folder = files("noiseproof.papers") / "reruns"
+    assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 300_000
