@@ -87,6 +87,31 @@ def test_each_learns_what_it_would_alone(caplog: pytest.LogCaptureFixture) -> No
     assert sorted(stacks(caplog)) == [2, 8]
 
 
+def test_several_steps_at_once_pause_where_a_checkpoint_is_due(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: dict[int, list[int]] = {2: [], 3: [], 100: []}
+
+    def note(every: int) -> Any:
+        def progress(epoch: int, step: int, steps: int, row: object) -> None:
+            if row is None:
+                pauses[every].append(epoch * steps + step)
+
+        return progress
+
+    together = [
+        replace(job, settings=replace(CNN, checkpoint_steps=every), progress=note(every))
+        for job, every in zip(jobs(["ce", "gce", "sln-mo"], out=tmp_path), pauses, strict=True)
+    ]
+    for job, outcome in zip(together, fly(together), strict=True):
+        assert_as_alone(job, outcome)
+    assert stacks(caplog) == [3]
+    # Epochs have five steps: checkpoints after every second or third, and the ends of the epochs.
+    assert pauses[100] == [5, 10]
+    for every in (2, 3):
+        assert {*range(every, 11, every), 5, 10} <= set(pauses[every]), pauses[every]
+
+
 def test_only_like_runs_are_stacked(caplog: pytest.LogCaptureFixture) -> None:
     mixed = [
         *jobs(["ce", "co-teaching", "ce & class-balanced:per_class=5", "dividemix:warmup=1", "ln"]),
@@ -239,8 +264,10 @@ def test_who_fails_in_a_step_fails_alone(hook: str) -> None:
 @pytest.mark.parametrize("who", [0, 1, 2])
 @pytest.mark.parametrize("methods", [["ce", "sln-mo", "elr"], ["gce", "ce", "ce"]], ids=["apart", "together"])
 def test_an_interrupted_stack_goes_on_where_it_was(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, who: int, methods: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, who: int, methods: list[str]
 ) -> None:
+    monkeypatch.setattr("noiseproof.train.step.AT_ONCE", 2)  # so that an epoch of five steps can stop inside
+
     def stop(epoch: int, step: int, steps: int, row: object) -> None:
         if (epoch, step) == (1, 2) and row is None and not caplog.records[-1].msg.startswith("stop"):
             logging.getLogger("noiseproof").info("stop")

@@ -201,7 +201,8 @@ def _count_fitting(job: Job, fabric: Fabric) -> int:
     """How many runs of this size the GPU's memory holds, measured on a few steps that leave nothing behind."""
     before = torch.cuda.memory_reserved(fabric.device)
     settings = replace(job.settings, compile=False)
-    steps = training(replace(job, settings=settings, out=None, samples=False, progress=None), fabric)
+    job = replace(job, settings=settings, out=None, samples=False, progress=None)
+    steps = training(job, fabric, max_steps=SETTLED + 1)
     with torch.cuda.stream(new_stream(fabric.device)), suppress(Exception):  # the run itself will raise it
         for _ in range(SETTLED):
             next(steps)

@@ -130,9 +130,12 @@ class Graphed:
 
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
         self.load_epoch(parts, start)
-        for position, part in enumerate(parts[start:], start + 1):
-            self.make_step(len(part))
-            self.count_step(len(part))
+        position = start
+        while position < len(parts):
+            for part in parts[position : position + self.stepper.steps_at_once()]:
+                self.make_step(len(part))
+                self.count_step(len(part))
+                position += 1
             yield position
 
     def close(self) -> None:

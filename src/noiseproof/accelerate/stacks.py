@@ -7,6 +7,7 @@ between two starts. What a run does by itself (targets, loss, optimiser) goes on
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -60,7 +61,8 @@ class Stacked(Graphed):
         self.stack: RunStack | None = None  # None before the first step, and once the run goes on alone
         self.has_joined = False
         self.position = 0  # steps of the epoch that are done
-        self.pending: int | None = None  # rows of the step that the run waits for; None once it is made
+        self.next_position = 0  # once those that are pending are made
+        self.pending: deque[int] = deque()  # rows of each step that the run waits for; empty once they are made
         self.error: Exception | None = None  # of this run alone, in a step of the stack
         self.was_stacked = False
         self.stream: torch.cuda.Stream  # on a GPU, of what this run does between its steps
@@ -74,7 +76,7 @@ class Stacked(Graphed):
         if self.run.device.type == "cuda":
             self.stream = torch.cuda.current_stream(self.run.device)
         sizes = list(map(len, parts))
-        self.position, self.pending = start, sizes[start] if start < len(sizes) else None
+        self._await_steps(sizes, start)
         if not self.has_joined:
             self.has_joined = True
             self.stack = self.pool.stack_for(
@@ -83,21 +85,25 @@ class Stacked(Graphed):
             self.stack.members.append(self)
         if self.stack is not None and not self.stack.is_closed:
             yield start  # others join before this run is resumed
-        for position in range(start + 1, len(sizes) + 1):
-            while self.pending is not None:
+        while self.position < len(sizes):
+            while self.pending:
                 if self.stack is not None:
                     self.stack.advance()
                 else:
-                    self.make_step(self.pending)
-                    self.pending = None
-                if self.pending is not None:
+                    self.make_step(self.pending[0])
+                    self.count_step(self.pending.popleft())
+                if self.pending:
                     yield self.position
             if self.error is not None:
                 raise self.error
-            self.count_step(sizes[position - 1])
-            # The next step is pending before the run is resumed, so that one round of all runs makes one step.
-            self.position, self.pending = position, sizes[position] if position < len(sizes) else None
-            yield position
+            # The next steps are pending before the run is resumed, so that one round of all runs makes them.
+            self._await_steps(sizes, self.next_position)
+            yield self.position
+
+    def _await_steps(self, sizes: Sequence[int], position: int) -> None:
+        """Wait for the next steps, ``position`` of an epoch with batches of these ``sizes`` being done."""
+        self.pending.extend(sizes[position : position + self.stepper.steps_at_once()])
+        self.position, self.next_position = position, position + len(self.pending)
 
     def close(self) -> None:
         if self.stack is not None:
@@ -121,8 +127,8 @@ class RunStack:
         self.branches: list[torch.cuda.Stream] = []  # from that stream, one for each member
 
     def advance(self) -> None:
-        """Make the step that the members wait for, as soon as all of them do."""
-        if any(member.pending is None for member in self.members):
+        """Make the steps that the members wait for, as soon as all of them do."""
+        if not all(member.pending for member in self.members):
             return
         if self.pool.stop.requested and self.members[0].position:
             return  # all members stop after the same step, so that they can be stacked again
@@ -133,16 +139,13 @@ class RunStack:
             return
         try:
             if self.network is not None and self.members[0].run.device.type == "cuda":
-                self._step_on_stream()
+                self._steps_on_stream()
             else:
-                self._make_step()
+                self._make_steps()
         except Exception as error:
             if self.network is None:
                 raise
             self._dissolve(error)  # the stack itself failed (no kernel, no memory): each makes this step alone
-            return
-        for member in self.members:
-            member.pending = None
 
     def leave(self, member: Stacked) -> None:
         """Go on without ``member``."""
@@ -200,26 +203,35 @@ class RunStack:
             member.seek()
             member.stack = None
             if member.error is not None:
-                member.pending = None
+                member.pending.clear()
         _synchronize(self.members[0].run)
         self.members = []
 
-    def _step_on_stream(self) -> None:
-        """Make the step after what members did between two epochs, and before what they do next."""
+    def _steps_on_stream(self) -> None:
+        """Make the steps after what members did between two epochs, and before what they do next."""
         self.stream = self.stream or torch.cuda.Stream(self.members[0].run.device)  # type: ignore[no-untyped-call]
         for member in self.members:
             if member.stream_is_ahead:
                 self.stream.wait_stream(member.stream)
                 member.stream_is_ahead = False
         with torch.cuda.stream(self.stream):
-            self._make_step()
+            self._make_steps()
             done = self.stream.record_event()
         for member in self.members:
             member.stream.wait_event(done)
 
-    def _make_step(self) -> None:
-        size = self.members[0].pending
-        assert size is not None and all(member.pending == size for member in self.members)
+    def _make_steps(self) -> None:
+        """Make all steps that are pending; an error leaves those that were not made."""
+        while all(member.pending for member in self.members):
+            size = self.members[0].pending[0]
+            assert all(member.pending[0] == size for member in self.members)
+            self._make_step(size)
+            for member in self.members:
+                member.pending.popleft()
+                if member.error is None:
+                    member.count_step(size)
+
+    def _make_step(self, size: int) -> None:
         network = self.network
         if network is None:
             (member,) = self.members

@@ -23,7 +23,8 @@ class Executor(Protocol):
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
         """Train on the rows of each part in turn, from number ``start`` on; yields the number of steps done.
 
-        The same number again means that no step was made: the run waits for others.
+        The same number again means that no step was made: the run waits for others. It may grow by up to
+        ``Stepper.steps_at_once``, which spares a GPU the time that the host takes between two steps.
         """
         ...
 

@@ -32,7 +32,7 @@ from noiseproof.train.methods import Method
 from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
 from noiseproof.train.settings import Settings, make_fabric
-from noiseproof.train.step import Stepper
+from noiseproof.train.step import AT_ONCE, Stepper
 from noiseproof.train.stopping import Stopper, StopRequest, stop_on_signals
 from noiseproof.train.task import Task
 
@@ -153,7 +153,9 @@ def training(
     done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
     stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
     first_step, schedule = run.step, settings.make_schedule()
-    stepper = Stepper(run, settings.clip_for(run.loss), (record.observe, guard.observe), architecture(job, method))
+    pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
+    observers = (record.observe, guard.observe)
+    stepper = Stepper(run, settings.clip_for(run.loss), observers, architecture(job, method), pause_every)
 
     with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
         while run.epoch < run.epochs and not run.stopped:

@@ -12,6 +12,8 @@ from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step, Strategy
 from noiseproof.strategies.base import call_hook
 
+AT_ONCE = 64  # steps at most between two looks at the run: few enough that a request to stop is soon heeded
+
 
 @dataclass(frozen=True, eq=False)
 class Stepper:
@@ -21,6 +23,7 @@ class Stepper:
     clip: float | None  # the largest norm of a gradient
     observers: Sequence[Callable[[Batch, Step], None]]  # called after every step
     architecture: Hashable = None  # what the models were built from: equal for models of one shape
+    pause_every: int = 1  # steps: the loop looks at the run after each multiple of it
 
     @property
     def strategies(self) -> Sequence[Strategy]:
@@ -30,6 +33,10 @@ class Stepper:
     def is_plain(self) -> bool:
         """Whether a step is one pass of one model, over as many rows as in every other epoch."""
         return len(self.run.models) == 1 and not any(s.overrides("step", "rows") for s in self.strategies)
+
+    def steps_at_once(self) -> int:
+        """The largest number of steps that an executor may make before the loop looks at the run."""
+        return min(AT_ONCE, self.pause_every - self.run.step % self.pause_every)
 
     def __call__(self, batch: Batch) -> None:
         """Make a whole step."""
