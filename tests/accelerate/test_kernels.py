@@ -308,6 +308,31 @@ def test_what_a_network_learns_does_not_depend_on_who_computes_it(model: str, mo
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+@here
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("shape", [(3, 40, 7), (2, 5), (1, 3000)], ids=str)
+def test_updates_are_those_of_pytorchs_sgd(shape: tuple[int, ...], nesterov: bool) -> None:
+    from noiseproof.accelerate.layer_kernels import sgd
+
+    generator = torch.Generator(device=DEVICE).manual_seed(0)
+    weight, momentum = (torch.randn(shape, generator=generator, device=DEVICE) for _ in range(2))
+    rates = torch.logspace(-3, 0, shape[0], device=DEVICE)
+    expected = []
+    for seat, rate in enumerate(rates.tolist()):
+        alone = torch.nn.Parameter(weight[seat].double())
+        optimizer = torch.optim.SGD([alone], lr=rate, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
+        optimizer.state[alone]["momentum_buffer"] = momentum[seat].double()
+        expected.append((alone, optimizer))
+    for _ in range(3):
+        grad = torch.randn(shape, generator=generator, device=DEVICE)
+        sgd(weight, grad, momentum, rates, 0.9, 0.1, nesterov)
+        for seat, (alone, optimizer) in enumerate(expected):
+            alone.grad = grad[seat].double()
+            optimizer.step()
+    for seat, (alone, _) in enumerate(expected):
+        torch.testing.assert_close(weight[seat].double(), alone.detach(), rtol=1e-5, atol=1e-5)
+
+
 def test_an_ensemble_by_vmap_predicts_without_them() -> None:
     from torch.func import functional_call, stack_module_state, vmap
 

@@ -21,12 +21,14 @@ from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.accelerate.joint import Joint
 from noiseproof.accelerate.networks import StackedLinear
 from noiseproof.accelerate.stacks import Stacked, StackPool
+from noiseproof.accelerate.updates import JointSGD
 from noiseproof.core.output import Output
 from noiseproof.losses import get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.base import Backbone
 from noiseproof.strategies import Batch, Run, Strategy
 from noiseproof.train import Diverged, Interrupted, Method, Result, Settings, train
+from noiseproof.train.step import Stepper
 from noiseproof.train.stopping import StopRequest
 
 CNN = Settings(model="wrn-28-2:depth=10,width=1", epochs=2, batch_size=24, optimizer="sgd:lr=0.02,momentum=0.9", clip=9)
@@ -166,6 +168,61 @@ def test_runs_without_strategies_do_all_but_their_updates_together(joined: list[
     assert isinstance(outcomes[3], Diverged)
     for i in (0, 1, 2, 4, 5):
         assert_as_alone(all_jobs[i], outcomes[i])
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of members of each joint update."""
+    sizes: list[int] = []
+    made = JointSGD.__init__
+
+    def remember(self: JointSGD, steppers: Sequence[Stepper], network: Any) -> None:
+        made(self, steppers, network)
+        sizes.append(len(steppers))
+
+    monkeypatch.setattr(JointSGD, "__init__", remember)
+    return sizes
+
+
+def with_optimizers(specs: Sequence[str], **settings: Any) -> list[Job]:
+    changed = [replace(CNN, clip=0, optimizer=spec, **settings) for spec in specs]
+    return [
+        replace(job, settings=each) for job, each in zip(unaugmented(jobs(["ce"] * len(specs))), changed, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("options", ["momentum=0.9", "momentum=0.5,weight_decay=0.1", "momentum=0.9,nesterov=true"])
+def test_one_update_serves_members_of_different_learning_rates(options: str, updates: list[int]) -> None:
+    """One of them diverges: the others go on with momenta of their own."""
+    together = with_optimizers([f"sgd:lr={rate},{options}" for rate in (0.02, 1e300, 0.05)], schedule="cosine")
+    outcomes = fly(together)
+    assert isinstance(outcomes[1], Diverged)
+    for i in (0, 2):
+        assert_as_alone(together[i], outcomes[i])
+    assert updates == [3, 2]
+
+
+@pytest.mark.parametrize("other", ["sgd:lr=0.02,momentum=0.5", "sgd:lr=0.02,momentum=0", "adam"])
+def test_different_optimisers_make_their_updates_apart(other: str, updates: list[int]) -> None:
+    pair = with_optimizers(["sgd:lr=0.02,momentum=0.9", other])
+    for job, outcome in zip(pair, fly(pair), strict=True):
+        assert_as_alone(job, outcome)
+    assert updates == []
+
+
+def test_a_joint_update_resumes(tmp_path: Path, updates: list[int]) -> None:
+    specs = ["sgd:lr=0.02,momentum=0.9", "sgd:lr=0.01,momentum=0.9"]
+    together = [replace(job, out=tmp_path / str(job.seed)) for job in with_optimizers(specs, checkpoint_steps=3)]
+
+    def stop(epoch: int, step: int, steps: int, row: object) -> None:
+        if (epoch, step) == (1, 1) and row is None:  # the sixth step
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fly([replace(together[0], progress=stop), together[1]])
+    for job, outcome in zip(together, fly(together), strict=True):
+        assert_as_alone(replace(job, out=None), outcome)
+    assert updates == [2, 2]
 
 
 @pytest.mark.parametrize("other", ["ce & momentum:alpha=0.9", "sln", "noise-f"])

@@ -695,3 +695,28 @@ def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
     if beside is not None and beside.shape != x.shape:
         raise ValueError(f"Expected `beside` of shape {tuple(x.shape)}, as x has, got {tuple(beside.shape)}.")
     return None if beside is None else beside.to(x.dtype)
+
+
+# Updates
+
+
+@_kernel
+def _sgd(weight, grad, momentum, rates, n, factor, decay, NESTEROV: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at, valid = seat.to(tl.int64) * n + i, i < n
+    w = tl.load(weight + at, mask=valid)
+    g = tl.load(grad + at, mask=valid) + decay * w
+    m = factor * tl.load(momentum + at, mask=valid) + g
+    tl.store(momentum + at, m, mask=valid)
+    tl.store(weight + at, w - tl.load(rates + seat) * (g + factor * m if NESTEROV else m), mask=valid)
+
+
+def sgd(
+    weight: Tensor, grad: Tensor, momentum: Tensor, rates: Tensor, factor: float, decay: float, nesterov: bool
+) -> None:
+    """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in place."""
+    n = weight[0].numel()
+    with device_of(weight):
+        _sgd[triton.cdiv(n, 1024), len(weight)](
+            weight, grad, momentum, rates, n, factor, decay, NESTEROV=nesterov, BLOCK=1024, num_warps=4
+        )

@@ -91,9 +91,33 @@ class StackedLinear(_Stacked):
             # cuBLAS is slow at such products in reduced precision, our kernels are not.
             points = weight[:, :, None, None]
             return convolved(x[:, :, None, None], points, self.bias, stride=1, padding=0).flatten(1)
-        each, weight = x.view(self.seats, -1, x.shape[1]), weight.transpose(1, 2)
-        out = torch.bmm(each, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], each, weight)
+        out: Tensor = _Products.apply(x.view(self.seats, -1, x.shape[1]), weight, self.bias)  # type: ignore[no-untyped-call]
         return out.flatten(0, 1)
+
+
+class _Products(torch.autograd.Function):
+    """x·Wᵀ + b of S layers, (S, B, I) to (S, B, O).
+
+    PyTorch's own gradient of a transposed W is transposed, too, and copied into the layout of W afterwards.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        x, small = x.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(x, small)
+        ctx.dtype, ctx.has_bias = weight.dtype, bias is not None
+        if bias is None:
+            return torch.bmm(x, small.mT)
+        return torch.baddbmm(bias[:, None].to(dtype), x, small.mT)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
+        of_bias = grad.sum(1, dtype=ctx.dtype) if ctx.has_bias else None
+        return of_x, torch.bmm(grad.mT, x), of_bias
 
 
 class StackedConv2d(_Stacked):

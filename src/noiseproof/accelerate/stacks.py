@@ -19,6 +19,7 @@ from torch import Tensor
 from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
 from noiseproof.accelerate.joint import Joint, can_join
 from noiseproof.accelerate.networks import Stack, Unstackable, draws, release
+from noiseproof.accelerate.updates import JointSGD, can_update
 from noiseproof.core.output import Output
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train.executor import Executor, make_executor
@@ -122,6 +123,7 @@ class RunStack:
         self.network: Stack | None = None  # None for a single member
         self.can_join = False  # whether the members do all but their updates alike
         self.joint: Joint | None = None  # does it for all of them, from the next step on
+        self.joint_update: JointSGD | None = None  # and their updates, where they are alike
         self.graphs = StepGraphs()
         self.stream: torch.cuda.Stream | None = None  # of the stacked network
         self.branches: list[torch.cuda.Stream] = []  # from that stream, one for each member
@@ -161,9 +163,10 @@ class RunStack:
 
     def part(self) -> None:
         """Give each member tables of its own again."""
-        if self.joint is not None:
-            self.joint.release()
-        self.joint = None
+        for shared in (self.joint, self.joint_update):
+            if shared is not None:
+                shared.release()
+        self.joint = self.joint_update = None
 
     def _unstack(self) -> None:
         self.part()
@@ -252,7 +255,7 @@ class RunStack:
         self.graphs.run(kind, runs, step_and_note, layers_draw=False)
 
     def _joint_step(self, network: Stack, size: int) -> None:
-        """Only the update is made by each member; all else is done once."""
+        """All is done once for all members, but for updates of different kinds."""
         joint = self.joint
         assert joint is not None
         for member in self.members:
@@ -264,9 +267,19 @@ class RunStack:
             out = first.forward(network, x)
             losses = joint.losses(out, given)
             first.fabric.backward(losses.sum() * (1 / size))
+        self._update(network)
+        joint.observe(out, losses, rows)
+
+    def _update(self, network: Stack) -> None:
+        """Update the weights of all members."""
+        steppers = [member.stepper for member in self.members]
+        if self.joint_update is None and not self.graphs.is_capturing and can_update(steppers):
+            self.joint_update = JointSGD(steppers, network)
+        if self.joint_update is not None:
+            self.joint_update()
+            return
         network.share_gradients()
         self._for_each(lambda member: member.stepper.update())
-        joint.observe(out, losses, rows)
 
     def _stacked_step(self, network: Stack, size: int) -> None:
         """Each member makes its targets, its loss and its update; one network computes the outputs of all."""

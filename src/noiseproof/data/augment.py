@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -465,10 +465,15 @@ class Standardise(Transform):
 
     mean: Tensor
     std: Tensor
+    _copies: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         x = images if images.is_floating_point() else images.float()
-        return ((x - self.mean.to(x)) / self.std.to(x)).clamp(-10, 10)
+        kind = x.device, x.dtype
+        if kind not in self._copies:  # a CUDA graph cannot copy from the host in every step
+            self._copies[kind] = self.mean.to(x), self.std.to(x)
+        mean, std = self._copies[kind]
+        return ((x - mean) / std).clamp(-10, 10)
 
     def check(self, images: Tensor) -> None:
         if images.dim() < 2 or images.shape[1:] != self.mean.shape:
