@@ -1,6 +1,6 @@
 """Runs side by side on one GPU: seconds per model and epoch, everything included.
 
-    python benchmarks/gpu.py [--only wrn,lenet,resnet,parts,losses,ln,het] [--epochs 5] [--models 1,8] [--compile]
+    python benchmarks/gpu.py [--only wrn,lenet,mlp,resnet,parts,losses,ln,het] [--epochs 5] [--models 1,8] [--compile]
 
 ``parts``: what the pass over the test set and label correction's pass over the training set add to an epoch of WRNs.
 ``--apart`` leaves runs of one shape on streams of their own instead of stacking them.
@@ -281,6 +281,7 @@ def main() -> None:
     tasks = {
         "wrn": ("cifar10", 50_000, (3, 32, 32), 10, "wrn-28-2-sln", "sln-mo", 128),
         "lenet": ("mnist", 60_000, (1, 28, 28), 10, "lenet5", "ce", 256),
+        "mlp": ("fashion-mnist", 60_000, (1, 28, 28), 10, "mlp1024", "ce", 32),
         "resnet": ("cifar100", 50_000, (3, 32, 32), 100, "resnet34", "ce", 128),
     }
     sizes = {

@@ -307,7 +307,6 @@ def test_what_a_network_learns_does_not_depend_on_who_computes_it(model: str, mo
         assert float((own - right).norm()) < 1.2 * float((other - right).norm())
 
 
-@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 @here
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("shape", [(3, 40, 7), (2, 5), (1, 3000)], ids=str)
@@ -333,6 +332,7 @@ def test_updates_are_those_of_pytorchs_sgd(shape: tuple[int, ...], nesterov: boo
         torch.testing.assert_close(weight[seat].double(), alone.detach(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_an_ensemble_by_vmap_predicts_without_them() -> None:
     from torch.func import functional_call, stack_module_state, vmap
 

@@ -20,7 +20,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from noiseproof.accelerate.stacks import STACK_SIZE, StackPool
+from noiseproof.accelerate.stacks import StackPool
 from noiseproof.core.checks import check_count
 from noiseproof.core.gpu import new_stream
 from noiseproof.data import Inputs
@@ -117,7 +117,7 @@ class _Fleet:
         has_more = True
         while self.running or (has_more and not self.stop.requested):
             # Runs that are stacked start a stack at a time, once there is room for it.
-            fewest = min(STACK_SIZE, limit) if self.pool is not None and self.pool.has_stacked else 1
+            fewest = 1 if self.pool is None else min(self.pool.stack_size, limit)
             room = limit - len(self.running)
             for _ in range(room if room >= fewest and has_more and not self.stop.requested else 0):
                 numbered = next(source, None)

@@ -117,6 +117,8 @@ class _Products(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         of_bias = grad.sum(1, dtype=ctx.dtype) if ctx.has_bias else None
+        if x.is_cuda and x.dtype != ctx.dtype and hasattr(torch.ops.aten.bmm, "dtype"):  # without a copy to convert it
+            return of_x, torch.ops.aten.bmm.dtype(grad.mT, x, ctx.dtype), of_bias
         return of_x, torch.bmm(grad.mT, x), of_bias
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from noiseproof.accelerate.graphs import ON_CPU, Graphed, StepGraphs, obstacle
 from noiseproof.accelerate.joint import Joint, can_join
@@ -29,7 +29,9 @@ from noiseproof.train.stopping import StopRequest
 T = TypeVar("T")
 log = logging.getLogger("noiseproof")
 
-STACK_SIZE = 8  # runs at most: more fill a GPU no better, and what each does by itself overlaps with other stacks
+# Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself overlaps with other
+# stacks; the kernels of linear layers are so short that starting them takes half of the time of eight runs.
+STACK_SIZE, LINEAR_STACK_SIZE = 8, 16
 
 
 class StackPool:
@@ -38,7 +40,7 @@ class StackPool:
     def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
         self.open: dict[Hashable, RunStack] = {}
-        self.has_stacked = False
+        self.stack_size = 1  # the most runs of a stack like the last one that was made
 
     def make_executor(self, stepper: Stepper) -> Executor:
         """An executor that stacks the run with others of its shape, or one for the run alone where that cannot be."""
@@ -46,9 +48,9 @@ class StackPool:
             return Stacked(stepper, self)
         return make_executor(stepper)
 
-    def stack_for(self, shape: Hashable) -> RunStack:
+    def stack_for(self, shape: Hashable, network: nn.Module) -> RunStack:
         stack = self.open.get(shape)
-        if stack is None or stack.is_closed or len(stack.members) == STACK_SIZE:
+        if stack is None or stack.is_closed or len(stack.members) == max_members(network):
             stack = self.open[shape] = RunStack(self)
         return stack
 
@@ -80,9 +82,8 @@ class Stacked(Graphed):
         self._await_steps(sizes, start)
         if not self.has_joined:
             self.has_joined = True
-            self.stack = self.pool.stack_for(
-                (self.stepper.architecture, self.run.num_rows, *sizes, self.run.step, start)
-            )
+            shape = self.stepper.architecture, self.run.num_rows, *sizes, self.run.step, start
+            self.stack = self.pool.stack_for(shape, self.run.models[0].plain)
             self.stack.members.append(self)
         if self.stack is not None and not self.stack.is_closed:
             yield start  # others join before this run is resumed
@@ -192,7 +193,7 @@ class RunStack:
         for member in self.members:
             member.was_stacked = member.stream_is_ahead = True  # the copies made here come before the step
         self.can_join = can_join(self.members)
-        self.pool.has_stacked = True
+        self.pool.stack_size = max_members(runs[0].models[0].plain)
         log.info("%d runs are stacked into one network", len(runs))
 
     def _dissolve(self, error: Exception) -> None:
@@ -353,6 +354,11 @@ class RunStack:
             for branch in self.branches[: len(self.members)]:
                 self.stream.wait_stream(branch)
         return results
+
+
+def max_members(network: nn.Module) -> int:
+    """How many networks like ``network`` are stacked at most."""
+    return STACK_SIZE if any(isinstance(layer, nn.Conv2d) for layer in network.modules()) else LINEAR_STACK_SIZE
 
 
 def _synchronize(run: Run) -> None:
