@@ -1,11 +1,11 @@
 """Every strategy beside every other, and with every loss: what trains, how well, and what is refused with which reason.
 
-    python benchmarks/square.py [--seeds 0,1,2,3,4] [--processes 16] [--out FOLDER] [--seconds 450]
+    python benchmarks/square.py [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 450]
 
 A cell trains a pair for 40 epochs on digits and on a table of overlapping Gaussian classes, both with 30 % symmetric
 noise, and compares the accuracy on clean test rows with the better of its two parts alone: each strategy with its own
-loss, each loss by itself. Runs are kept in FOLDER/runs.jsonl, one line each, so that a run that is stopped continues;
-the table is written to benchmarks/results/square.json once all are there.
+loss, each loss by itself. Runs are kept in FILE, one line each, so that a run that is stopped continues; the table is
+written to benchmarks/results/square.json once all are there.
 """
 
 from __future__ import annotations
@@ -13,22 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import statistics
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from runs import Row, add_options, exit_if_incomplete, outcome, run_all
 from timing import write_rows
 
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.arrays import from_arrays
-from noiseproof.train import Diverged, Settings, Task, prepare, train
-from noiseproof.train.settings import make_fabric
+from noiseproof.train import Settings, Task, prepare
 
 SETTINGS = Settings(epochs=40, model="mlp:hidden=[64]")
 NOISE = "symmetric:rate=0.3"
@@ -85,6 +82,12 @@ LOSSES = {
     "nal": "(nal)",
 }
 WITH_LOSS = {"elr": "target-memory"}  # strategies that a loss cannot do without
+
+
+class Job(NamedTuple):
+    line: str
+    set: str
+    seed: int
 
 
 class Cell(NamedTuple):
@@ -150,47 +153,15 @@ def transition(K: int) -> str:
     return json.dumps([[0.7 if i == j else 0.3 / (K - 1) for j in range(K)] for i in range(K)]).replace(" ", "")
 
 
-def run(job: tuple[str, str, int]) -> dict[str, Any]:
-    """One training: its accuracy, or the reason why there is none."""
-    text, name, seed = job
-    torch.set_num_threads(1)
-    K = SETS[name]
-    method = text.replace("{K}", str(K)).replace("{T}", transition(K))
-    result: dict[str, Any] = {"line": text, "set": name, "seed": seed}
-    fabric = make_fabric(accelerator="cpu", devices=1)
-    try:
-        trained = train(task(name, seed), method, SETTINGS, seed=seed, fabric=fabric)
-        return result | {"accuracy": round(trained.last["test_accuracy"], 4)}
-    except Diverged as error:
-        return result | {"diverged": str(error)}
-    except Exception as error:
-        return result | {"refused": f"{type(error).__name__}: {error}"}
+def run(job: Job) -> Row:
+    K = SETS[job.set]
+    method = job.line.replace("{K}", str(K)).replace("{T}", transition(K))
+    return job._asdict() | outcome(task(job.set, job.seed), method, SETTINGS, job.seed)
 
 
-def run_all(jobs: Sequence[tuple[str, str, int]], folder: Path, processes: int, seconds: float) -> list[dict[str, Any]]:
-    """All runs that ``seconds`` are enough for, those of earlier calls read from the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "runs.jsonl"
-    done = [json.loads(row) for row in path.read_text("utf-8").splitlines()] if path.exists() else []
-    known = {(row["line"], row["set"], row["seed"]) for row in done}
-    todo = [job for job in jobs if job not in known]
-    end = time.monotonic() + seconds
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool, path.open("a", encoding="utf-8") as file:
-        for count, row in enumerate(pool.imap_unordered(run, todo, chunksize=4), 1):
-            done.append(row)
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-            file.flush()
-            if time.monotonic() > end:
-                break
-            if count % 100 == 0:
-                print(f"{count} of {len(todo)}", file=sys.stderr, flush=True)
-    return done
-
-
-def outcome(cell: Cell, runs: dict[tuple[str, str], list[dict[str, Any]]]) -> dict[str, Any]:
+def compare(cell: Cell, runs: dict[tuple[str, str], list[Row]]) -> Row:
     """A row of the table: of each set, the cell's mean accuracy and how far it is from its better part."""
-    row: dict[str, Any] = {"kind": cell.kind, "row": cell.row, "column": cell.column, "line": cell.line}
+    row: Row = {"kind": cell.kind, "row": cell.row, "column": cell.column, "line": cell.line}
     verdicts = set()
     for name in SETS:
         own_runs = runs[cell.line, name]
@@ -213,23 +184,19 @@ def outcome(cell: Cell, runs: dict[tuple[str, str], list[dict[str, Any]]]) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("runs/square"))
+    add_options(parser, "runs/square.jsonl", "0,1,2")
     parser.add_argument("--only", default="", help="names, separated by commas, one of which a cell must have")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no run after this time")
     options = parser.parse_args()
     names = set(filter(None, options.only.split(",")))
     chosen = [cell for cell in cells() if not names or names & {cell.row, cell.column}]
     lines = list(dict.fromkeys(text for cell in chosen for text in (cell.line, *cell.alone)))
-    jobs = [(text, name, int(seed)) for seed in options.seeds.split(",") for text in lines for name in SETS]
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in run_all(jobs, options.out, options.processes, options.seconds):
+    jobs = [Job(text, name, int(seed)) for seed in options.seeds.split(",") for text in lines for name in SETS]
+    done = run_all(run, jobs, options.out, options.processes, options.seconds)
+    exit_if_incomplete(jobs, done)
+    runs: dict[tuple[str, str], list[Row]] = {}
+    for row in done:
         runs.setdefault((row["line"], row["set"]), []).append(row)
-    missing = [job for job in jobs if not any(row["seed"] == job[2] for row in runs.get(job[:2], ()))]
-    if missing:
-        sys.exit(f"{len(missing)} of {len(jobs)} runs are left: the same command continues")
-    rows = [outcome(cell, runs) for cell in chosen]
+    rows = [compare(cell, runs) for cell in chosen]
     if not names:
         write_rows(RESULTS, rows)
     for row in rows:

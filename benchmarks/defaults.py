@@ -1,0 +1,183 @@
+"""Every method at its defaults on fifteen sets: which diverge, and how accurate they are beside cross entropy.
+
+    python benchmarks/defaults.py --pack data/defaults     # on a machine that has the sets: write them, 5 minutes
+    python benchmarks/defaults.py --data data/defaults [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 500]
+
+Sets have 2 to 200 classes and 100 to 50 000 training rows: tables, texts and photos as pretrained features, digits as
+images, and Gaussian classes. Labels are clean, 20 % and 40 % wrong at random, or those that people gave (CIFAR-10N,
+CIFAR-100N). Constants of methods were chosen with accuracies on the sets of ``CHOSEN_ON`` in view; the others only
+report. A seed draws the split into training and test rows, the noise and the run. Model, optimiser and all else are
+what ``noiseproof train`` does by default, other than the epochs. The table is written to benchmarks/results once all
+runs are there. Real sets are those of ``tablesets.py``, which says where they come from.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from runs import Row, add_options, exit_if_incomplete, outcome, run_all
+from timing import write_rows
+
+from noiseproof.data import Dataset, from_arrays, from_table
+from noiseproof.noise.base import NoiseModel
+from noiseproof.train import Settings, Task, prepare
+from noiseproof.train.methods import METHODS
+
+RESULTS = Path(__file__).parent / "results" / "defaults.json"
+RANDOM = ("none", "symmetric:rate=0.2", "symmetric:rate=0.4")
+MAX_TEST = 2000  # rows
+
+
+class Set(NamedTuple):
+    """How many rows a set trains on, for how many epochs, and with which noise; the other rows are for the test."""
+
+    rows: int
+    epochs: int
+    noises: tuple[str, ...] = RANDOM
+
+
+SETS = {  # those that take less time first
+    "hundred": Set(100, 100),
+    "wine": Set(120, 100),
+    "breast_cancer": Set(400, 60),
+    "german": Set(700, 50),
+    "sms": Set(1500, 25),
+    "digits": Set(1200, 40),
+    "phoneme": Set(2000, 20),
+    "adult": Set(2000, 20),
+    "mammography": Set(2000, 20),
+    "cifar10n": Set(2000, 20, (*RANDOM, "random1", "worst")),
+    "classes100": Set(2000, 20),
+    "cifar100n": Set(3000, 15, ("none", "noisy")),
+    "classes200": Set(6000, 8),
+    "mnist": Set(1000, 20),
+    "rows50k": Set(50_000, 3, ("none", "symmetric:rate=0.4")),
+}
+CHOSEN_ON = ("wine", "breast_cancer", "digits", "classes100")
+MADE = {"hundred": (3, 8, 1.0), "classes100": (100, 32, 1.0), "classes200": (200, 40, 0.9), "rows50k": (10, 12, 1.1)}
+
+
+class Job(NamedTuple):
+    method: str
+    set: str
+    noise: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class GivenLabels(NoiseModel):
+    """Labels by people, one for each training row."""
+
+    labels: tuple[int, ...]
+
+    def draw(self, clean: torch.Tensor, *_: object) -> torch.Tensor:
+        return torch.tensor(self.labels)
+
+
+def gaussians(name: str, rows: int) -> dict[str, NDArray[Any]]:
+    """Unit normals around centres that are normal, too, with a standard deviation of ``spread``."""
+    classes, features, spread = MADE[name]
+    draw = np.random.default_rng(len(name))
+    y = draw.integers(0, classes, rows)
+    centres = spread * draw.normal(size=(classes, features))
+    return {"x": (centres[y] + draw.normal(size=(rows, features))).astype(np.float32), "y": y}
+
+
+def packed(name: str) -> dict[str, NDArray[Any]]:
+    """A set of ``tablesets.py`` as numbers: ``x``, ``y`` and people's labels by their name."""
+    import tablesets
+
+    from noiseproof.data.pictures import encode_pictures
+    from noiseproof.data.text import encode_texts
+
+    data = tablesets.load(name)
+    classes, y = np.unique(data.frame[data.label], return_inverse=True)
+    arrays: dict[str, NDArray[Any]] = {"y": y}
+    arrays |= {human: np.searchsorted(classes, data.frame[human]) for human in data.human}
+    if data.images is not None and data.human:  # photos; other pictures are trained on as they are
+        arrays["x"] = encode_pictures(torch.from_numpy(data.images))[0].astype(np.float16)
+    elif data.images is not None:
+        arrays["x"] = data.images
+    elif data.text is not None:
+        arrays["x"] = encode_texts(data.frame[data.text].tolist())[0].astype(np.float16)
+    else:
+        table = from_table(data.frame, label=data.label, missing="impute")
+        arrays["x"] = np.asarray(table.train.x, np.float32)
+    return arrays
+
+
+def pack(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in SETS:
+        if name not in MADE and not (folder / f"{name}.npz").exists():
+            np.savez_compressed(folder / f"{name}.npz", **packed(name))
+            print(f"{name}: {(folder / f'{name}.npz').stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+@cache
+def arrays_of(name: str, folder: str) -> dict[str, NDArray[Any]]:
+    if name in MADE:
+        return gaussians(name, SETS[name].rows + MAX_TEST)
+    with np.load(Path(folder) / f"{name}.npz") as file:
+        return {key: file[key] for key in file}
+
+
+@cache
+def split(name: str, seed: int, folder: str) -> tuple[Dataset, NDArray[np.int64]]:
+    """The set, and which rows are for training."""
+    from sklearn.model_selection import train_test_split
+
+    arrays = arrays_of(name, folder)
+    x = arrays["x"] if arrays["x"].dtype == np.uint8 else arrays["x"].astype(np.float32)
+    y, rows = arrays["y"], np.arange(len(arrays["y"]))
+    train, test = train_test_split(rows, train_size=SETS[name].rows, random_state=seed, stratify=y)
+    test = test[:MAX_TEST]
+    classes = [str(label) for label in range(int(y.max()) + 1)]
+    return from_arrays(x[train], y[train], classes=classes, test=(x[test], y[test]), name=name), train
+
+
+@cache
+def task(name: str, noise: str, seed: int, folder: str) -> Task:
+    data, rows = split(name, seed, folder)
+    people = arrays_of(name, folder).get(noise)
+    model = noise if people is None else GivenLabels(tuple(people[rows].tolist()))
+    return prepare(data, model, seed=seed, validation=0.1)
+
+
+def run(job: Job, folder: str) -> Row:
+    of_job = task(job.set, job.noise, job.seed, folder)
+    return job._asdict() | outcome(of_job, job.method, Settings(epochs=SETS[job.set].epochs), job.seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data/defaults"), help="folder that --pack wrote")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write the sets to this folder, and stop")
+    parser.add_argument("--methods", default=",".join(METHODS), help="names, separated by commas")
+    parser.add_argument("--sets", default=",".join(SETS), help="names, separated by commas")
+    add_options(parser, "runs/defaults.jsonl", "0,1,2")
+    options = parser.parse_args()
+    if options.pack:
+        pack(options.pack)
+        return
+    jobs = [
+        Job(method, name, noise, int(seed))
+        for seed in options.seeds.split(",")
+        for name in options.sets.split(",")
+        for noise in SETS[name].noises
+        for method in options.methods.split(",")
+    ]
+    rows = run_all(partial(run, folder=str(options.data)), jobs, options.out, options.processes, options.seconds)
+    exit_if_incomplete(jobs, rows)
+    write_rows(RESULTS, rows)
+
+
+if __name__ == "__main__":
+    main()
