@@ -14,6 +14,7 @@ runs are there. Real sets are those of ``tablesets.py``, which says where they c
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from runs import Row, add_options, exit_if_incomplete, outcome, run_all
+from runs import Row, add_options, outcome, run_all
 from timing import write_rows
 
 from noiseproof.data import Dataset, from_arrays, from_table
@@ -56,7 +57,7 @@ SETS = {  # those that take less time first
     "cifar10n": Set(2000, 20, (*RANDOM, "random1", "worst")),
     "classes100": Set(2000, 20),
     "cifar100n": Set(3000, 15, ("none", "noisy")),
-    "classes200": Set(6000, 8),
+    "classes200": Set(6000, 6),
     "mnist": Set(1000, 20),
     "rows50k": Set(50_000, 3, ("none", "symmetric:rate=0.4")),
 }
@@ -152,8 +153,8 @@ def task(name: str, noise: str, seed: int, folder: str) -> Task:
 
 
 def run(job: Job, folder: str) -> Row:
-    of_job = task(job.set, job.noise, job.seed, folder)
-    return job._asdict() | outcome(of_job, job.method, Settings(epochs=SETS[job.set].epochs), job.seed)
+    settings = Settings(epochs=SETS[job.set].epochs)
+    return job._asdict() | outcome(lambda: task(job.set, job.noise, job.seed, folder), job.method, settings, job.seed)
 
 
 def main() -> None:
@@ -167,15 +168,17 @@ def main() -> None:
     if options.pack:
         pack(options.pack)
         return
+    names = options.sets.split(",")
+    if missing := [name for name in names if name not in MADE and not (options.data / f"{name}.npz").exists()]:
+        sys.exit(f"No {', '.join(missing)} in {options.data}: write the sets with --pack, or leave them out by --sets.")
     jobs = [
         Job(method, name, noise, int(seed))
         for seed in options.seeds.split(",")
-        for name in options.sets.split(",")
+        for name in names
         for noise in SETS[name].noises
         for method in options.methods.split(",")
     ]
     rows = run_all(partial(run, folder=str(options.data)), jobs, options.out, options.processes, options.seconds)
-    exit_if_incomplete(jobs, rows)
     write_rows(RESULTS, rows)
 
 

@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -30,12 +30,13 @@ def add_options(parser: ArgumentParser, out: str, seeds: str) -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
 
 
-def outcome(task: Task, method: str, settings: Settings, seed: int) -> Row:
+def outcome(make_task: Callable[[], Task], method: str, settings: Settings, seed: int) -> Row:
     """One training on the CPU: its accuracies, or the reason why there are none, and CPU seconds."""
     torch.set_num_threads(1)
     began, row = time.process_time(), Row()
     try:
-        last = train(task, method, settings, seed=seed, fabric=make_fabric(accelerator="cpu", devices=1)).last
+        fabric = make_fabric(accelerator="cpu", devices=1)
+        last = train(make_task(), method, settings, seed=seed, fabric=fabric).last
         names = {"accuracy": "test_accuracy", "validation": "validation_accuracy"}
         row = {name: round(last[metric], 4) for name, metric in names.items() if metric in last}
     except Diverged as error:
@@ -55,7 +56,7 @@ def read_runs(path: Path) -> list[Row]:
 
 
 def run_all(run: Callable[[J], Row], jobs: Sequence[J], path: Path, processes: int, seconds: float) -> list[Row]:
-    """The runs of the file, after those of ``jobs`` that it lacks, as far as ``seconds`` suffice, were added to it."""
+    """The runs of the file, after those of ``jobs`` that it lacks were added; ends the program after ``seconds``."""
     fields = jobs[0]._fields  # type: ignore[attr-defined]
     done = read_runs(path)
     known = {tuple(row[field] for field in fields) for row in done}
@@ -69,7 +70,7 @@ def run_all(run: Callable[[J], Row], jobs: Sequence[J], path: Path, processes: i
             try:
                 row = results.next(timeout=max(0.0, end - time.monotonic()))
             except multiprocessing.TimeoutError:
-                break  # the pool ends its processes when it is left
+                stop(f"{len(todo) - count + 1} of {len(jobs)} runs are left: the same command continues")
             done.append(row)
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
             file.flush()
@@ -78,7 +79,9 @@ def run_all(run: Callable[[J], Row], jobs: Sequence[J], path: Path, processes: i
     return done
 
 
-def exit_if_incomplete(jobs: Sequence[J], rows: Sequence[Row]) -> None:
-    known = {tuple(row[field] for field in jobs[0]._fields) for row in rows}  # type: ignore[attr-defined]
-    if left := sum(tuple(job) not in known for job in jobs):
-        sys.exit(f"{left} of {len(jobs)} runs are left: the same command continues")
+def stop(message: str) -> NoReturn:
+    """End the program and its processes at once: a run takes SIGTERM as a wish to stop, for which a pool would wait."""
+    print(message, file=sys.stderr, flush=True)
+    for process in multiprocessing.active_children():
+        process.kill()
+    os._exit(1)
