@@ -378,13 +378,13 @@ def test_data_that_changed_since_the_audit_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "new.csv").exists()
     pictures = picture_audit(tmp_path / "more")
     write_decisions(pictures, (0, "cat/1.png", "cat", "accept", "dog"))
-    (tmp_path / "more" / "photos" / "cat" / "1.png").rename(tmp_path / "more" / "photos" / "cat" / "3.png")
+    Image.fromarray(np.full((8, 8), 99, dtype=np.uint8)).save(tmp_path / "more" / "photos" / "cat" / "1.png")
     assert "Audit the data again" in run("apply", pictures, "--out", tmp_path / "new", code=2)
     assert not (tmp_path / "new").exists() and not (tmp_path / "new.part").exists()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
-def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: str) -> None:
+def test_a_table_in_another_order_is_followed_and_one_without_its_ids_refused(tmp_path: Path, kind: str) -> None:
     frame = pd.DataFrame({"id": pd.date_range("2020-01-01", periods=6), "x": [1, 2, 3, 4, 5, 6], "y": list("aaabbb")})
     path, out = tmp_path / f"t.{kind}", tmp_path / f"new.{kind}"
 
@@ -393,6 +393,7 @@ def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: st
             table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
 
     def apply(table: pd.DataFrame) -> list[str]:
+        out.unlink(missing_ok=True)
         write(table)
         if kind == "frame":
             return list(corrected(folder, table, accept_all=True, yes=True)["y"])
@@ -405,11 +406,12 @@ def test_a_table_in_another_order_is_refused_by_its_ids(tmp_path: Path, kind: st
     audit_rows(read_rows(frame if kind == "frame" else path, label="y", id="id", pred_probs=probs)).save(folder)
     assert corrections(read_audit(folder), {}, accept_all=True, yes=True) == {0: "b"}
     swapped, without_id = frame.iloc[[2, 1, 0, 3, 4, 5]], frame.drop(columns="id")
-    for other, words in ((swapped, "Audit the data again"), (without_id, "column 'id'")):
+    for other, words in ((frame.replace({"x": {6: 7}}), "Audit the data again"), (without_id, "column 'id'")):
         with pytest.raises(ValueError, match=words):
             apply(other)
         assert not out.exists()
-    assert apply(frame.iloc[[0, 2, 1, 3, 4, 5]]) == list("baabbb")  # where the changed row is the same, all is well
+    assert apply(frame.iloc[[0, 2, 1, 3, 4, 5]]) == list("baabbb")
+    assert apply(swapped) == list("aabbbb")  # the row that changes is now the third
 
 
 def test_decisions_that_fit_nothing_are_refused(tmp_path: Path) -> None:
@@ -526,7 +528,7 @@ def test_a_frame_that_was_not_audited_is_refused_and_the_command_names_the_way(t
     audit_frame(frame, tmp_path / "audit")
     with pytest.raises(FileNotFoundError, match="Expected decisions in"):
         corrected(tmp_path / "audit", frame)
-    for other in (frame[1:], frame[::-1], frame.assign(y="a")):
+    for other in (frame[1:], frame.assign(x=0), frame.assign(y="a")):
         with pytest.raises(ValueError, match="that were audited in memory, they or their order have changed since"):
             corrected(tmp_path / "audit", other, accept_all=True, yes=True)
     with pytest.raises(ValueError, match="its column 'y', got x"):
@@ -897,15 +899,15 @@ def test_what_the_audit_reads_is_what_is_corrected(tmp_path: Path, kind: str) ->
     path, options = own_files(tmp_path, kind)
     found = read_rows(path, **options)
     names = np.array(found.classes, dtype=object)
+    config = {name: value for name, value in found.source.config.items() if name not in ("kind", "data")}
     folder = write_audit(
         tmp_path / "audit", names[found.given].tolist(), names[(found.given + 1) % len(names)].tolist(), issues=0,
         kind=found.source.name, data=path, ids=found.names.tolist(), classes=found.classes,
+        source_rows=found.source_rows, **config,
     )  # fmt: skip
     table = pd.read_csv(folder / "issues.csv", dtype=str, keep_default_na=False)
     table["row"] = found.row  # those without a label are not audited
     table.to_csv(folder / "issues.csv", index=False)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | found.source.config))
     row, new = int(found.row[2]), names[(found.given[2] + 1) % len(names)]
     out = tmp_path / {"folder": "new", "words": "new.csv", "numbers": "new.csv", "parquet": "new.parquet"}.get(
         kind, "new.npy"

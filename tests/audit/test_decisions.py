@@ -228,7 +228,7 @@ def test_a_batch_torn_at_any_byte_goes_as_a_whole(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        complete = max((n for n, end in enumerate(ends) if end <= cut), default=0)
+        complete = max((n for n, end in enumerate(ends) if end - 1 <= cut and n), default=0)  # but for its line end
         assert read_log(path) == lines[: sizes[complete]], cut
         log = DecisionLog(path)
         log.add(keep(7))
@@ -356,3 +356,27 @@ def test_a_file_that_was_replaced_while_a_review_waited_is_opened_anew(
     log.add(keep(2))
     log.close()
     assert read_log(path) == [*OLD_LINES, keep(1), keep(2)]
+
+
+@pytest.mark.parametrize("columns", [5, 8, 10])
+def test_a_last_line_without_its_line_end_counts(tmp_path: Path, columns: int) -> None:
+    path = tmp_path / "decisions.csv"
+    header, first, last = (",".join(map(str, cells[:columns])) for cells in (
+        COLUMNS, (1, "a", "cat", "keep", "cat", *[""] * 5), (2, "b", "cat", "accept", "dog", *[""] * 5)
+    ))  # fmt: skip
+    path.write_text(f"{header}\n{first}\n{last}")
+    assert {row: one.label for row, one in read_decisions(path).items()} == {1: "cat", 2: "dog"}
+    log = DecisionLog(path)
+    log.add(keep(3))
+    log.close()
+    assert [line.row for line in read_log(path)] == [1, 2, 3] and path.read_bytes().endswith(b"\n")
+
+
+def test_notes_count_unless_they_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.csv"
+    path.write_bytes(to_bytes([note(2, "blurred"), note(3, "")]).removesuffix(b"\n"))
+    assert read_log(path) == [note(2, "blurred"), note(3, "")]
+    path.write_bytes(to_bytes([note(2, "blurred")])[:-3])
+    assert read_log(path) == []
+    path.write_bytes(to_line(COLUMNS) + b"2,2,cat,note,,,,,,written by hand")
+    assert [line.note for line in read_log(path)] == ["written by hand"]

@@ -62,9 +62,10 @@ def test_the_sample_stays_where_the_rows_are_the_same(tmp_path: Path) -> None:
     assert [line.id for line in lines] == ["n9", "n12", "n12", "n9", "n15"]
     assert [line.asked for line in lines] == ["measure", "measure", "", "repeat", ""] and lines[0].probability == 0.25
     assert (folder / "measure.json").exists() and (np.load(folder / "strata.npy") == STRATA).all()
-    (message,) = save(folder, [*range(60)], id=None)  # and none again: no decision is carried, and so no sample
-    assert "now in" in message
-    assert [name.split("-")[0] for name in files(folder)] == ["decisions", "decisions", "measure", "strata"]
+    (message,) = save(folder, [*range(60)], id=None)  # and none again: the same rows by their content
+    assert "2 of 2 decisions on the earlier audit are carried over" in message
+    assert [line.id for line in read_log(folder / "decisions.csv")] == ["9", "12", "12", "9", "15"]
+    assert {"measure.json", "strata.npy"} <= {*files(folder)}
 
 
 def test_the_sample_goes_aside_with_its_decisions_where_rows_differ(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from handmade_audit import write_audit
+from handmade_audit import write_audit, write_row_digests
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -172,6 +172,7 @@ def test_numbers_take_no_class_that_is_a_word(tmp_path: Path) -> None:
 
 def test_data_in_memory(tmp_path: Path) -> None:
     folder = make(tmp_path, None, label="y")
+    write_row_digests(folder, frame())
     copy = corrected(folder, frame())
     assert copy["y"].tolist() == EXPECTED and copy["x"].tolist() == copy.index.tolist() == [0, 2, 3, 4, 5, 6]
     whole = [EXPECTED[0], "dog", *EXPECTED[1:]]

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from handmade_audit import write_audit
+from typer.testing import CliRunner
 
 from noiseproof.audit import audit, corrected, read_audit, read_rows, write_corrected
 from noiseproof.audit.apply import default_out
 from noiseproof.audit.sources import open_rows
+from noiseproof.cli import app
 from noiseproof.core.tablefiles import KINDS, table_kind
 
 N, WRONG = 24, 5
@@ -287,3 +290,30 @@ def test_a_trusted_table_may_be_of_another_kind(tmp_path: Path) -> None:
 def test_a_table_in_memory_is_corrected_as_before(tmp_path: Path) -> None:
     audit(read_rows(FRAME, label="y", pred_probs=PREDICTED)).save(tmp_path / "audit")
     assert corrected(tmp_path / "audit", FRAME, accept_all=True, yes=True)["y"].tolist() == LABELS
+
+
+@pytest.mark.parametrize("where", ["end", "middle"])
+@pytest.mark.parametrize("ending", ["csv.gz", "jsonl.gz"])
+def test_a_packed_file_that_is_cut_off_or_damaged_is_refused_by_name(tmp_path: Path, ending: str, where: str) -> None:
+    path = tmp_path / f"t.{ending}"
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": random.normal(size=20_000), "y": ["a", "b"] * 10_000})
+    frame.to_csv(path, index=False) if ending == "csv.gz" else frame.to_json(path, orient="records", lines=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2 if where == "middle" else -6] ^= 4
+    for content in (whole[: len(whole) // 2], bytes(damaged)):
+        path.write_bytes(content)
+        done = CliRunner().invoke(app, ["audit", str(path), "--label", "y", "--out", str(tmp_path / "audit")])
+        assert done.exit_code == 2 and str(path) in done.stderr and "Expected" in done.stderr, done.output
+        assert "cut off or damaged" in done.stderr
+    assert not (tmp_path / "audit").exists()
+    folder = write_audit(
+        tmp_path / "made", ["a", "b"] * 10_000, ["b", "a"] * 10_000, issues=1, kind="table", data=tmp_path / "gone",
+        label="y",
+    )  # fmt: skip
+    config = json.loads((folder / "config.json").read_text()) | {"data": str(path)}
+    (folder / "config.json").write_text(json.dumps(config))
+    done = CliRunner().invoke(app, ["apply", str(folder), "--accept-all", "--yes", "--out", f"{tmp_path}/new.{ending}"])
+    assert done.exit_code == 2 and "cut off or damaged" in done.stderr, done.output

@@ -210,6 +210,17 @@ def test_decisions_by_number_are_not_carried_to_other_rows(here: Path) -> None:
     assert decide(here / "audit", 9, 12, 15) == decided
     del rows[3:6]  # so that rows 9, 12 and 15 have their old labels and are other rows
     done = run(*write_animals(rows))
+    assert done.exit_code == 0 and "3 of 3 decisions on the earlier audit are carried over" in done.stderr
+    assert aside(here / "audit") == [decided] and {*read_decisions(here / "audit" / "decisions.csv")} == {6, 9, 12}
+    assert CliRunner().invoke(app, ["apply", "audit"]).exit_code == 0
+    before, after = (pd.read_csv(name).set_index("name")["y"] for name in ("t.csv", "corrected.csv"))
+    assert set(before.index[before != after]) == {"n9", "n12", "n15"}
+
+
+def test_decisions_on_rows_that_changed_stay_behind(here: Path) -> None:
+    assert run(*write_animals([*range(60)])).exit_code == 0
+    decided = decide(here / "audit", 9, 12, 15)
+    done = run(*write_animals([*range(100, 160)]))
     assert done.exit_code == 0 and "The decisions on the earlier audit are now in audit/decisions-" in done.stderr
     assert "--id" in done.stderr and len(done.stderr.splitlines()[-1:]) == 1
     assert aside(here / "audit") == [decided] and not (here / "audit" / "decisions.csv").exists()

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+
+from noiseproof.audit.sources import SOURCES
 
 COLUMNS = (
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
@@ -64,7 +67,20 @@ def write_audit(
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "config.json").write_text(json.dumps(found | config))
+    if (data or Path(config.get("labels") or "gone")).exists():
+        write_row_digests(folder)
     return folder
+
+
+def write_row_digests(folder: Path, frame: pd.DataFrame | None = None) -> None:
+    """The digests of the rows as the data is now; of a table in memory where one is passed."""
+    config = json.loads((folder / "config.json").read_text())
+    source = SOURCES[config["kind"]](config)
+    digests = source.row_digests if frame is None else source.digests_in(frame)
+    assert digests is not None
+    np.save(folder / "rows.npy", digests)
+    config["rows_sha256"] = hashlib.sha256(digests.tobytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 ANIMALS = ("cat", "dog", "fox", "owl")

@@ -500,7 +500,7 @@ def test_a_file_torn_at_any_byte_keeps_every_whole_word(
     whole, ends = b"".join(lines), np.cumsum([len(line) for line in lines])
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        complete = written[: max(int((ends <= cut).sum()) - 1, 0)]
+        complete = written[: max(int((ends - 1 <= cut).sum()) - 1, 0)]  # a line that lacks only its end is whole
         stacks: dict[tuple[int, str], list[tuple[int, Decision]]] = {}
         for number, word in enumerate(complete):
             stack = stacks.setdefault((word.row, word.reviewer), [])

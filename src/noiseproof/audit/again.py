@@ -16,10 +16,11 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Decision, check_decisions, read_answers, read_decisions
 from noiseproof.audit.evidence.gather import FAST_FOLDS
 from noiseproof.audit.evidence.network import METHOD
-from noiseproof.audit.files import Audit, cache_beside, read_audit, write_audit
+from noiseproof.audit.files import Audit, cache_beside, read_audit, read_row_digests, write_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport, audit
+from noiseproof.audit.rows import digest_all, follow_rows
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.progress import Progress
 from noiseproof.data.sources import PathLike
@@ -97,6 +98,9 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
     now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], names, strict=True), strict=True))
     before = earlier.issues[["row", "id", "given_label"]]
     changed = [row for row, id, given in before.itertuples(index=False) if now.get(row) != (id, given)]
+    if not changed and earlier.config.get("rows_sha256") not in (None, digest_all(data.source.row_digests)):
+        place = follow_rows(read_row_digests(earlier), data.source.row_digests)[0]
+        changed = np.flatnonzero(place != np.arange(len(place))).tolist()
     if tuple(data.classes) != earlier.classes or data.source_rows != earlier.config["source_rows"] or changed:
         which = f"row {changed[0]} is another one" if changed else f"it has {data.source_rows} rows"
         raise ValueError(

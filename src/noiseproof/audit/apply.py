@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from noiseproof.train.job import EpochProgress
 
 Excluded = Literal["leave-out", "mark"]  # what becomes of excluded rows
+T = TypeVar("T")
 EPOCHS = 50  # where the audit trained nothing
 
 
@@ -53,9 +54,10 @@ def corrected(
     """Return a copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
     ``corrected("audit", frame)`` is for data that was audited in memory; decisions are by default those in the folder.
-    Data whose labels, or whose ids in the rows that change, are not those that were audited is refused. ``accept_all``
-    and ``yes`` are those of `corrections`. Excluded rows of a table or a data set are left out, unless ``excluded`` is
-    "mark"; labels alone stay whole, as their places mean inputs (`reviewed_rows` says which rows are excluded).
+    Rows of a table that have moved are found by their content; data with rows that changed, came or went, or with other
+    labels, is refused. ``accept_all`` and ``yes`` are those of `corrections`. Excluded rows of tables and data sets are
+    left out, unless ``excluded`` is "mark"; labels alone stay whole, as their places mean inputs (`reviewed_rows` says
+    which rows are excluded).
     """
     _check_excluded(excluded)
     audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all)
@@ -109,6 +111,9 @@ def write_corrected(
 ) -> Path:
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
+    Rows that have moved since the audit are found by their content. Data with rows that changed, came or went is
+    refused, and so are copies of a row that moved and have different decisions.
+
     A table keeps every byte but those of the changed cells (Parquet: every column and type). Pictures are copied, or
     with ``link`` linked, into the folders of their classes. Arrays get a .npy file of labels. With ``same_ok``, an
     existing copy is accepted if it is byte for byte what would be written.
@@ -120,6 +125,9 @@ def write_corrected(
     out, left_out, source = Path(out), frozenset(left_out), _source(audit)
     if left_out and not source.can_leave_out:
         raise ValueError(f"Expected no rows to leave out of {source.files or 'labels alone'}, got {len(left_out)}.")
+    place = source.find_rows(audit, {**changes, **dict.fromkeys(left_out)})
+    audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
+    changes = _moved(changes, place)
     changes = merge_labels(audit, changes, becomes or {}, source.labels if becomes else None)
     changes = {row: label for row, label in changes.items() if row not in left_out}
     if not out.exists() and not out.is_symlink():
@@ -127,6 +135,10 @@ def write_corrected(
     elif out.is_symlink() or not same_ok or not _is_written(audit, changes, out, link, left_out):
         raise FileExistsError(f"Expected a new path for the corrected data, {out} exists. Choose another with --out.")
     return out
+
+
+def _moved(by_row: Mapping[int, T], place: NDArray[np.int64]) -> dict[int, T]:
+    return {int(place[row]): value for row, value in by_row.items()}
 
 
 def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False) -> Path | None:
@@ -286,7 +298,10 @@ def plan_retraining(
     """
     if estimator is not None:
         estimator = _checked_estimator(estimator, has_method=method is not None or epochs is not None)
-    _source(audit).check_inputs(audit.folder)
+    source = _source(audit)
+    source.check_inputs(audit.folder)
+    place = source.find_rows(audit, {**decided, **changes})
+    audit, changes, decided = audit.moved(place), _moved(changes, place), _moved(decided, place)
     data = read_again(audit.config, cache_beside(audit.folder))
     data = data.subset((data.row < 0) | np.isin(data.row, audit.issues["row"].to_numpy()))
     classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))  # with new ones

@@ -20,8 +20,9 @@ note                  text; only of note, where empty removes it
 The lines of one reviewer on one row are a stack: undo takes the last one off, and never touches those of others. The
 last decision on a row that stands wins; an answer to a repeated question is a second opinion, which replaces no
 decision. A line cut short by a crash is ignored, and so is a batch without its end; both are removed before the next
-line is written. Files that have the first five or eight columns only are read, too, and get the others when a review
-opens them.
+line is written. A last line that lacks nothing but its line end, as an editor may leave it, counts: notes are written
+in quotes, so that one cut short is no whole line. Files that have the first five or eight columns only are read, too,
+and get the others when a review opens them.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
     ...     _ = file.write("row,id,given_label,decision,label\\n7,b,cat,accept,dog\\n7,b,cat,keep,cat\\n8,c,cat,acc")
     ...     file.flush()
-    ...     read_decisions(file.name)[7].label
-    'cat'
+    ...     {row: decision.label for row, decision in read_decisions(file.name).items()}
+    {7: 'cat'}
     """
     return last_decisions(read_log(path))
 
@@ -126,11 +127,14 @@ class _Content:
 
     lines: list[Decision]
     end: int  # of the last complete record, or of the last one before a batch without its end, in bytes
+    lacks_line_end: bool  # after the last complete record
     has_all_columns: bool
 
 
 def _parse(data: bytes, path: object) -> _Content:
     ends = _record_ends(data)
+    if ends and _is_whole(data[ends[-1] :], data[: ends[0]], path):
+        ends.append(len(data))
     end = ends[-1] if ends else 0
     try:
         text = data[:end].decode("utf-8-sig")
@@ -157,7 +161,20 @@ def _parse(data: bytes, path: object) -> _Content:
         )
     if whole < len(lines):
         end = ends[begin - 1]
-    return _Content(lines[:whole], end, header is None or tuple(header) == COLUMNS)
+    lacks_line_end = 0 < end == len(data) and not data.endswith((b"\n", b"\r"))
+    return _Content(lines[:whole], end, lacks_line_end, header is None or tuple(header) == COLUMNS)
+
+
+def _is_whole(rest: bytes, header: bytes, path: object) -> bool:
+    """Return whether the bytes after the last line end are a record that lacks nothing else."""
+    if not rest.strip() or rest.count(b'"') % 2:
+        return False
+    try:
+        cells = next(csv.reader([rest.decode()]))
+        lines = [line for _, line, _ in _read_records(iter([cells]), header.count(b",") + 1, path)]
+        return lines[0].decision != "note" or not rest.endswith(b",")
+    except ValueError:  # of a letter that was cut, too
+        return False
 
 
 def _read_records(records: Iterator[list[str]], width: int, path: object) -> Iterator[tuple[int, Decision, bool]]:
@@ -219,7 +236,8 @@ def to_lines(decisions: Sequence[Decision]) -> bytes:
             "row": "" if decision.row == NO_ROW else decision.row,
             "batch": f"{decision.batch} end" if is_last else decision.batch,
         }
-        lines.append(to_line(cells.values()))
+        note = b'"%s"' % decision.note.replace('"', '""').encode() if decision.decision == "note" else b""
+        lines.append(to_line([*cells.values()][:-1]).removesuffix(b"\n") + b"," + note + b"\n")
     return b"".join(lines)
 
 
@@ -263,6 +281,8 @@ class DecisionLog:
                 content = self._add_columns(content.lines)
             self.standing, self._size = Standing(content.lines), content.end
             os.ftruncate(self._file, self._size)  # what a crash cut short
+            if content.lacks_line_end:
+                self._write(b"\n")
             if not self._size:
                 self._write(to_line(COLUMNS))
         except BaseException:

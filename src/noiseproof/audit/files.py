@@ -1,6 +1,6 @@
 """The files of an audit: their schema, reader, writer and digests.
 
-The folder of an audit holds three files, which `noiseproof review` and `noiseproof apply` read, and one for further
+The folder of an audit holds four files, which `noiseproof review` and `noiseproof apply` read, and one for further
 audits (format 2):
 
 ``issues.csv`` (and ``issues.parquet`` with the same columns, where pyarrow is installed): every audited row once, from
@@ -52,8 +52,12 @@ that whole numbers are positions among them, unless they are the names), ``heade
 its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
 licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
 in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``seed``, ``source_rows``, ``labels_sha256`` (of the
-given labels, one a line, in the order of the source; rows without one: an empty line), ``versions``, ``command``,
-``again`` (how often decisions were learned, if they were).
+given labels, one a line, in the order of the source; rows without one: an empty line), ``rows_sha256`` (of the numbers
+in rows.npy), ``versions``, ``command``, ``again`` (how often decisions were learned, if they were).
+
+``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that
+have moved, and refuses rows that have changed. It covers all cells of a table, the bytes and the class of a picture,
+the numbers and the label of an array's row; of labels beside another model's predictions, the label alone.
 
 ``out_of_sample.npy``, of a thorough audit: probabilities (source_rows, K) float32 of models that did not see the row,
 NaN for rows that were not audited; beyond 100 million numbers it is not written.
@@ -68,7 +72,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +82,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
 from noiseproof.audit.issues import badges
+from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.core.files import replacing
 from noiseproof.data.sources import PathLike
 
@@ -91,6 +96,7 @@ WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit take
 FILES = ("issues.csv", "summary.json", "config.json")
 PARQUET = "issues.parquet"
 DESIGN = ("measure.json", "strata.npy")  # of the designed sample that decisions measure
+ROWS = "rows.npy"
 PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
 QUALITIES = ("suggestion_quality", "model_quality", "model_suggestion_quality")
@@ -126,6 +132,10 @@ class Audit:
         number = {name: k for k, name in enumerate(self.classes)}
         return self.issues[column].map(number).to_numpy().astype(np.int64)
 
+    def moved(self, place: NDArray[np.int64]) -> Audit:
+        """The same audit with the numbers that its rows have now, ``place`` (source_rows,)."""
+        return replace(self, issues=self.issues.assign(row=place[self.issues["row"].to_numpy()]))
+
 
 def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Audit:
     """Read the audit in ``folder``, of one of ``formats``."""
@@ -141,7 +151,7 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
         if part.get("format") not in formats:
             raise ValueError(
                 f"Expected an audit of format {FORMAT} in {folder / name}, got {part.get('format')}. Audit again, "
-                f"which keeps decisions: {_renewing_command(config)}"
+                f"which keeps decisions: {renewing_command(config)}"
             )
     try:
         issues = pd.read_csv(
@@ -177,7 +187,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _renewing_command(config: Mapping[str, Any]) -> str:
+def renewing_command(config: Mapping[str, Any]) -> str:
     """The command line that replaces an audit by one of the present format."""
     command = config.get("command") or "noiseproof audit …"
     return str(command) if "--force" in str(command).split() else f"{command} --force"
@@ -190,6 +200,8 @@ def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
         raise ValueError(f"no column {', '.join(absent)}")
     if not issues["row"].is_unique or (len(issues) and issues["row"].min() < 0):
         raise ValueError("a repeated or negative row number")
+    if len(issues) and (last := issues["row"].max()) >= config.get("source_rows", last + 1):
+        raise ValueError(f"row {last} of a source of {config['source_rows']} rows")
     known = set(config["classes"])
     for column in ("given_label", "suggested_label"):
         if unknown := sorted(set(issues[column]) - known):
@@ -235,12 +247,29 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
         summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
         for name, content in zip(FILES[1:], (summary, report.config), strict=True):
             part(name).write_text(_to_json(content), encoding="utf-8")
-        if predictions is not None:
-            with open(part(PREDICTIONS), "wb") as file:
-                np.save(file, predictions)
-    if predictions is None:
-        (folder / PREDICTIONS).unlink(missing_ok=True)  # those of an earlier audit
+        arrays = {PREDICTIONS: predictions, ROWS: report.row_digests}
+        for name, array in arrays.items():
+            if array is not None:
+                with open(part(name), "wb") as file:
+                    np.save(file, array)
+    for name in (name for name, array in arrays.items() if array is None):
+        (folder / name).unlink(missing_ok=True)  # that of an earlier audit
     return written
+
+
+def read_row_digests(audit: Audit) -> Digests:
+    """Return the digests of the rows that were audited, (N, 2)."""
+    path, digest = audit.folder / ROWS, audit.config.get("rows_sha256")
+    again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
+    if digest is None:
+        raise ValueError(f"Expected an audit with digests of its rows in {audit.folder}, got an earlier one. {again}")
+    try:
+        digests: Digests = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"Expected the digests of the audited rows in {path}, got {error}. {again}") from error
+    if digests.dtype != np.uint64 or digests.ndim != 2 or digest_all(digests) != digest:
+        raise ValueError(f"Expected the digests of the audited rows in {path}, got other or damaged ones. {again}")
+    return digests
 
 
 def _predictions(report: LabelReport) -> NDArray[np.float32] | None:

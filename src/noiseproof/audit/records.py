@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import as_ids, as_words
+from noiseproof.audit.rows import Digests, digest_frame, digest_rows
 from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes, read_json_lines, table_kind
-from noiseproof.data.frames import read_arrow, read_file, sheet_frame
+from noiseproof.data.frames import ParquetColumns, read_arrow, read_file, sheet_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,10 @@ class Records(ABC):
     @abstractmethod
     def values(self, name: str) -> Sequence[Any]:
         """Return the cells of one column, as ``replace`` takes them."""
+
+    @abstractmethod
+    def digests(self) -> Digests:
+        """Return the digest of each row's content, which the order of rows and columns does not change."""
 
     @abstractmethod
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
@@ -117,6 +122,19 @@ class TextRecords(Records):
         return [decoded[cell] for cell in cells[self.has_header :]]
 
     ids = values = column
+
+    def digests(self) -> Digests:
+        order = sorted(range(len(self.header)), key=lambda k: self.header[k])
+        names = "\0".join(self.header[k] for k in order)
+
+        def content(cells: list[str]) -> bytes:
+            known = [cells[k] if k < len(cells) else "" for k in order]
+            return "\0".join([names, *known, *cells[len(order) :]]).encode("utf-8", "surrogatepass")
+
+        records = (cells for _, cells in self._walk())
+        if self.has_header:
+            next(records, None)
+        return digest_rows(map(content, records))
 
     def replace(self, name: str, cells: Mapping[int, str], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         """Write the file with other ``cells`` in column ``name``, by record, quoted where the old ones are."""
@@ -212,6 +230,9 @@ class FrameRecords(Records):
     def values(self, name: str) -> Sequence[Any]:
         return list(self.frame[name])
 
+    def digests(self) -> Digests:
+        return digest_frame(self.frame)
+
 
 class MemoryRecords(FrameRecords):
     """The rows of a table in memory, to show them: it has no file to write."""
@@ -225,6 +246,10 @@ class MemoryRecords(FrameRecords):
 
 class ArrowRecords(FrameRecords):
     """The rows of a Parquet, Feather or Arrow file, whose schema and types stay as they are."""
+
+    def digests(self) -> Digests:
+        columns = ParquetColumns.open(self.path) if table_kind(self.path) == ".parquet" else None
+        return digest_frame(self.frame if columns is None else columns)  # one column in memory at a time
 
     def values(self, name: str) -> Sequence[Any]:
         return list(read_arrow(self.path).column(name).to_pylist())

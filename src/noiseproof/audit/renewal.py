@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,8 @@ from noiseproof.audit.decisions import (
     read_log,
     to_bytes,
 )
-from noiseproof.audit.files import DESIGN, FORMAT, WITHOUT_MODEL_QUALITY, Audit, read_audit
+from noiseproof.audit.files import DESIGN, FORMAT, WITHOUT_MODEL_QUALITY, Audit, read_audit, read_row_digests
+from noiseproof.audit.rows import follow_rows
 from noiseproof.audit.sources import SOURCES
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> str | None:
     """Make decisions.csv in ``folder`` fit ``report`` before that is saved there; return a message if it changed.
 
     A decision stays with its row of the same file: by its id where both audits have the same kind of ids, else by its
-    number, which is the same row only if all labels are the same. What does not fit is kept under another name. The
+    content, which may have moved; an audit without digests of rows, by its number if all labels are the same. What does
+    not fit is kept under another name. The
     designed sample (measure.json and strata.npy) is of all audited rows: it stays if these are the same, else carried
     decisions are no longer part of a sample.
     """
@@ -74,9 +77,11 @@ def _renew(path: Path, report: LabelReport) -> _Renewed:
     try:
         old = read_audit(path.parent, formats=(WITHOUT_MODEL_QUALITY, FORMAT))
         is_same = old.config["labels_sha256"] is not None and _agree(old, report, *SOURCE, "labels_sha256")
+        place = _followed(old, report) if _agree(old, report, *SOURCE) else {}
+        is_same &= place is None or _agree(old, report, "rows_sha256")
         lines = renewed.lines = read_log(path) if path.exists() else []
         check_decisions(lines, old)
-        carried = _carry_over(lines, old, report, is_same)
+        carried = _carry_over(lines, old, report, is_same, place)
         same_rows = set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
         renewed.keeps_design = is_same and same_rows and len(carried) == len(lines)
         renewed.carried = carried if renewed.keeps_design else [_without_design(line) for line in carried]
@@ -92,30 +97,46 @@ def _without_design(line: Decision) -> Decision:
     return line._replace(asked="", probability=None) if line.asked == "measure" else line
 
 
-def _carry_over(lines: list[Decision], old: Audit, report: LabelReport, is_same: bool) -> list[Decision]:
+def _followed(old: Audit, report: LabelReport) -> dict[int, int] | None:
+    """Return where the rows of the earlier audit are now, of those that can be told; None if it has no digests."""
+    if old.config.get("rows_sha256") is None or report.row_digests is None:
+        return None
+    place, has_copies = follow_rows(read_row_digests(old), report.row_digests)
+    return {row: now for row, now in enumerate(place.tolist()) if now >= 0 and not has_copies[row]}
+
+
+def _carry_over(
+    lines: list[Decision], old: Audit, report: LabelReport, is_same: bool, place: dict[int, int] | None
+) -> list[Decision]:
     """Return the lines on rows that ``report`` has with the label the reviewer saw, by their numbers there."""
     data, is_audited = report.data, report.data.row >= 0
     has_ids = SOURCES[old.config["kind"]](old.config).has_ids
     labels = [data.classes[k] for k in data.given[is_audited].tolist()]
     ids = [str(id) for id in data.names[is_audited].tolist()]
     rows = dict(zip(data.row[is_audited].tolist(), zip(ids, labels, strict=True), strict=True))
-    times = Counter(ids) + Counter(old.issues["id"].tolist())
-    by_id = {id: row for row, (id, _) in rows.items() if times[id] == 2}  # once in each audit
-    if not has_ids or not _agree(old, report, *SOURCE, "id"):
-        by_id = {}
+    by_id = _rows_by_id(old, rows) if has_ids and _agree(old, report, *SOURCE, "id") else {}
+
+    def find(decision: Decision) -> int:
+        row = (place or {}).get(decision.row, decision.row if is_same else -1)
+        is_found = row in rows and (place is not None or not has_ids or rows[row][0] == decision.id)
+        return row if is_found else by_id.get(decision.id, -1)
+
     carried = []
     for decision in lines:
         if decision.row == NO_ROW:  # about classes
             if is_same or {decision.given_label, decision.label} <= {*data.classes, ""}:
                 carried.append(decision)
             continue
-        row = decision.row if is_same else -1
-        if has_ids and (row not in rows or rows[row][0] != decision.id):
-            row = by_id.get(decision.id, -1)
+        row = find(decision)
         is_known = decision.decision == "other" or decision.label in {*data.classes, ""}
         if row in rows and rows[row][1] == decision.given_label and is_known:
             carried.append(decision._replace(row=row, id=rows[row][0]))
     return carried
+
+
+def _rows_by_id(old: Audit, rows: Mapping[int, tuple[str, str]]) -> dict[str, int]:
+    times = Counter(id for id, _ in rows.values()) + Counter(old.issues["id"].tolist())
+    return {id: row for row, (id, _) in rows.items() if times[id] == 2}  # once in each audit
 
 
 def _agree(old: Audit, report: LabelReport, *names: str) -> bool:

@@ -26,6 +26,7 @@ from noiseproof.audit.issues.base import MAX_LISTED
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.reasons import TRUSTED, general_sentences
+from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.lazy import provided
 from noiseproof.core.messages import preview
@@ -84,6 +85,7 @@ def audit(
         data = read_rows(data, seed=seed, progress=progress, **reading)
     elif reading:
         raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
+    row_digests = data.source.row_digests  # of the data as it was read, before hours of training
     asked = {"method": method, "epochs": epochs}
     method, model = METHOD if method is None else method, "auto" if model is None else model
     training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
@@ -106,11 +108,13 @@ def audit(
         "estimator": estimator if estimator is None or isinstance(estimator, str) else repr(estimator),
         "models": _shares(trained.weights) if trained else [],
         "folds": folds if trained and mode == "thorough" else None, "goal": goal, "seed": seed,
-        "source_rows": data.source_rows, "versions": _versions(), "command": command,
+        "source_rows": data.source_rows, "rows_sha256": digest_all(row_digests), "versions": _versions(),
+        "command": command,
     }  # fmt: skip
     recall = evidence.surroundings.neighbour_recall
     out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
-    return LabelReport(data, find_issues(evidence, labels), recall, config, clock.seconds, out_of_sample)
+    issues = find_issues(evidence, labels)
+    return LabelReport(data, issues, recall, config, clock.seconds, out_of_sample, row_digests)
 
 
 def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:
@@ -163,6 +167,7 @@ class LabelReport:
     config: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     out_of_sample: NDArray[np.float32] | None = None  # (N, K) of models that did not see the row; of a thorough audit
+    row_digests: Digests | None = None  # of all rows of the source
 
     @property
     def label_issues(self) -> LabelIssues:

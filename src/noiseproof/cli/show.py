@@ -9,6 +9,8 @@ import os
 import re
 import sys
 import time
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,6 +51,9 @@ def refusals(options: Mapping[str, str] | None = None) -> Iterator[None]:
 
         text = re.sub("`([^`]+)`", lambda match: (options or {}).get(match[1], match[0]), str(error))
         say(f"{text}{plugin_line(error)}")
+        raise typer.Exit(2) from None
+    except (EOFError, zlib.error, zipfile.BadZipFile) as error:  # the command line would call the first one "Aborted."
+        say(f"Expected whole files, got one that is cut off or damaged ({type(error).__name__}: {error}).")
         raise typer.Exit(2) from None
 
 

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -49,9 +50,31 @@ def table_kind(path: str | os.PathLike[str]) -> str | None:
     return kind if kind in (TEXT_KINDS if name.endswith(".gz") else KINDS) else None
 
 
+class PackedFile(gzip.GzipFile):
+    """A .gz file; one that is cut off or damaged is refused with its path."""
+
+    def _whole(self, read: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return read(*args)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(
+                f"Expected a whole .gz file in {self.name}, got one that is cut off or damaged ({error}). Copy it, or "
+                "pack it, again."
+            ) from error
+
+    def read(self, size: int | None = -1) -> bytes:
+        return bytes(self._whole(super().read, size))
+
+    def read1(self, size: int = -1) -> bytes:
+        return bytes(self._whole(super().read1, size))
+
+    def readinto(self, buffer: Any) -> int:
+        return int(self._whole(super().readinto, buffer))
+
+
 def open_bytes(path: Path) -> BinaryIO:
     """The file, unpacked if its name ends with .gz."""
-    return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+    return PackedFile(path) if path.name.lower().endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
 
 
 # --- how a text file is written ---------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.memory import INPUTS, LABELS
+from noiseproof.audit.memory import INPUTS, LABELS, label_cells, with_label_cells
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
+from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
-from noiseproof.audit.sources.labels import encode_given
+from noiseproof.audit.sources.labels import encode_given, spell_classes
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
@@ -71,7 +72,8 @@ class ArraySource(Source):
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         given, names = encode_given(labels, classes, "labels")
-        self.config["labels_sha256"] = labels_digest(as_words(labels))
+        self.words = as_words(labels)
+        self.config["labels_sha256"] = labels_digest(self.words)
         data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
         return data.without([("no label", given < 0)])
 
@@ -107,6 +109,27 @@ class ArraySource(Source):
     def labels(self) -> list[str] | None:
         path = Path(self.config.get(self.labels_entry) or "")
         return as_words(self.open_labels(path).ravel()) if path.is_file() else None
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The labels, which were just read, or are in a file."""
+        return self.labels or []
+
+    @cached_property
+    def row_digests(self) -> Digests:
+        has_inputs = self.config.get("data") or "inputs" in self.__dict__  # which is set where they are in memory
+        return self._digest(self.inputs, self.words) if has_inputs else digest_words(self.words)
+
+    def digests_in(self, data: Any) -> Digests | None:
+        key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
+        if key is None:
+            return None
+        return self._digest(load_array(data[key], "inputs"), label_cells(data, self.config["labels_key"])[1])
+
+    def _digest(self, inputs: Any, words: Sequence[str]) -> Digests:
+        if inputs.shape[0] != len(words):
+            raise ValueError(f"Expected a label for each row of the inputs, got {len(words)} for {inputs.shape[0]}.")
+        return digest_array(inputs) + digest_words(words)
 
     def __len__(self) -> int:
         return int(self.inputs.shape[0])
@@ -177,7 +200,9 @@ class ArraySource(Source):
         """Write the labels alone, of the same type and shape."""
         if out.suffix != ".npy":
             raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
-        labels = self.corrected(audit, self.open_labels(self.locate(audit.folder, self.labels_entry)), changes)
+        labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
+        spelling = spell_classes(audit, list(labels.ravel()), changes.values())
+        labels = with_label_cells(labels, None, {row: spelling[name] for row, name in changes.items()})
         with replacing(out, overwrite=False) as part, open(part, "wb") as file:
             np.save(file, labels)
 

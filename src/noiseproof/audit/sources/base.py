@@ -5,20 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import Audit, as_ids, same_labels
+from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.memory import columns_of, label_cells, with_label_cells, without_rows
-from noiseproof.audit.sources.labels import check_ids, check_unchanged, merge_labels, spell_classes
+from noiseproof.audit.rows import Digests, digest_all, digest_words
+from noiseproof.audit.sources.labels import check_issues, check_unchanged, find_rows, merge_labels, spell_classes
 from noiseproof.core.brief import Brief
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
-from noiseproof.data.frames import as_frame
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 
@@ -187,6 +188,35 @@ class Source(ABC):
     def labels(self) -> list[str] | None:
         """The labels in the source now, one for each row; None if they are not in a file."""
 
+    @property
+    def ids(self) -> list[str] | None:
+        """The ids in the source now, one for each row; None without any."""
+        return None
+
+    @cached_property
+    def row_digests(self) -> Digests:
+        """The digest of each row's content with its label, (N, 2); by default of its label alone."""
+        return digest_words(self.labels or [])
+
+    def digests_in(self, data: Any) -> Digests | None:
+        """Return the digests of rows in memory; None for labels alone."""
+        return None
+
+    @property
+    def labels_entry(self) -> str:
+        """The entry of config.json that names the file of the labels."""
+        return "data"
+
+    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+        """Return where the audited rows are in the source now, (source_rows,); refuse what cannot be told.
+
+        ``outcomes`` is what becomes of rows: copies of one that have the same may change places.
+        """
+        self.locate(audit.folder, self.labels_entry)
+        place = find_rows(audit, self.row_digests, outcomes)
+        check_issues(audit.moved(place), self.labels or [], self.ids if self.config["id"] is not None else None)
+        return place
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of rows in the source now."""
@@ -272,12 +302,16 @@ class Source(ABC):
 
         Classes become others by ``becomes``; tables and data sets go without the rows ``left_out``.
         """
-        label, id = self.label_in(columns_of(data)), self.config["id"]
+        label = self.label_in(columns_of(data))
         cells, words = label_cells(data, label)
-        check_unchanged(audit, words)
+        if (digests := self.digests_in(data)) is None:
+            check_unchanged(audit, words)
+        else:
+            place = find_rows(audit, digests, {**changes, **dict.fromkeys(left_out)})
+            audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
+            changes = {int(place[row]): name for row, name in changes.items()}
+        check_issues(audit, words, None)
         changes = merge_labels(audit, changes, becomes or {}, words)
-        if id is not None and label is not None:
-            check_ids(audit, changes, as_ids(as_frame(data)[id]))
         spelling = spell_classes(audit, cells, changes.values())
         copy = with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
         return without_rows(copy, left_out)
@@ -313,14 +347,19 @@ class Source(ABC):
         path = Path(self.config["data"])
         if not path.exists():
             return f"{path} no longer exists: only the results of the audit can be shown."
-        if len(self) != self.config["source_rows"] or not (
-            self.labels is None or same_labels(self.config, self.labels)
-        ):
+        if len(self) != self.config["source_rows"] or not self.is_unchanged:
             return (
-                f"The data has changed since the audit: the labels of {path} are not those that were audited, and row "
-                "numbers may mean other rows. Only the results of the audit are shown. Audit the data again."
+                f"The data has changed since the audit: the rows of {path} are not those that were audited, or in "
+                "another order. Only the results of the audit are shown. Audit the data again."
             )
         return None
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether labels, and rows without ids, are those that were audited; ids are compared row by row."""
+        digest = None if self.has_ids else self.config.get("rows_sha256")
+        is_same = self.labels is None or same_labels(self.config, self.labels)
+        return is_same and (digest is None or digest_all(self.row_digests) == digest)
 
 
 SOURCES: Registry[Source] = Registry("audit source", returns=Source)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import Audit, same_id, same_labels
+from noiseproof.audit.files import Audit, read_row_digests, renewing_command, same_id, same_labels
+from noiseproof.audit.rows import Digests, follow_rows
 from noiseproof.data.labels import encode_labels, read_labels
 
 
@@ -76,14 +77,43 @@ def check_unchanged(audit: Audit, labels: Sequence[str]) -> None:
         )
 
 
-def check_ids(audit: Audit, changes: Mapping[int, str], ids: Sequence[str]) -> None:
-    """Refuse a source with other ids in the rows that change: equal labels may hide another order."""
-    known = dict(zip(audit.issues["row"].tolist(), audit.issues["id"].tolist(), strict=True))
-    for row in changes:
-        if row in known and not same_id(ids[row], known[row]):  # rows that were not audited have no id to compare
+def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+    """Return where the audited rows are in a source whose rows have the digests ``now``, (source_rows,).
+
+    Rows that changed, came or went are refused, and so are copies of a row that moved and have different ``outcomes``.
+    """
+    before = read_row_digests(audit)
+    place, has_copies = follow_rows(before, now)
+    where, lost = audit.config["data"] or audit.config["labels"] or "memory", np.flatnonzero(place < 0)
+    again = f"Audit the data again, which keeps decisions: {renewing_command(audit.config)}"
+    if len(lost) or len(now) != len(before):
+        such = f", such as row {lost[0]}" if len(lost) else ""
+        raise ValueError(
+            f"Expected the {len(before)} rows that were audited in {where}, they or their order have changed since: "
+            f"{len(lost)} are gone or have other cells{such}, and there are {len(now)}. {again}"
+        )
+    outcome: dict[bytes, tuple[int, object]] = {}
+    for row in np.flatnonzero(has_copies).tolist():
+        first, other = outcome.setdefault(before[row].tobytes(), (row, outcomes.get(row)))
+        if other != outcomes.get(row):
             raise ValueError(
-                f"Expected {known[row]!r} in row {row} of {audit.config['data'] or 'the table'}, found {ids[row]!r}: "
-                "the rows have changed since. Audit the data again."
+                f"Expected the rows of {where} in their order, or one decision for rows {first} and {row}: they are "
+                f"copies that have moved, and which is which cannot be told. Decide on both alike. {again}"
+            )
+    return place
+
+
+def check_issues(audit: Audit, labels: Sequence[str], ids: Sequence[str] | None) -> None:
+    """Refuse an issues.csv whose labels or ids are not those of the source in the same rows."""
+    class_of: dict[str, str] = {}
+    for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
+        is_same = class_of.setdefault(labels[row], given) == given and (ids is None or same_id(ids[row], id))
+        if not is_same:
+            found = labels[row] if ids is None else f"{labels[row]!r} with the id {ids[row]!r}"
+            raise ValueError(
+                f"Expected the rows of {audit.config['data'] or 'the data'} in {audit.folder / 'issues.csv'}, got "
+                f"{given!r} with the id {id!r} for row {row}, which is {found} there. It was changed, or belongs to "
+                f"another audit. Audit the data again: {renewing_command(audit.config)}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
+from noiseproof.audit.rows import Digests, digest_rows, digest_words
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
-from noiseproof.audit.sources.labels import check_ids, check_unchanged
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import FORMATS, ImageFiles, decode, from_image_folder
@@ -95,6 +96,12 @@ class PictureSource(Source):
     def labels(self) -> list[str]:
         return [self.dataset.classes[k] for k in self.dataset.train.y.tolist()]
 
+    @cached_property
+    def row_digests(self) -> Digests:
+        """The digest of each file's bytes with its class: a file that gets another name is found again."""
+        contents = digest_rows(map(_file_digest, map(self.image_files.path, range(len(self)))))
+        return contents + digest_words(self.labels)
+
     def __len__(self) -> int:
         return len(self.image_files)
 
@@ -149,8 +156,6 @@ class PictureSource(Source):
         root = self.locate(audit.folder)
         if out.resolve().is_relative_to(root.resolve()):
             raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
-        check_unchanged(audit, self.labels)
-        check_ids(audit, {**changes, **dict.fromkeys(left_out, "")}, self.ids)
         if odd := [name for name in changes.values() if name in (".", "..") or "/" in name or os.sep in name]:
             raise ValueError(
                 f"Expected classes that can be names of folders, got {odd[0]!r}. Undo the decisions for it."
@@ -177,6 +182,14 @@ class PictureSource(Source):
         except BaseException:
             shutil.rmtree(part)
             raise
+
+
+def _file_digest(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
+    except OSError:
+        return b""  # it was not audited, either
 
 
 def _relative_names(files: ImageFiles) -> list[str]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import same_labels
+from noiseproof.audit.rows import Digests, digest_words
 from noiseproof.audit.sources.arrays import ArraySource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
@@ -50,6 +51,10 @@ class PredictionSource(ArraySource):
             return None
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         return array if array.shape == (len(self.labels), len(classes)) else None
+
+    @cached_property
+    def row_digests(self) -> Digests:
+        return digest_words(self.words)
 
     def problem(self) -> str | None:
         return NO_ROW if self.predictions is None else None

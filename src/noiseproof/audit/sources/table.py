@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
+from noiseproof.audit.memory import columns_of
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
 from noiseproof.audit.records import MemoryRecords, Records, open_records
+from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, Request, Source
-from noiseproof.audit.sources.labels import check_ids, check_unchanged, encode_given, is_missing, spell_classes
+from noiseproof.audit.sources.labels import encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import KINDS, table_kind
-from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
+from noiseproof.data.frames import ParquetColumns, as_frame, check_table, read_table, readable, reading_notes
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.noise.human import majority_vote
 
@@ -176,7 +178,7 @@ class TableSource(Source):
 
     @cached_property
     def records(self) -> Records:
-        if self.config["data"] is None:
+        if self.config.get("data") is None:
             return MemoryRecords(self._whole_frame())
         columns = [self.config[role] for role in ("label", "text", "id")]
         return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
@@ -197,6 +199,18 @@ class TableSource(Source):
         if id is None:
             return None
         return self.records.ids(id) if id in self.records.header else []
+
+    @cached_property
+    def row_digests(self) -> Digests:
+        return self.records.digests()
+
+    def digests_in(self, data: Any) -> Digests | None:
+        return None if columns_of(data) is None else digest_frame(as_frame(data))
+
+    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+        self.locate(audit.folder)
+        self._check_columns(self.records.header)
+        return super().find_rows(audit, outcomes)
 
     def show(self, row: int, id: str) -> Content:
         if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
@@ -322,9 +336,6 @@ class TableSource(Source):
         if table_kind(out) != kind:
             raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
         label = self._check_columns(self.records.header)
-        check_unchanged(audit, self.labels or [])
-        if self.ids is not None:
-            check_ids(audit, {**changes, **dict.fromkeys(left_out, "")}, self.ids)
         spelling = spell_classes(audit, self.records.values(label), changes.values())
         cells = {row: spelling[name] for row, name in changes.items()}
         with replacing(out, overwrite=False) as part, open(part, "wb") as file:

@@ -1,0 +1,98 @@
+"""Rows by their content: a digest of 16 bytes for each, and where the rows of an audit are in the data now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.data.sparse import is_sparse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noiseproof.data.frames import ParquetColumns
+
+Digests = NDArray[np.uint64]  # (N, 2): 16 bytes a row
+BYTES = 16
+
+
+def digest_rows(rows: Iterable[bytes]) -> Digests:
+    """Return the digest of each row, by BLAKE2b."""
+    digests = b"".join(hashlib.blake2b(row, digest_size=BYTES).digest() for row in rows)
+    return np.frombuffer(digests, "<u8").reshape(-1, 2).astype(np.uint64)
+
+
+def digest_words(words: Sequence[str]) -> Digests:
+    """Return the digest of one word for each row; equal words are hashed once."""
+    different = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    digests = digest_rows(word.encode("utf-8", "surrogatepass") for word in different)
+    return digests[[different[word] for word in words]] if len(words) else digests
+
+
+def digest_frame(frame: pd.DataFrame | ParquetColumns) -> Digests:
+    """Return the digests of the rows of a table: sums over its columns, so that their order does not matter."""
+    total = np.zeros((len(frame), 2), np.uint64)
+    for name in frame.columns:
+        total += _digest_column(frame[name], str(name))
+    return total
+
+
+def _digest_column(column: pd.Series[Any], name: str) -> Digests:
+    values = column.to_numpy() if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf" else None
+    if values is None:
+        words = [f"{name}\0" if gap else f"{name}\0={word}" for word, gap in zip(column, column.isna(), strict=True)]
+        return digest_words(words)
+    numbers = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+    if numbers.dtype.kind == "f":
+        numbers[np.isnan(numbers)] = np.nan  # in one of its many bit patterns
+    return _mixed(numbers.view(np.uint64)[:, None] ^ digest_rows([name.encode("utf-8", "surrogatepass")]))
+
+
+def _mixed(bits: Digests) -> Digests:
+    """Return numbers of which every bit depends on all 64 of the given one (splitmix64, Steele et al. 2014)."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def digest_array(array: Any) -> Digests:
+    """Return the digests of the rows of an array or a sparse matrix."""
+    if is_sparse(array):
+        rows = array.tocsr()
+        rows.sort_indices()
+        parts = pairwise(rows.indptr.tolist())
+        return digest_rows(rows.indices[a:b].astype("<i8").tobytes() + rows.data[a:b].tobytes() for a, b in parts)
+    values = np.asarray(array)
+    if values.dtype.kind == "O":
+        return digest_words([repr(row) for row in values])
+    return digest_rows(np.ascontiguousarray(row).tobytes() for row in values)
+
+
+def digest_all(digests: Digests) -> str:
+    """Return the SHA-256 of all rows in their order."""
+    return hashlib.sha256(np.ascontiguousarray(digests, "<u8").tobytes()).hexdigest()
+
+
+def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return where each row ``before`` is ``now``, (N,), −1 where it is not; and which rows have moving copies, (N,).
+
+    Copies of a row keep their order. Rows with another number of copies than before are not found.
+    """
+    both = np.ascontiguousarray(np.concatenate([before, now]))
+    content = np.unique(both.view(f"V{BYTES}").ravel(), return_inverse=True)[1].ravel()
+    old, new = content[: len(before)], content[len(before) :]
+    size = int(content.max(initial=-1)) + 1
+    copies = np.bincount(old, minlength=size)
+    is_found = copies == np.bincount(new, minlength=size)
+    place = np.full(len(old), -1, np.int64)
+    kept_old, kept_new = (np.flatnonzero(is_found[part]) for part in (old, new))
+    # Sorted by content and then by number, the rows of both are in the same order.
+    place[kept_old[np.argsort(old[kept_old], kind="stable")]] = kept_new[np.argsort(new[kept_new], kind="stable")]
+    has_moved = np.zeros(size, bool)
+    has_moved[old[place != np.arange(len(old))]] = True
+    return place, (has_moved & (copies > 1))[old]
