@@ -33,15 +33,15 @@ from noiseproof.train.methods import METHODS
 
 RESULTS = Path(__file__).parent / "results" / "defaults.json"
 RANDOM = ("none", "symmetric:rate=0.2", "symmetric:rate=0.4")
-MAX_TEST = 2000  # rows
 
 
 class Set(NamedTuple):
-    """How many rows a set trains on, for how many epochs, and with which noise; the other rows are for the test."""
+    """How many rows a set trains on, for how many epochs, with which noise, and at most how many are for the test."""
 
     rows: int
     epochs: int
     noises: tuple[str, ...] = RANDOM
+    test: int = 2000
 
 
 SETS = {  # those that take less time first
@@ -58,7 +58,7 @@ SETS = {  # those that take less time first
     "classes100": Set(2000, 20),
     "cifar100n": Set(3000, 15, ("none", "noisy")),
     "classes200": Set(6000, 6),
-    "mnist": Set(1000, 20),
+    "mnist": Set(800, 12, ("none", "symmetric:rate=0.4"), test=600),
     "rows50k": Set(50_000, 3, ("none", "symmetric:rate=0.4")),
 }
 CHOSEN_ON = ("wine", "breast_cancer", "digits", "classes100")
@@ -125,7 +125,7 @@ def pack(folder: Path) -> None:
 @cache
 def arrays_of(name: str, folder: str) -> dict[str, NDArray[Any]]:
     if name in MADE:
-        return gaussians(name, SETS[name].rows + MAX_TEST)
+        return gaussians(name, SETS[name].rows + SETS[name].test)
     with np.load(Path(folder) / f"{name}.npz") as file:
         return {key: file[key] for key in file}
 
@@ -139,9 +139,9 @@ def split(name: str, seed: int, folder: str) -> tuple[Dataset, NDArray[np.int64]
     x = arrays["x"] if arrays["x"].dtype == np.uint8 else arrays["x"].astype(np.float32)
     y, rows = arrays["y"], np.arange(len(arrays["y"]))
     train, test = train_test_split(rows, train_size=SETS[name].rows, random_state=seed, stratify=y)
-    test = test[:MAX_TEST]
+    test = test[: SETS[name].test]
     classes = [str(label) for label in range(int(y.max()) + 1)]
-    return from_arrays(x[train], y[train], classes=classes, test=(x[test], y[test]), name=name), train
+    return from_arrays(x[train], y[train], classes=classes, test=(x[test], y[test])), train
 
 
 @cache
