@@ -50,6 +50,8 @@ STRATEGIES = {
     "target-memory": "target-memory",
     "exchanged-memory": "exchanged-memory",
     "mixup": "mixup",
+    "sparse-noise": "sparse-noise",
+    "progressive-stopping": "progressive-stopping:start=10,block_epochs=2,head_epochs=2,lr=0.01",
     "estimate-transition": "estimate-transition:warmup=8",
     "dividemix": "dividemix:warmup=10,lambda_u=0",
     "gp": "gp:length_scale=8,signal=2,noise=2",
@@ -57,6 +59,7 @@ STRATEGIES = {
 OWN_LOSSES = {  # of strategies that need one; all others take cross entropy
     "target-memory": "(elr)",
     "exchanged-memory": "(elr:clip=1e-4)",
+    "sparse-noise": "(sop)",
     "estimate-transition": "(forward:T={K})",
     "sigua-bc": "(backward:T={T},clip=1e-7)",
 }
@@ -74,6 +77,7 @@ LOSSES = {
     "forward": "(forward:T={T})",
     "backward": "(backward:T={T},clip=1e-7)",
     "elr": "(elr)",
+    "sop": "(sop)",
     "ln": "(ln:lam=1)",
     "ln diagonal": "(ln:lam=1,covariance=diagonal)",
     "ln + ce": "ln:lam=1 + ce",
@@ -81,7 +85,7 @@ LOSSES = {
     "het full": "(het:samples=20,covariance=full)",
     "nal": "(nal)",
 }
-WITH_LOSS = {"elr": "target-memory"}  # strategies that a loss cannot do without
+WITH_LOSS = {"elr": "target-memory", "sop": "sparse-noise"}  # strategies that a loss cannot do without
 
 
 class Job(NamedTuple):

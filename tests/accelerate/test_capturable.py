@@ -30,6 +30,8 @@ METHODS = [
     "noise-f & noise-theta",
     "nal:start=1,every=2,delta=0.3,floor=1e-4",
     "elr",
+    "sop",
+    "ce & progressive-stopping:start=1,block_epochs=2,head_epochs=1,released=true",
     "elr+:reweigh=true",
     "ce & small-loss:forget=0.4,ramp=3,by=margin,start=1",
     "ce & co-teaching:forget=0.4,ramp=2,beta1_from=3",

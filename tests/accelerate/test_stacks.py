@@ -33,7 +33,7 @@ from noiseproof.train.stopping import StopRequest
 
 CNN = Settings(model="wrn-28-2:depth=10,width=1", epochs=2, batch_size=24, optimizer="sgd:lr=0.02,momentum=0.9", clip=9)
 METHODS = [
-    "ce", "gce:q=0.5", "sln-mo", "noise-f", "noise-theta", "forward:warmup=1", "elr", "sigua",
+    "ce", "gce:q=0.5", "sln-mo", "noise-f", "noise-theta", "forward:warmup=1", "elr", "sigua", "sop",
     "remargin:loss=mae,shift=2", "sln-mo-lc:start=1",
 ]  # fmt: skip
 
@@ -86,7 +86,7 @@ def listen(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 def test_each_learns_what_it_would_alone(caplog: pytest.LogCaptureFixture) -> None:
     for job, outcome in zip(jobs(), fly(jobs()), strict=True):
         assert_as_alone(job, outcome)
-    assert sorted(stacks(caplog)) == [2, 8]
+    assert sorted(stacks(caplog)) == [3, 8]
 
 
 def test_several_steps_at_once_pause_where_a_checkpoint_is_due(

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 METHODS = [
     "ce", "sln-mo-lc:start=2", "nfl+mae**", "noise-f", "noise-theta", "tgce", "nal:start=1", "co-teaching:forget=0.4",
-    "elr", "forward:warmup=2", "ln", "het:samples=50", "ce & class-balanced:per_class=90",
+    "elr", "sop", "pes", "forward:warmup=2", "ln", "het:samples=50", "ce & class-balanced:per_class=90",
 ]  # fmt: skip
 SETTINGS = Settings(epochs=4, batch_size=96, optimizer="sgd:lr=0.05,momentum=0.9")
 

@@ -145,6 +145,10 @@ PUBLISHED: list[tuple[str, str, str, str, float, float | None, bool]] = [
     ("curriculum-table11", "this paper", "AGCE", "asymmetric 0.3", 39.82, 2.70, False),
     ("curriculum-table11", "Zhou et al. (2021)", "GCE ‡", "asymmetric 0.2", 59.35, 1.10, False),
     ("curriculum-table11", "this paper", "MAE scale", "asymmetric 0.3", 59.04, 1.52, B),
+    ("sop-cifar-n", "", "SOP", "random 3", 90.88, 0.15, False),
+    ("sop-cifar-n", "", "SOP", "worst", 83.66, 0.64, False),
+    ("pes-cifar-n", "", "PES (semi)", "aggregate", 94.66, 0.18, False),
+    ("pes-cifar-n", "", "PES (semi)", "worst", 92.68, 0.22, False),
 ]
 
 
@@ -178,6 +182,7 @@ SIZES = {
     "sln-table3": 27, "sln-table4": 24, "bias-table2": 138, "bias-table3": 22, "bias-table-a2": 126,
     "bias-table-a3": 80, "nal-table2": 29, "curriculum-table2": 56, "curriculum-table3": 46, "curriculum-table4": 12,
     "curriculum-table5": 66, "curriculum-table10": 50, "curriculum-table11": 50,
+    "sop-cifar-n": 6, "pes-cifar-n": 6,
 }  # fmt: skip
 
 
@@ -206,6 +211,7 @@ def test_tables_are_whole_and_their_ids_and_cells_are_unique() -> None:
         ("curriculum-table3", "std", 3),
         ("curriculum-table4", "single", 1),
         ("curriculum-table5", "best", 5),
+        ("sop-cifar-n", "std", 3),
     ],
 )
 def test_tables_name_their_statistic(id: str, statistic: str, runs: int) -> None:
@@ -285,7 +291,7 @@ def test_what_cannot_run_is_the_data_that_is_not_public_and_what_results_do_not_
     assert can == {
         *(f"ln-table{n}" for n in (1, 2, 3)), *(f"sln-table{n}" for n in (1, 2, 4)),
         "bias-table2", "bias-table-a2", "bias-table-a3",
-        *(f"curriculum-table{n}" for n in (2, 3, 5, 10, 11)),
+        *(f"curriculum-table{n}" for n in (2, 3, 5, 10, 11)), "sop-cifar-n",
     }  # fmt: skip
 
 
@@ -297,6 +303,8 @@ def test_what_cannot_run_is_the_data_that_is_not_public_and_what_results_do_not_
         (("ln-table1", "MNIST", "Het^τ", "symmetric 40 %"), "het:tau=20,samples=2000"),
         (("ln-table2", "", "NAN", "worst"), "ce × sln:sigma=0.75"),
         (("ln-table2", "", "GCE", "CIFAR-100N"), "gce:q=0.5"),
+        (("sop-cifar-n", "", "SOP", "worst"), "sop:floor=0.0001 × sparse-noise:lr_u=10.0,lr_v=10.0,std=1e-08"),
+        (("sop-cifar-n", "", "SOP", "CIFAR-100N"), "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08"),
         (("sln-table1", "", "SLN", "symmetric"), "ce × sln:sigma=1.0"),
         (("sln-table1", "", "SLN", "open-set"), "ce × sln:sigma=0.5"),
         (("sln-table1", "", "LS", "asymmetric"), "ls:alpha=0.5"),
@@ -635,7 +643,7 @@ def test_the_files_are_part_of_the_package() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel == {"packages": ["src/noiseproof"]}
     names = sorted(file.name for file in files("noiseproof.papers").iterdir() if file.name.endswith(".toml"))
-    assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "sln")]
+    assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "pes", "sln", "sop")]
     names += [f"reruns/{file.name}" for file in (files("noiseproof.papers") / "reruns").iterdir()]
     papers = [ROOT / "src" / "noiseproof" / "papers" / name for name in names]
     assert all(path.is_file() for path in papers)

@@ -44,6 +44,7 @@ MORE = [
     "ce & mixup",
     "backward & sigua-bc",
     "gce & class-balanced:per_class=9",
+    "ce & progressive-stopping:start=1,block_epochs=1,head_epochs=0",
 ]
 RUNS = [
     *((PLAIN, BUSY.get(name, name)) for name in METHODS if name not in DRAW_FOR_THEMSELVES),

@@ -1,4 +1,4 @@
-"""NAL and ELR against 60-digit arithmetic, the NAL paper's Theorem 1, the released codes' behaviour, and the
+"""NAL, ELR and SOP against 60-digit arithmetic, the NAL paper's Theorem 1, the released codes' behaviour, and the
 contract."""
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ MEMORY = (
 SOFT = torch.softmax(2 * torch.randn(B, K, generator=g, dtype=torch.float64), 1)
 SOFT[1], SOFT[2, 3] = F.one_hot(LABELS, K)[1].double(), 0
 WEIGHT = torch.tensor([0.5, 2.0, 1.0, 0.25, 3.0], dtype=torch.float64)
+NOISE = 0.5 * torch.rand(B, 2, K, generator=g, dtype=torch.float64)
 
 
 def test_theorem_1() -> None:
@@ -301,18 +302,58 @@ def test_elr_is_bounded_where_the_memory_is_below_one_and_clip_bounds_it_elsewhe
     torch.testing.assert_close(kept(1.0, clip=1e-4)[1:], torch.full((2,), 3 * math.log(1e-4), dtype=torch.float64))
 
 
+def sop_truth(z: Sequence[float], u: float, v: Sequence[float], y: int) -> tuple[mpf, list[mpf], mpf, list[mpf]]:
+    """Liu et al. (2022), section 3.2: value, the gradients of CE in z and u, and that of MSE in v; nothing clipped."""
+    p, K = softmax(tuple(z), mp.dps), range(len(z))
+    s = [mpf(u) ** 2 if k == y else -(mpf(v[k]) ** 2) for k in K]
+    a = [p[k] + s[k] for k in K]
+    assert min(a) > mpf("1e-4")
+    total, best = mp.fsum(a), max(K, key=lambda k: p[k])
+    rest = [(k == best) + s[k] - (k == y) for k in K]
+    value = mp.log(total) - mp.log(a[y]) + mp.fsum(r**2 for r in rest)
+    in_a = [1 / total - (k == y) / a[y] for k in K]
+    mean = mp.fsum(in_a[k] * p[k] for k in K)
+    in_z = [p[k] * (in_a[k] - mean) for k in K]
+    return value, in_z, 2 * mpf(u) * in_a[y], [0 if k == y else -4 * mpf(v[k]) * rest[k] for k in K]
+
+
+def test_sop_value_and_gradients() -> None:
+    """The model and u learn from the cross entropy, v from the squares alone."""
+    u, v = torch.linspace(0.1, 0.9, B).double(), torch.rand(B, K, generator=torch.Generator().manual_seed(5)).double()
+    v = v * (0.5 * LOGITS.softmax(1)).sqrt()
+    leaves = [x.clone().requires_grad_() for x in (LOGITS, u, v)]
+    y = F.one_hot(LABELS, K).double()
+    noise = torch.stack([leaves[1][:, None] ** 2 * y, leaves[2] ** 2 * (1 - y)], 1)
+    losses = get_loss("sop", reduction="none")(Output(leaves[0], noise=noise), LABELS)
+    found = [losses, *torch.autograd.grad(losses.sum(), leaves)]
+    rows = zip(LOGITS.tolist(), u.tolist(), v.tolist(), LABELS.tolist(), strict=True)
+    for ours, truth in zip(found, zip(*(sop_truth(*row) for row in rows), strict=True), strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), np.array(truth, dtype=float), rtol=1e-12, atol=1e-14)
+
+
+def test_sop_without_noise_is_cross_entropy_and_a_square_without_a_gradient() -> None:
+    z = LOGITS.clone().requires_grad_()
+    losses = get_loss("sop", reduction="none")(Output(z, noise=torch.zeros(B, 2, K).double()), LABELS)
+    plain = F.cross_entropy(LOGITS, LABELS, reduction="none")
+    missed = 2.0 * (LOGITS.argmax(1) != LABELS)
+    torch.testing.assert_close(losses.detach(), plain + missed)
+    torch.testing.assert_close(torch.autograd.grad(losses.sum(), z)[0], LOGITS.softmax(1) - F.one_hot(LABELS, K))
+
+
 def test_selc_is_cross_entropy_with_estimated_targets() -> None:
     torch.testing.assert_close(get_loss("ce")(LOGITS, SOFT), -(SOFT * torch.log_softmax(LOGITS, 1)).sum(1).mean())
 
 
 # --- The contract of every loss, with what these need beside logits --------------------------------------------------
-SETTINGS = [("nal", {}), ("nal", {"beta": 0.1}), ("nal", {"floor": 1e-4}), ("elr", {}), ("elr", {"clip": 1e-4})]
+SETTINGS = [
+    *(("nal", hp) for hp in ({}, {"beta": 0.1}, {"floor": 1e-4})), ("elr", {}), ("elr", {"clip": 1e-4}), ("sop", {})
+]  # fmt: skip
 every_loss = pytest.mark.parametrize(("name", "hp"), SETTINGS, ids=[f"{n}:{name_of(hp)}" for n, hp in SETTINGS])
 
 
 def output(z: Tensor, rows: Any = slice(None)) -> Output:
     """All that a head and a strategy give, in the precision of the logits."""
-    return Output(z, attention=HINT[rows].to(z.dtype), memory=MEMORY[rows].to(z.dtype))
+    return Output(z, *[None] * 3, *(field[rows].to(z.dtype) for field in (HINT, MEMORY, NOISE)))
 
 
 def with_gradient(
@@ -330,7 +371,7 @@ def test_gradcheck(name: str, hp: dict[str, float]) -> None:
     for target in (LABELS, SOFT):
 
         def run(z: Tensor, a: Tensor, target: Tensor = target) -> Tensor:
-            return loss(Output(z, attention=a, memory=MEMORY), target)
+            return loss(Output(z, attention=a, memory=MEMORY, noise=NOISE), target)
 
         assert torch.autograd.gradcheck(run, inputs) and torch.autograd.gradgradcheck(run, inputs)
 
@@ -343,11 +384,12 @@ def test_finite_at_the_ends(name: str, hp: dict[str, float], dtype: torch.dtype)
     z[0, 0], z[1, 0], z[2], z[3] = 200, -200, 200, -200
     y, held = torch.zeros(4, dtype=torch.long), torch.zeros(4, K, dtype=dtype)
     held[:, 0] = 1
+    noise = torch.stack([held, 1 - held], 1)
     for hint in (-500.0, 0.0, 500.0):
         for target in (y, F.one_hot(y, K).to(dtype)):
             leaves = z.clone().requires_grad_(), torch.full((4,), hint, dtype=dtype, requires_grad=True)
             losses = get_loss(name, **hp, reduction="none")(
-                Output(leaves[0], None, None, None, leaves[1], held), target
+                Output(leaves[0], None, None, None, leaves[1], held, noise), target
             )
             assert losses.dtype == dtype and bool(losses.isfinite().all())
             for gradient in torch.autograd.grad(losses.sum(), leaves, allow_unused=True):
@@ -385,8 +427,8 @@ def test_rows_do_not_see_each_other(name: str, hp: dict[str, float], monkeypatch
                 loss(output(LOGITS[i : i + 1], slice(i, i + 1)), target[i : i + 1])[0], values[i]
             )
             torch.testing.assert_close(loss(output(LOGITS[i], i), target[i]), values[i])
-        mapped = torch.func.vmap(torch.func.grad(lambda z, a, m, t: loss(Output(z, attention=a, memory=m), t)))
-        torch.testing.assert_close(mapped(LOGITS, HINT, MEMORY, target), gradients)
+        mapped = torch.func.vmap(torch.func.grad(lambda z, a, m, s, t: loss(Output(z, *[None] * 3, a, m, s), t)))
+        torch.testing.assert_close(mapped(LOGITS, HINT, MEMORY, NOISE, target), gradients)
         with monkeypatch.context() as patch:
             patch.setattr(fast, "LARGE", 4 * K)
             patch.setattr(fast, "BLOCK", 2 * K)
@@ -413,7 +455,7 @@ def test_copies_and_spec(name: str, hp: dict[str, float]) -> None:
 
 
 def test_autocast() -> None:
-    for name in ("nal", "elr"):
+    for name in ("nal", "elr", "sop"):
         with torch.autocast("cpu", torch.bfloat16):
             low = get_loss(name)(output(LOGITS.bfloat16()), LABELS)
         torch.testing.assert_close(low.double(), get_loss(name)(output(LOGITS), LABELS), rtol=2e-2, atol=2e-2)
@@ -441,6 +483,7 @@ def test_sums_and_shifts_pass_on_what_a_loss_needs() -> None:
         ("nal", Output(LOGITS, attention=HINT), SOFT - 0.5, "no negative entries in the target of nal, got -0.5"),
         ("elr", Output(LOGITS), LABELS, "`memory` of shape (6, 5), got none. A strategy keeps it"),
         ("elr", Output(LOGITS, memory=MEMORY[:, :4]), LABELS, "`memory` of shape (6, 5), got shape (6, 4)"),
+        ("sop", Output(LOGITS, noise=MEMORY), LABELS, "`noise` of shape (6, 2, 5), got shape (6, 5). A strategy"),
         ("elr", Output(LOGITS, memory=2 - MEMORY), LABELS, "Expected a `memory` of probabilities, got entries from"),
     ],
 )

@@ -165,6 +165,7 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     *[("nal", parameter, (-0.1,)) for parameter in ("lam", "beta")],
     ("nal", "floor", (-0.1, 1)),
     ("elr", "lam", (-1,)),
+    ("sop", "floor", (0, -0.1, 0.2)),
     *[(name, "clip", (-0.1, 0.5)) for name in ("elr", "backward")],
     ("ln", "lam", (0, -1, 1e-09)),
     ("ln", "tau", (0, -1)),

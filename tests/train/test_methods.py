@@ -33,6 +33,7 @@ ISSUE_5 = [
     "co-teaching", "sigua", "dividemix", "elr", "elr+", "selc", "sln-co-teaching", "sln-sigua", "sln-dividemix",
     "gp",
 ]  # fmt: skip
+ISSUE_27 = ["sop", "pes"]
 
 
 def task_of(classes: int, dataset: str = "own", noise: str = "none", rows: int = 1000) -> Task:
@@ -184,7 +185,7 @@ def test_ln_learns_a_hundred_classes() -> None:
 
 # --- What each is made of -------------------------------------------------------------------------------------------
 def test_all_of_the_issues() -> None:
-    assert set(METHODS) == {*ISSUE_4, *ISSUE_5}
+    assert set(METHODS) == {*ISSUE_4, *ISSUE_5, *ISSUE_27}
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +195,7 @@ def digits() -> Task:
     return Task(few, None, task.test, task.augment, task.normalise, task.dataset, task.noise)
 
 
-@pytest.mark.parametrize("name", [name for name in [*ISSUE_4, *ISSUE_5] if name != "gp"])
+@pytest.mark.parametrize("name", [name for name in [*ISSUE_4, *ISSUE_5, *ISSUE_27] if name != "gp"])
 def test_trains(name: str, digits: Task) -> None:
     settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
     state = torch.random.get_rng_state()
@@ -264,6 +265,12 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
         "linear",
         {"exchanged-memory": {"beta": 0.7, "reweigh": False}, "mixup": {"alpha": 1}, "momentum": {}},
     ),
+    "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 10, "lr_v": 10, "std": 1e-8}}),
+    "pes": (
+        "ce",
+        "linear",
+        {"progressive-stopping": {"start": 38, "block_epochs": 11, "head_epochs": 8, "lr": 0.1755 / 80}},
+    ),
     "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 0}}),
     "sln-co-teaching": ("ce", "linear", {"sln": SLN, "co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
     "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 0}}),
@@ -293,6 +300,7 @@ MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 clas
         "linear",
         {"exchanged-memory": {"beta": 0.9, "reweigh": True}, "mixup": {}, "momentum": {}},
     ),
+    "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 1, "lr_v": 10}}),
     "dividemix": ("ce", "linear", {"dividemix": {"warmup": 30}}),
     "forward": ("forward:T=100", "linear", {"estimate-transition": {"percentile": None}}),
 }

@@ -47,6 +47,7 @@ MORE = [
     "ce & mixup:alpha=2",
     "sln & noise-f & noise-theta & momentum:alpha=0.9 & label-correction:start=1,soft=true,invert=true",
     "gce & class-balanced:per_class=10",
+    "ce & progressive-stopping:start=1,block_epochs=1,head_epochs=0 & momentum:alpha=0.9",
 ]
 
 SHORT = {"ce & early-stopping:patience=1": (3, 4), "gp": (2,)}  # they may end early: how many of STOPS they see

@@ -1,4 +1,4 @@
-"""Losses that need more than logits: an attention weight from the head, or a memory of earlier predictions."""
+"""Losses that need more than logits: attention from the head, a memory of predictions, or the noise of each label."""
 
 from __future__ import annotations
 
@@ -124,3 +124,44 @@ class EarlyLearning(Loss):
             nll = F.nll_loss(log_p, target, reduction="none", ignore_index=self.ignore_index)
             return torch.add(nll, apart, alpha=self.lam)
         return self._over_classes(self.lam * apart[:, None] - log_p, target)
+
+
+@register("sop")
+class OverParameterised(Loss):
+    """Cross entropy of a prediction with a learned noise of each label added (Liu et al. 2022, SOP).
+
+    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 − y), whose two parts
+    are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor). The model and u learn from the first term,
+    v from the second alone (section 3.2). Where noise explains a label, the model need not.
+
+    Args:
+        floor: the smallest value before φ normalises; 1e-4 in the released code.
+
+    >>> logits, label = torch.tensor([[0.0, 3.0]]), torch.tensor([0])
+    >>> noise = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # all of this label is noise
+    >>> [OverParameterised()(Output(logits, noise=c * noise), label).item() for c in (0, 1)]  # doctest: +ELLIPSIS
+    [5.04..., 0.0001...]
+    """
+
+    needs = frozenset({"logits", "noise"})
+    formula: ClassVar[str] = "−log φ(p + s) + ‖onehot(argmax p) + s − onehot(y)‖²"
+    source: ClassVar[str] = "Liu et al. 2022"
+    kind: Kind = "other"
+    linear = False
+    takes = "probabilities"
+
+    def __init__(self, floor: float = 1e-4, **options: Any) -> None:
+        super().__init__(**options)
+        self.floor = check_number("floor", floor, "(0, 0.1]", 0, 0.1)
+
+    def per_sample(self, out: Output, target: Tensor) -> Tensor:
+        p = F.softmax(out.logits, 1)
+        remedy = "A strategy learns it: sparse-noise."
+        more, less = field_of(out, "noise", (len(p), 2, p.shape[1]), remedy=remedy).unbind(1)  # (B, K) each
+        hard = target.dim() == 1
+        t = torch.zeros_like(p).scatter(1, countable(target, self.ignore_index)[:, None], 1) if hard else target
+        explained = (p + more - less.detach()).clamp_min(self.floor)
+        log_q = explained.log() - explained.sum(1, keepdim=True).log()
+        predicted = torch.zeros_like(p).scatter(1, p.argmax(1, keepdim=True), 1)
+        value = (predicted + more.detach() - less - t).square().sum(1) - (t * log_q).sum(1)
+        return value if hard or self.weight is None else value * self._weighed(target).sum(1)

@@ -60,6 +60,15 @@ INITS = {
 }
 
 
+def reset_layers(part: nn.Module, fill: Init, generator: Generator | None) -> None:
+    """Draw the weights of all layers in ``part`` anew and restart their batch statistics."""
+    for layer in part.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            fill(layer, generator)
+        elif isinstance(layer, _BatchNorm):
+            layer.reset_parameters()
+
+
 class Backbone(nn.Module):
     """Inputs (B, C, H, W) or (B, D) to features (B, num_features); a head comes on top.
 
@@ -75,11 +84,7 @@ class Backbone(nn.Module):
 
     def reset_parameters(self, generator: Generator | None) -> None:
         """Draw all weights anew from ``generator`` and restart the batch statistics."""
-        for module in self.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
-                INITS[self.init](module, generator)
-            elif isinstance(module, _BatchNorm):
-                module.reset_parameters()
+        reset_layers(self, INITS[self.init], generator)
 
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The five papers, one TOML file each: citation, presets, protocols, augmentation, search grids, published tables.
+"""The papers, one TOML file each: citation, presets, protocols, augmentation, search grids, published tables.
 
 docs/bench.md describes the format of a file. A file is parsed when it is first needed, in 1 to 3 ms.
 """
@@ -18,6 +18,8 @@ PAPERS = {
     "bias": "bias paper",
     "nal": "NAL paper",
     "curriculum": "curriculum paper",
+    "sop": "SOP paper",
+    "pes": "PES paper",
 }
 QUALIFIERS = ("dataset", "num_classes", "noise", "rate")  # what a preset may depend on
 NUM_CLASSES = {

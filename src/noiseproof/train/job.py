@@ -104,7 +104,9 @@ def _check_shapes(loss: Loss, head: Head, *, backbone_features: int, adds: froze
         raise ValueError(f"Expected a head that gives {', '.join(sorted(missing))} for `{loss}`, got {head}.")
     with torch.no_grad():
         out: Output = copy.deepcopy(head).eval()(torch.zeros(2, backbone_features))
-        out = out._replace(memory=torch.zeros_like(out.logits)) if "memory" in adds else out
+        zeros = torch.zeros_like(out.logits)
+        fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
+        out = out._replace(**{name: fields[name] for name in adds})
         copy.deepcopy(loss).cpu().eval()(out, torch.zeros(2, dtype=torch.int64))
 
 

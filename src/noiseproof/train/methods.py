@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from noiseproof.core.grammar import format_call, format_value, parse_call, parse_sum, split_outside_brackets
+from noiseproof.core.output import FROM_STRATEGIES
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.heads import HEADS
@@ -53,7 +54,7 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.head == "auto":
-            object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - {"memory"}))
+            object.__setattr__(self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES))
 
     def check(self) -> None:
         """Refuse parts that cannot be trained together."""
@@ -62,8 +63,8 @@ class Method:
             needed = ", ".join(sorted(missing))
             remedy = (
                 f"Name a strategy that adds it, such as {' or '.join(_adding(missing))}."
-                if missing <= {"memory"}
-                else f"Use {head_for(self.loss.needs - {'memory'})}, or leave it out: the loss then chooses its head."
+                if missing <= FROM_STRATEGIES
+                else f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
             )
             raise ValueError(f"Expected a head that gives {needed} for `{self.loss}`, got {self.head!r}. {remedy}")
         if given is not None and (unused := given - self.loss.needs - {"logits"}):
@@ -302,6 +303,19 @@ def epoch(share: float) -> Callable[[MethodContext], int]:
     return lambda context: context.epoch(share)
 
 
+def _renewed_epochs(context: MethodContext) -> tuple[int, int]:
+    """PES's epochs of the block and of the head, 7 and 5 of 200; one is left for the rows that it chooses."""
+    left = context.epochs - context.epoch(0.125) - 1
+    head = min(context.every(0.025), left)
+    return min(context.every(0.035), left - head), head
+
+
+def _renewed_rate(context: MethodContext) -> float:
+    """PES's rate of Adam, 1e-4 for 1755 steps of the head, and more for fewer, which would leave it as it was drawn."""
+    steps = context.steps / context.epochs * max(1, _renewed_epochs(context)[1])
+    return round(min(0.01, max(1e-4, 0.1755 / steps)), 6)
+
+
 # Losses fitted to the number of classes (bias and curriculum papers)
 
 
@@ -479,6 +493,14 @@ define("elr+", "ELR with two models, each held to what the other's momentum mode
        "elr:lam={lam},clip=1e-4",
        "exchanged-memory:beta={beta},reweigh={reweigh}", "mixup:alpha={mixup}", "momentum:alpha={alpha}",
        lam=_LAM, beta=_BETA, mixup=1.0, alpha=momentum(0.997), reweigh=by_classes(False, True))
+define("sop", "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from the model.",
+       "sop", "sparse-noise:lr_u={lr_u},lr_v={lr_v}",
+       lr_u=by_classes(10.0, 1.0), lr_v=10.0)
+define("pes", "Progressive early stopping: later layers train anew, for few epochs, then on the labels they predict.",
+       "ce", "progressive-stopping:start={start},block_epochs={block_epochs},head_epochs={head_epochs},lr={lr},"
+       "released={released}",
+       start=epoch(0.125), block_epochs=lambda s: _renewed_epochs(s)[0], head_epochs=lambda s: _renewed_epochs(s)[1],
+       lr=_renewed_rate, released=False)
 
 # The SLN paper's ramp of 10 epochs, but no more than a tenth of the training, and its γ of 0.001; Table 4 puts SLN
 # before each.
