@@ -665,7 +665,7 @@ def test_the_command_lists_tables() -> None:
     counts = {row["id"]: row for row in json.loads(run("table", "--json").stdout)}
     found = counts["ln-table1"]
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
-    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1065"
+    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1077"
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
