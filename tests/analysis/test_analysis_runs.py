@@ -22,6 +22,7 @@ from noiseproof.analysis.runs import NotARun, RunFolder, open_run, open_runs, se
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
 from noiseproof.cli import app
+from noiseproof.core.files import write_checked
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.strategies import Strategy
@@ -216,7 +217,7 @@ def test_samples_of_epochs_that_are_to_be_trained_again_do_not_count(
 ) -> None:
     shutil.copytree(trained[0], tmp_path / "run")
     record = tmp_path / "run" / "record.csv"
-    record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))  # resumed an epoch ago
+    write_checked(record, "".join(record.read_text().splitlines(keepends=True)[:-1]))  # resumed an epoch ago
     run = open_run(tmp_path / "run")
     assert run.sample_epochs == open_run(trained[0]).sample_epochs[:-1]
     assert sample_weights(run)["epoch"].tolist() == list(run.sample_epochs)
@@ -261,7 +262,7 @@ def test_other_data_of_the_same_name_is_refused(tmp_path: Path) -> None:
     train(prepare(get_dataset("two-moons:n=80"), "none"), "ce", SHORT, out=folder)
     about = json.loads((folder / "run.json").read_text())
     for spec, why in (("two-moons:n=40", "another version"), ("two-moons:n=90,seed=7", "other rows or labels")):
-        (folder / "run.json").write_text(json.dumps({**about, "source": {**about["source"], "spec": spec}}))
+        write_checked(folder / "run.json", json.dumps({**about, "source": {**about["source"], "spec": spec}}))
         with pytest.raises(NotARun, match=why):
             _ = open_run(folder).task
 
@@ -335,7 +336,7 @@ def test_labels_and_weights_that_do_not_belong(trained: tuple[Path, Result], tas
         _ = open_run(tmp_path).given
     other = tmp_path / "other"
     train(task, "sln-mo-lc:start=1", replace(SHORT, model="mlp:hidden=[9]"), seed=5, out=other)
-    (other / "run.json").write_bytes((trained[0] / "run.json").read_bytes())
+    write_checked(other / "run.json", (trained[0] / "run.json").read_text())
     with pytest.raises(NotARun, match="a checkpoint of this run"):
         open_run(other).models()
     with pytest.raises(ValueError, match="Expected a part of"):

@@ -184,6 +184,7 @@ def test_what_another_driver_has_mended_is_not_begun_anew(tmp_path: Path, monkey
     assert run_all([wild], tmp_path)[wild.key]["status"] == "failed"
     path = result_path(tmp_path, wild.key)
     mended = {**json.loads(path.read_text()), "status": "done", "last": {}, "seconds": 0.0}
+    del mended["checksum"]
 
     def meanwhile(*args: Any) -> None:
         path.write_text(json.dumps(mended))
@@ -192,13 +193,78 @@ def test_what_another_driver_has_mended_is_not_begun_anew(tmp_path: Path, monkey
     assert run_all([wild], tmp_path, retry_failed=True)[wild.key] == mended
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"status": "done"}', '{"key": '])
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "null", '{"status": "done"}', '{"key": ', "[" * 10**6, '{"rate": NaN}', "\x00"]
+)
 def test_a_file_that_is_no_result_is_refused_before_anything_trains(text: str, tmp_path: Path) -> None:
     result_path(tmp_path, ONE.key).write_text(text)
     for call in (lambda: run_all([replace(ONE, seed=1), ONE], tmp_path), lambda: status([ONE], tmp_path)):
         with pytest.raises(ValueError, match=f"Expected a result in .*{ONE.key}.json, got .*Remove it to run it again"):
             call()
     assert [path.name for path in tmp_path.iterdir()] == [f"{ONE.key}.json"]
+
+
+@pytest.fixture(scope="module")
+def a_result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("results")
+    run_all([ONE], folder)
+    content: dict[str, Any] = json.loads(result_path(folder, ONE.key).read_text())
+    return content
+
+
+@pytest.mark.parametrize(
+    "change, wrong",
+    [
+        ({"key": "0123456789abcdef"}, "that of '0123456789abcdef'"),
+        ({"status": "banana"}, "the status 'banana'"),
+        ({"status": ["done"]}, "the status"),
+        ({"last": None}, "done without its last epoch"),
+        ({"last": [0.5]}, "last"),
+        ({"last": {"test_accuracy": "0.9"}}, "'test_accuracy' of last '0.9'"),
+        ({"best": {"epoch": {"deep": {"deeper": 1}}}}, "'epoch' of best"),
+        ({"seconds": None}, "without its seconds"),
+        ({"seconds": "long"}, "seconds 'long'"),
+        ({"experiment": "digits"}, "experiment 'digits'"),
+        ({"experiment": {}}, "the experiment {}"),
+        ({"provenance": None}, "provenance None"),
+        ({"error": 1}, "error 1"),
+        ({"fruit": "banana"}, "the field 'fruit', which no result has"),
+    ],
+    ids=str,
+)
+def test_a_result_that_is_none_is_refused_by_what_is_wrong_with_it(
+    change: dict[str, Any], wrong: str, a_result: dict[str, Any], tmp_path: Path
+) -> None:
+    path = result_path(tmp_path, ONE.key)
+    path.write_text(json.dumps({**a_result, **change}))
+    for read in (lambda: read_results(tmp_path), lambda: status([ONE], tmp_path), lambda: run_all([ONE], tmp_path)):
+        with pytest.raises(ValueError, match="Remove it to run it again") as refused:
+            read()
+        assert wrong in str(refused.value) and str(path) in str(refused.value)
+
+
+def test_a_flipped_bit_in_a_result_is_seen(a_result: dict[str, Any], tmp_path: Path) -> None:
+    path = result_path(tmp_path, ONE.key)
+    data = json.dumps(a_result).encode()
+    path.write_bytes(data)
+    (whole,) = read_results(tmp_path).values()
+    assert "checksum" not in whole and whole["last"] == a_result["last"]
+    for bit in range(0, 8 * len(data), 7):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            assert list(read_results(tmp_path).values()) == [whole]  # a space that is a tab now
+        except ValueError as error:
+            assert str(error).startswith(f"Expected a result in {path}")
+
+
+def test_a_result_of_a_version_without_checksums_counts(a_result: dict[str, Any], tmp_path: Path) -> None:
+    older = {
+        key: value for key, value in a_result.items() if key not in ("checksum", "best_clean", "samples", "version")
+    }
+    result_path(tmp_path, ONE.key).write_text(json.dumps(older))
+    assert run_all([ONE], tmp_path, fit=fails) == {ONE.key: older}
 
 
 def test_the_expected_time_is_for_as_many_threads_as_the_runs_will_have(
@@ -240,7 +306,7 @@ def test_checkpoints_go_and_the_record_stays(tmp_path: Path) -> None:
     held_out = replace(ONE, validation=0.1)
     run_all([held_out], tmp_path)
     left = sorted(path.name for path in (tmp_path / "runs" / held_out.key).iterdir())
-    assert left == ["labels.safetensors", "record.csv", "run.json"]
+    assert left == ["checksums.json", "labels.safetensors", "record.csv", "run.json"]
 
 
 def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:

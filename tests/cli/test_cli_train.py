@@ -32,7 +32,7 @@ from noiseproof.train.instance import averaged_predictions
 HELPERS = Path(__file__).parents[1] / "helpers"
 SMALL = ("--accelerator", "cpu", "--model", "mlp:hidden=[8]")
 NOISY = ("--noise", "symmetric:rate=0.4", *SMALL, "--epochs", "3")
-DEFAULT = Path("runs", "digits_symmetric-rate=0.4_gce-q=0.7_seed0")
+DEFAULT = Path("runs", "digits_symmetric-rate=0.4_gce-q=0.7_seed0_model=mlp-hidden=-8-_epochs=3")
 
 
 def run(*arguments: str) -> Answer:
@@ -127,7 +127,8 @@ def test_a_pipe_gets_plain_lines_and_a_table(finished: tuple[Path, int, str, str
 def test_the_folder_says_what_was_run_and_holds_the_librarys_run(finished: tuple[Path, int, str, str]) -> None:
     folder = finished[0] / DEFAULT
     assert {p.name for p in folder.iterdir()} == {
-        "best.safetensors", "checkpoints", "labels.safetensors", "record.csv", "run.json", "tensorboard",
+        "best.safetensors", "checkpoints", "checksums.json", "labels.safetensors", "record.csv", "run.json",
+        "tensorboard",
     }  # fmt: skip
     said = config(folder)
     assert (said["method"], said["noise"], said["seed"]) == ("gce:q=0.7", "symmetric:rate=0.4", 0)
@@ -253,7 +254,7 @@ def test_control_c_stops_and_the_same_command_goes_on(tmp_path: Path, monkeypatc
     command = (*NOISY, "--method", "sln-mo", "--epochs", "20", "--threads", "1")
     process = start(*command, cwd=tmp_path, slow=True, start_new_session=True)
     out, err = interrupt(process)
-    folder = Path("runs", "digits_symmetric-rate=0.4_sln-mo_seed0")
+    folder = Path("runs", "digits_symmetric-rate=0.4_sln-mo_seed0_model=mlp-hidden=-8-_epochs=20")
     assert process.returncode == 130 and out == ""
     *_, last = err.splitlines()
     stopped = re.fullmatch(
@@ -441,15 +442,51 @@ def test_options_reach_the_run(tmp_path: Path) -> None:
 
 def test_folders_of_different_runs_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    quick = (*SMALL, "--epochs", "1", "--batch-size", "full", "--dataset", "two-moons:n=40,n_test=10")
-    for seed, method in [("0", "ce"), ("1", "ce"), ("0", "2*ce + mae"), ("0", "gce:q=0.3 & momentum:alpha=0.9")]:
-        assert run(*quick, "--seed", seed, "--method", method).exit_code == 0
-    assert sorted(path.name for path in Path("runs").iterdir()) == [
-        "two-moons-n=40-n_test=10_none_2*ce-+-mae_seed0",
-        "two-moons-n=40-n_test=10_none_ce_seed0",
-        "two-moons-n=40-n_test=10_none_ce_seed1",
-        "two-moons-n=40-n_test=10_none_gce-q=0.3-momentum-alpha=0.9_seed0",
-    ]
+    quick = ("--accelerator", "cpu", "--dataset", "two-moons:n=40,n_test=10", "--epochs")
+    for options in [
+        ("1",), ("2",), ("1", "--seed", "1"), ("1", "--method", "2*ce + mae"),
+        ("1", "--method", "gce:q=0.3 & momentum"),
+        ("1", "--model", "mlp:hidden=[8]"), ("1", "--optimizer", "adam:lr=0.1"), ("1", "--validation", "0.2"),
+        ("1", "--precision", "64"), ("1", "--batch-size", "full"), ("1", "--schedule", "constant"),
+        ("1", "--clip", "1"),
+    ]:  # fmt: skip
+        answer = run(*quick, *options)
+        assert answer.exit_code == 0 and "finished earlier" not in answer.stderr
+    begin = "two-moons-n=40-n_test=10_none_"
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted([
+        f"{begin}ce_seed0_epochs=1",
+        f"{begin}ce_seed1_epochs=1",
+        f"{begin}2*ce-+-mae_seed0_epochs=1",
+        f"{begin}gce-q=0.3-momentum_seed0_epochs=1",
+        f"{begin}ce_seed0_epochs=2",
+        f"{begin}ce_seed0_model=mlp-hidden=-8-_epochs=1",
+        f"{begin}ce_seed0_epochs=1_optimizer=adam-lr=0.1",
+        f"{begin}ce_seed0_epochs=1_validation=0.2",
+        f"{begin}ce_seed0_epochs=1_precision=64",
+        f"{begin}ce_seed0_epochs=1_batch_size=full",
+        f"{begin}ce_seed0_epochs=1_schedule=constant",
+        f"{begin}ce_seed0_epochs=1_clip=1.0",
+    ])  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_folder_in_which_another_process_trains_is_refused_by_name(tmp_path: Path) -> None:
+    command = (*NOISY, "--method", "sln", "--epochs", "20", "--threads", "1", "--out", "mine")
+    first = start(*command, cwd=tmp_path, slow=True, start_new_session=True)
+    assert first.stderr is not None
+    while "epoch 1/" not in first.stderr.readline():
+        assert first.poll() is None
+    os.killpg(first.pid, signal.SIGSTOP)  # it waits, and holds what it holds
+    before = {path.name for path in (tmp_path / "mine").rglob("*")}
+    second = start(*command, cwd=tmp_path)
+    out, err = second.communicate(timeout=120)
+    assert (second.returncode, out) == (2, "") and "Traceback" not in err
+    assert f"in which no other process trains, got mine, in which process {first.pid} on " in err
+    assert "Wait for it, stop it, or choose another folder." in err
+    assert {path.name for path in (tmp_path / "mine").rglob("*")} == before
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert run(*command[:-1], str(tmp_path / "mine")).exit_code == 0  # a killed process holds nothing
 
 
 def test_a_protocol_is_the_papers_and_options_win(tmp_path: Path) -> None:

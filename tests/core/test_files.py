@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+import xxhash
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
-from noiseproof.core.files import file_digest, replacing
+from noiseproof.core.files import (
+    CHECKSUMS,
+    Damaged,
+    check_files,
+    file_digest,
+    read_tensors,
+    replacing,
+    replacing_all,
+    write_checked,
+    write_tensors,
+)
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
@@ -45,3 +60,92 @@ def test_a_digest_follows_the_content(tmp_path: Path) -> None:
         path.write_text(text)
         digests.append(file_digest(path))
     assert digests[0] == digests[2] != digests[1]
+
+
+# Checksums
+
+
+def test_several_files_appear_together_with_their_checksums(tmp_path: Path) -> None:
+    with replacing_all(tmp_path / "folder") as part:
+        part("a.txt").write_text("one")
+        part("b.txt").write_text("two")
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["a.txt", "b.txt", CHECKSUMS]
+    sums = json.loads((tmp_path / "folder" / CHECKSUMS).read_text())
+    assert sums == {name: xxhash.xxh3_128_hexdigest(text) for name, text in (("a.txt", b"one"), ("b.txt", b"two"))}
+    check_files(tmp_path / "folder", "a.txt", "b.txt", "of another time.txt")
+
+
+def test_a_failure_leaves_all_of_several_files_as_they_were(tmp_path: Path) -> None:
+    write_checked(tmp_path / "a.txt", "old")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(OSError), replacing_all(tmp_path) as part:
+        part("a.txt").write_text("new")
+        part("b.txt").write_text("half")
+        raise OSError
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_a_killed_process_has_not_renamed_is_renamed_by_the_next_reader(tmp_path: Path) -> None:
+    write_checked(tmp_path / "a.txt", "old")
+    (tmp_path / "a.txt.part").write_text("half of anoth")  # killed before it was whole
+    check_files(tmp_path, "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "old"
+    write_checked(tmp_path / "a.txt", "new")
+    (tmp_path / "a.txt").rename(tmp_path / "a.txt.part")  # killed between checksums and rename
+    (tmp_path / "a.txt").write_text("old")
+    check_files(tmp_path, "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_changed_files_and_changed_checksums_are_refused(tmp_path: Path) -> None:
+    write_checked(tmp_path / "a.txt", "text")
+    for path in (tmp_path / "a.txt", tmp_path / CHECKSUMS):
+        data = path.read_bytes()
+        for bit in range(8 * len(data)):
+            changed = bytearray(data)
+            changed[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(changed)
+            if path.name == CHECKSUMS and _same_json(data, changed):
+                continue  # a space that is a tab now
+            with pytest.raises(Damaged, match="Expected"):
+                check_files(tmp_path, "a.txt")
+        path.write_bytes(data)
+    (tmp_path / CHECKSUMS).unlink()
+    (tmp_path / "a.txt").write_text("mine")
+    check_files(tmp_path, "a.txt")  # as of a version without checksums
+
+
+def _same_json(a: bytes, b: bytes) -> bool:
+    try:
+        return bool(json.loads(a) == json.loads(b))
+    except ValueError:
+        return False
+
+
+def test_tensors_come_back_or_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    tensors = {"x": torch.arange(3.0), "digest": torch.tensor([True])}
+    header = {"note": '"digest":"00000000000000000000000000000000"', "other": "…"}
+    write_tensors(path, tensors, header)
+    back, about = read_tensors(path)
+    assert all(torch.equal(back[name], value) for name, value in tensors.items()) and len(about.pop("digest")) == 32
+    assert about == header and torch.equal(load_file(path)["x"], tensors["x"])
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            _, about = read_tensors(path)
+        except (ValueError, SafetensorError):
+            continue
+        assert "digest" not in about  # which whoever wrote it misses
+
+
+def test_tensors_of_others_have_no_digest_and_are_read(tmp_path: Path) -> None:
+    save_file({"x": torch.arange(3.0)}, tmp_path / "a.safetensors")
+    tensors, header = read_tensors(tmp_path / "a.safetensors")
+    assert torch.equal(tensors["x"], torch.arange(3.0)) and not header
+    (tmp_path / "a.safetensors").write_bytes(b"")
+    with pytest.raises(SafetensorError):
+        read_tensors(tmp_path / "a.safetensors")

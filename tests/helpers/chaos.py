@@ -20,6 +20,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ import safetensors.torch
 Scenario = Callable[[Path], Any]
 How = Literal["kill", "full"]
 THOROUGH = bool(os.environ.get("NOISEPROOF_CHAOS"))
-FEW = 8  # operations of a scenario that the short form tries
+FEW = 6  # operations of a scenario that the short form tries
 REFUSALS = ("Expected", "Unknown", "Nothing")  # how messages to a user begin
 
 
@@ -276,6 +277,9 @@ def _main(command: str, place: str, folder: Path, count: int) -> dict[str, Any]:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     scenario: Scenario = getattr(module, name)
+
+    with tempfile.TemporaryDirectory() as warm:
+        scenario(Path(warm))  # imports what it imports, once for all processes
 
     def disturbed(where: Path, how: How, at: int) -> Any:
         shim = Shim(where, how, at)

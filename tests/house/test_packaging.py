@@ -115,8 +115,8 @@ def test_everything_that_make_installs_is_pinned() -> None:
 def test_required_packages_are_the_chosen_few() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert {name(r) for r in project["dependencies"]} == {
-        "torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "pandas", "typer", "rich", "jinja2",
-        "plotly", "matplotlib",
+        "torch", "numpy", "scikit-learn", "lightning-fabric", "safetensors", "filelock", "xxhash", "pandas", "typer",
+        "rich", "jinja2", "plotly", "matplotlib",
     }  # fmt: skip
     extras = project["optional-dependencies"].values()
     assert "torchvision" not in {name(requirement) for extra in extras for requirement in extra}

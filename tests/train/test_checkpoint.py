@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
+from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from noiseproof.analysis import open_run
+from noiseproof.analysis.runs import NotARun
 from noiseproof.core import files
 from noiseproof.data import get_dataset
-from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, prepare
+from noiseproof.train import Interrupted, Result, Settings, Task, checkpoint, identity, prepare
 from noiseproof.train import train as train_anywhere
 from noiseproof.train.checkpoint import KEEP, BadCheckpoint, checkpoints, latest, load, save
-from noiseproof.train.identity import checksum
+from noiseproof.train.identity import checksum, digest
 
 SETTINGS = Settings(model="mlp:hidden=[4]", epochs=2, batch_size=32, optimizer="sgd:lr=0.1,momentum=0.9")
 
@@ -168,21 +172,101 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", BROKEN, ids=lambda f: f.__name__)
-def test_a_bad_file_is_refused_and_the_last_good_one_named(tmp_path: Path, damage: Any) -> None:
-    path = interrupted(tmp_path)
-    good = save(tmp_path / "checkpoints", 2, load(path))
+def _one_bit(place: float) -> Callable[[Path], None]:
+    def flip(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[int(place * (len(data) - 1))] ^= 4
+        path.write_bytes(data)
+
+    return flip
+
+
+FLIPPED = [_one_bit(place) for place in (0, 0.01, 0.5, 1)]  # length, header, tensors, last byte
+
+
+@pytest.mark.parametrize("damage", [*BROKEN, *FLIPPED], ids=lambda f: f.__qualname__)
+def test_a_bad_file_is_set_aside_and_the_run_goes_on_from_the_last_good_one(
+    tmp_path: Path, damage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Interrupted):
+        train(moons(), "ce", replace(SETTINGS, checkpoint_steps=1), out=tmp_path, max_steps=4)
+    good, path = checkpoints(tmp_path / "checkpoints")
     worse = path.with_name("step-000000001.safetensors")  # not the last good one, though it lies there
     shutil.copy(path, worse)
     for bad in (path, worse):
         damage(bad)
-    with pytest.raises(BadCheckpoint) as refused:
-        train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
-    assert str(path) in str(refused.value) and f"The last good one is {good}." in str(refused.value)
+    with pytest.raises(BadCheckpoint, match=f"Expected a checkpoint .*{path}.*The last good one is {good}."):
+        load(path)
+    after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    assert f"{path} is damaged" in caplog.text and f"goes on from the one before it, {good.name}." in caplog.text
     assert not (path.parent / "a pickle was opened").exists()
-    path.unlink()  # what the message suggests works
-    good.rename(path)
-    assert len(train(moons(), "ce", SETTINGS, out=tmp_path, resume=True).metrics) == 2
+    assert path.with_suffix(".damaged").exists()
+    assert _same_but_time(after.metrics, train(moons(), "ce", SETTINGS).metrics)
+    assert _state(checkpoints(path.parent)[-1]) == _state(_finished(tmp_path / "whole"))
+
+
+def _finished(folder: Path) -> Path:
+    train(moons(), "ce", SETTINGS, out=folder)
+    return checkpoints(folder / "checkpoints")[-1]
+
+
+def _state(path: Path) -> str:
+    """Everything in a checkpoint that does not tell the time."""
+    state = load(path)
+    state["record"]["rows"] = [{**row, "seconds": 0} for row in state["record"]["rows"]]
+    torch.set_printoptions(precision=17, threshold=10**6)
+    return repr({**state, "seconds": 0})
+
+
+@pytest.mark.parametrize("place", [0, 0.3, 0.7, 1])
+def test_no_flipped_bit_goes_unnoticed(place: float, tmp_path: Path) -> None:
+    path = save(tmp_path, 1, {"x": torch.arange(5.0), "text": "words"})
+    data = path.read_bytes()
+    start = int(place * (len(data) - 8))
+    for byte in range(start, start + 8):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[byte] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(BadCheckpoint):
+                load(path)
+    path.write_bytes(data)
+    assert torch.equal(load(path)["x"], torch.arange(5.0))
+
+
+def test_a_checkpoint_of_the_format_before_checksums_is_read(tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    with safe_open(path, "pt") as file:
+        tensors, header = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    del header["digest"]
+    save_file(tensors, path, header)
+    with pytest.raises(BadCheckpoint, match="no checksum in its header"):
+        load(path)
+    save_file(tensors, path, {**header, "format": "noiseproof-checkpoint-1"})
+    after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    assert _same_but_time(after.metrics, train(moons(), "ce", SETTINGS).metrics)
+
+
+@pytest.mark.parametrize("name", ["run.json", "record.csv", "labels.safetensors", "checksums.json"])
+def test_other_damaged_files_are_refused_by_the_analysis_and_written_again_by_a_resumed_run(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Interrupted):
+        train(moons(), "ce", SETTINGS, out=tmp_path, max_steps=6)
+    before = open_run(tmp_path)
+    rows, labels = before.rows, before.labels
+    path = tmp_path / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(NotARun, match=f"Expected .*{name}"):
+        assert open_run(tmp_path).rows is not None and open_run(tmp_path).labels
+    with pytest.raises(Interrupted):
+        train(moons(), "ce", SETTINGS, out=tmp_path, resume=True, max_steps=1)
+    assert "written again" in caplog.text
+    mended = open_run(tmp_path)
+    assert mended.config == before.config and mended.rows.equals(rows)
+    assert all(torch.equal(mended.labels[key], value) for key, value in labels.items())
 
 
 def test_without_another_one_it_says_so(tmp_path: Path) -> None:
@@ -279,8 +363,93 @@ def test_other_data_is_refused_by_name(tmp_path: Path, key: str, other: Any) -> 
         train(other(), "ce", SETTINGS, out=tmp_path, resume=True)
 
 
+def every_part() -> Task:
+    """A task with all parts that a task may have, of more rows than a thousand."""
+    data = get_dataset("two-moons:n=3000,n_test=2500")
+    return prepare(replace(data, validation=data.test), "symmetric:rate=0.4", validation=0.3)
+
+
+def changed(task: Task, part: str, field: str) -> Task:
+    """The task with one number changed, or one label, of the part."""
+    data = getattr(task, part)
+    values = getattr(data, field).clone()
+    row = values[537]
+    row.copy_(row + 1e-3 if values.is_floating_point() else 1 - row)
+    return replace(task, **{part: replace(data, **{field: values})})
+
+
+CHANGES = [
+    ("train", "x", "inputs", "training inputs"),
+    ("train", "given", "labels", "training labels"),
+    ("train", "clean", "clean_labels", "true labels"),
+    ("validation", "x", "validation_data", "validation data"),
+    ("validation", "given", "validation_data", "validation data"),
+    ("clean_validation", "y", "clean_validation_data", "clean validation data"),
+    ("test", "x", "test_data", "test data"),
+    ("test", "y", "test_data", "test data"),
+]
+
+
+@pytest.mark.parametrize("part, field, key, words", CHANGES, ids=lambda value: str(value))
+def test_one_changed_number_of_any_data_is_refused(part: str, field: str, key: str, words: str, tmp_path: Path) -> None:
+    task, settings = every_part(), replace(SETTINGS, batch_size="full")
+    with pytest.raises(Interrupted):
+        train(task, "ce", settings, out=tmp_path / "stopped", max_steps=1)
+    train(task, "ce", settings, out=tmp_path / "finished")  # must not report the accuracies of other data
+    for folder in (tmp_path / "stopped", tmp_path / "finished"):
+        with pytest.raises(BadCheckpoint, match=f"Expected {key}=.*the same {words}, which changed since, or choose"):
+            train(changed(task, part, field), "ce", settings, out=folder, resume=True)
+        assert train(task, "ce", settings, out=folder, resume=True).metrics
+
+
+def test_a_run_whose_identity_was_recorded_before_digests_is_resumed(tmp_path: Path) -> None:
+    path = interrupted(tmp_path)
+    state = load(path)
+    for key in ("clean_labels", "validation_data", "clean_validation_data", "test_data"):
+        del state["config"][key]
+    state["config"]["inputs"] = checksum(moons().train.x)
+    save(path.parent, 3, state)
+    with pytest.raises(BadCheckpoint, match="Expected inputs="):
+        train(shifted(moons()), "ce", SETTINGS, out=tmp_path, resume=True)
+    after = train(moons(), "ce", SETTINGS, out=tmp_path, resume=True)
+    assert _same_but_time(after.metrics, train(moons(), "ce", SETTINGS).metrics)
+
+
+def test_changed_image_files_are_refused_and_others_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, shade in (("a/1.png", 10), ("a/2.png", 60), ("b/1.png", 200), ("b/2.png", 250)):
+        for part in ("train", "test"):
+            file = tmp_path / "photos" / part / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (shade, shade, 0)).save(file)
+    reads: list[Path] = []
+    monkeypatch.setattr(identity, "file_checksum", lambda path: reads.append(path) or files.checksum(path))
+
+    def run() -> Result:
+        identity._DIGESTS.clear()  # as in another process
+        reads.clear()
+        task = prepare(get_dataset(f"folder:path={tmp_path / 'photos'},size=8"))
+        return train(task, "ce", replace(SETTINGS, batch_size="full"), out=tmp_path / "out", resume=True)
+
+    whole = run()
+    assert len(reads) == 8 and (tmp_path / "out" / "files.json").exists()
+    assert run().metrics == whole.metrics and not reads
+    (tmp_path / "out" / "files.json").write_text("{}")  # not as it was written
+    assert run().metrics == whole.metrics and len(reads) == 8
+    file = tmp_path / "photos" / "test" / "a" / "1.png"
+    os.utime(file, ns=(0, 0))
+    assert run().metrics == whole.metrics and len(reads) == 4  # the test files: another time, but the same content
+    Image.new("RGB", (8, 8), (11, 10, 0)).save(file)
+    with pytest.raises(BadCheckpoint, match="Expected test_data="):
+        run()
+
+
 def test_inputs_that_lie_otherwise_have_the_same_checksum() -> None:
     column = torch.rand(1, 100).T  # strides (1, 100)
+    assert digest(column) == digest(column.clone(memory_format=torch.contiguous_format)) != digest(column.T)
+    assert len({digest(torch.zeros(5, 2, dtype=kind)) for kind in (torch.uint8, torch.bfloat16, torch.float64)}) == 3
+    assert digest(column, None) != digest(None, column) and len(digest(torch.zeros(0, 3), torch.tensor([True]))) == 32
     assert checksum(column) == checksum(column.clone(memory_format=torch.contiguous_format))
     assert len({checksum(torch.zeros(5, 2, dtype=kind)) for kind in (torch.uint8, torch.bfloat16, torch.float64)}) == 3
 

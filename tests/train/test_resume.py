@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noiseproof.core import plugins
+from noiseproof.core.files import CHECKSUMS, check_files
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Normalise, Transform
 from noiseproof.models import MODELS, Backbone
@@ -88,7 +89,9 @@ def left_behind(out: Path) -> dict[str, Any]:
         record = list(csv.DictReader(file))
     assert not list(out.rglob("*.part"))
     files = {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
-    others = {n: b for n, b in files.items() if n != "record.csv" and not n.startswith("checkpoints")}
+    check_files(out, "run.json", "record.csv")  # whose checksums are not those of another time
+    timed = ("record.csv", CHECKSUMS)
+    others = {n: b for n, b in files.items() if n not in timed and not n.startswith("checkpoints")}
     return {"checkpoint": load(path), "name": path.name, "record": record, "files": others}
 
 

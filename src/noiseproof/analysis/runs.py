@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from noiseproof.core.files import Damaged, check_files, read_tensors
 from noiseproof.data import Dataset, Inputs, NoisyData, get_dataset
 from noiseproof.data.base import take
 from noiseproof.heads import HEADS
@@ -26,7 +26,7 @@ from noiseproof.losses import get_loss
 from noiseproof.models.timm import without_weights
 from noiseproof.strategies import get_strategy, predict_log_probs
 from noiseproof.train import Method, Result, Settings, Task
-from noiseproof.train.identity import checksum
+from noiseproof.train.identity import DATA, known_files, same_inputs
 from noiseproof.train.loop import reopen
 from noiseproof.train.settings import PRECISIONS, make_fabric
 from noiseproof.train.task import make_task
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 # Keys of run.json that may differ between seeds: inputs are normalised by the rows that are not held out. How else they
 # were prepared is in the source.
-OF_A_SEED = ("seed", "labels", "inputs", "input_shape", "augment", "normalise", "source")
+OF_A_SEED = ("seed", *DATA, "input_shape", "augment", "normalise", "source")
 RIGHT, WRONG, ALL = "right", "wrong", "all"  # labels
 
 
@@ -96,6 +96,7 @@ class RunFolder:
         path = self.folder / "record.csv"
         if not path.is_file():
             raise NotARun(f"Expected record.csv in {self.folder}, got none: no epoch was finished. Resume it.")
+        _check(self.folder, path.name)
         try:
             with path.open(encoding="utf-8", newline="") as file:  # pandas would round the last digit
                 rows = pd.DataFrame([{name: float(v) for name, v in row.items()} for row in csv.DictReader(file)])
@@ -224,7 +225,8 @@ class RunFolder:
         same = task.train.given.cpu().tolist() == self.given.tolist()
         if not same or (labels is not None and task.source.get("labels", labels) != labels):
             raise NotARun(f"Expected the data that {self.folder} was trained on, got other rows or labels.")
-        if inputs is not None and checksum(task.train.x) != inputs:
+        known_files(self.folder)  # so that images are not read for that
+        if inputs is not None and not same_inputs(task.train.x, inputs):
             raise NotARun(f"Expected the data that {self.folder} was trained on, got other inputs.")
         return task
 
@@ -309,9 +311,10 @@ def open_run(
         raise NotARun(
             f"Expected the folder of a run, got {path}: {problem}. `noiseproof train --out FOLDER` writes one."
         )
+    _check(path, file.name)
     try:
         config = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotARun(f"Expected JSON in {file}, got: {error}.") from error
     absent = {"method", "seed", "dataset", "noise"} - set(config if isinstance(config, dict) else ())
     if absent:
@@ -343,11 +346,21 @@ def _method(text: str) -> Method:
     return Method(get_loss(loss), head, tuple(map(get_strategy, parts)))
 
 
+def _check(folder: Path, name: str) -> None:
+    try:
+        check_files(folder, name)
+    except Damaged as error:
+        raise NotARun(str(error)) from error
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise NotARun(f"Expected a safetensors file in {path}, got: {error}.") from error
+        tensors, header = read_tensors(path)
+        if header and "digest" not in header:  # files of earlier versions have no header
+            raise Damaged("a header without a checksum")
+    except (OSError, SafetensorError, Damaged) as error:
+        raise NotARun(f"Expected a safetensors file of this run in {path}, got: {error}.") from error
+    return tensors
 
 
 # Several runs

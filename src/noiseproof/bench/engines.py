@@ -34,6 +34,7 @@ from noiseproof.bench.results import Json, Lock, holder, make_result, provenance
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.cluster import ray_session
+from noiseproof.core.locks import describe
 from noiseproof.core.plugins import import_module, module_file, plugin_modules, plugin_names
 from noiseproof.core.threads import fixed_threads
 from noiseproof.data import get_dataset
@@ -269,7 +270,7 @@ def _run_here(
 
 def _warn_waiting(keys: Collection[str], folder: Path) -> None:
     holders = (holder(folder, key) for key in keys)
-    places = {f"process {one.get('pid')} on {one.get('host')}" for one in holders if one}
+    places = {describe(one) for one in holders if one}
     log.warning("waiting for %d runs of others: %s", len(keys), ", ".join(sorted(places)) or "just finished")
 
 

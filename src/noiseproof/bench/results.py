@@ -7,72 +7,55 @@ results/runs/KEY/           its record, and checkpoints while it is not finished
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import importlib.metadata
 import json
 import os
 import platform
 import re
-import resource
+import reprlib
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from noiseproof.bench.experiment import Experiment
+from noiseproof.core import locks
 from noiseproof.train import Result
 from noiseproof.train.checkpoint import BEST, write_text
 from noiseproof.train.loop import EPOCHS
 
 Json = dict[str, Any]
+STATUSES = ("done", "failed")
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
+_NEEDED = {"key", "status", "experiment", "provenance", "last"}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "key": (str,), "status": (str,), "checksum": (str, NoneType), "experiment": (dict,), "provenance": (dict,),
+    "version": (int, NoneType), "error": (str, NoneType), "stopped": (str, NoneType),
+    **dict.fromkeys(EPOCHS, (dict, NoneType)),
+    **dict.fromkeys(("rate", "samples", "epochs", "seconds", "peak_memory"), (int, float, NoneType)),
+}  # fmt: skip
 
 
-class Lock:
-    """The right to train one experiment, which the system releases when its process dies.
-
-    ``held`` is False if another process has it. The file remains and names its last holder.
-    """
+class Lock(locks.Lock):
+    """The right to train one experiment."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        path = folder / "locks" / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  # it is held while open
-        self.held = True
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return self.release()
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}))
-        self._file.flush()
-
-    def release(self) -> None:
-        self._file.close()
-        self.held = False
+        super().__init__(folder / "locks" / key)
 
 
 def holder(folder: Path, key: str) -> Json | None:
     """The process and machine that train an experiment now; None if none does."""
-    with suppress(FileNotFoundError), open(folder / "locks" / key, encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = file.read()
-            with suppress(ValueError):  # read during a write
-                content: Json = json.loads(text)
-                return content
-            return {}
-    return None
+    return locks.holder(folder / "locks" / key)
 
 
 def result_path(folder: Path, key: str) -> Path:
@@ -80,17 +63,57 @@ def result_path(folder: Path, key: str) -> Path:
 
 
 def read_result(folder: Path, key: str) -> Json | None:
-    """The result of an experiment; None if there is none yet."""
+    """The result of an experiment; None if there is none yet. All reading of results is here."""
     path = result_path(folder, key)
     try:
-        result: Json = json.loads(path.read_text("utf-8"))
+        result = json.loads(path.read_bytes(), parse_constant=_no_constant)
+        problem = _problem(result, key)
     except FileNotFoundError:
         return None
-    except ValueError as error:  # not written by ``write_result``, whose files are complete
-        raise ValueError(f"Expected a result in {path}, got no JSON: {error}. Remove it to run it again.") from None
-    if not isinstance(result, dict) or not {"key", "status", "experiment", "provenance"} <= result.keys():
-        raise ValueError(f"Expected a result in {path}, got other JSON. Remove it to run it again.")
-    return result
+    except (ValueError, RecursionError) as error:  # not written by ``write_result``, whose files are complete
+        problem = f"no JSON: {error}"
+    if problem:
+        raise ValueError(f"Expected a result in {path}, got {problem}. Remove it to run it again.")
+    checked: Json = result
+    if checked.pop("checksum", None) not in (None, _checksum(checked)):
+        raise ValueError(
+            f"Expected a result in {path} as it was written, got a damaged or changed one. Remove it to run it again, "
+            "or remove its `checksum` to have it read as it is."
+        )
+    return checked
+
+
+def _problem(result: Any, key: str) -> str:
+    """What is wrong with a result, in words; "" if nothing is."""
+    if not isinstance(result, dict) or not _NEEDED <= result.keys():
+        return "other JSON"
+    if result["key"] != key:
+        return f"that of {reprlib.repr(result['key'])}"
+    if result["status"] not in STATUSES:
+        return f"the status {reprlib.repr(result['status'])}"
+    if unknown := next(iter(result.keys() - _KINDS), None):
+        return f"the field {reprlib.repr(unknown)}, which no result has"
+    if wrong := next((name for name, kinds in _KINDS.items() if not isinstance(result.get(name), kinds)), None):
+        return f"{wrong} {reprlib.repr(result.get(wrong))}"
+    epochs = {name: result.get(name) or {} for name in EPOCHS}
+    for name, metric in ((name, metric) for name, metrics in epochs.items() for metric in metrics):
+        if not isinstance(epochs[name][metric], (int, float, NoneType)):
+            return f"{reprlib.repr(metric)} of {name} {reprlib.repr(epochs[name][metric])}"
+    if result["status"] == "done" and (result["last"] is None or result.get("seconds") is None):
+        return "a run that is done without its last epoch, or without its seconds"
+    if not isinstance(result["experiment"].get("dataset"), str) or not isinstance(
+        result["experiment"].get("settings"), dict
+    ):
+        return f"the experiment {reprlib.repr(result['experiment'])}"
+    return ""
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _checksum(result: Json) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(result, sort_keys=True).encode())
 
 
 def read_results(folder: str | Path) -> dict[str, Json]:
@@ -102,7 +125,8 @@ def read_results(folder: str | Path) -> dict[str, Json]:
 
 def write_result(folder: Path, result: Json) -> None:
     """Write a result atomically, and remove the checkpoints and weights of a run that is done."""
-    write_text(result_path(folder, result["key"]), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps({**result, "checksum": _checksum(result)}, indent=1, ensure_ascii=False)
+    write_text(result_path(folder, result["key"]), text + "\n")
     if result["status"] == "done":
         run = folder / "runs" / result["key"]
         shutil.rmtree(run / "checkpoints", ignore_errors=True)
@@ -181,8 +205,12 @@ def once(experiments: Iterable[Experiment]) -> list[Experiment]:
 
 def _peak_memory() -> int:
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    if on_gpu or sys.platform == "win32":
+        return on_gpu
+    import resource
+
     unit = 1 if sys.platform == "darwin" else 1024
-    return on_gpu or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _now() -> str:

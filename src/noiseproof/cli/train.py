@@ -110,7 +110,8 @@ def train(
     )  # fmt: skip
     method = _finetuned(method, finetune, settings)
     run = {"dataset": dataset, "noise": noise, "method": method, "seed": seed}
-    folder = _folder(out, run, {"--samples": samples, "--checkpoint-steps": checkpoint_steps})
+    chosen = {**_changed(settings), "validation": validation, "precision": precision, "paper": protocol}
+    folder = _folder(out, run, chosen, {"--samples": samples, "--checkpoint-steps": checkpoint_steps})
     loggers = _loggers(log or (), folder)
     fabric = make_fabric(precision, accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
     fabric.launch()
@@ -160,15 +161,28 @@ def _finetuned(method: str, finetune: str | None, settings: Settings) -> str:
     return f"{method} & freeze" if finetune == "frozen" else f"{method} & freeze:until={max(1, settings.epochs // 3)}"
 
 
-def _folder(out: str | None, run: Mapping[str, Any], need_one: Mapping[str, object]) -> Path | None:
-    """Return the folder of a run: --out, or one in runs/ named by the run; None for ``--out none``."""
+def _changed(settings: Settings) -> dict[str, Any]:
+    """Return the settings that are not the default ones."""
+    default = type(settings)().as_dict()
+    return {name: value for name, value in settings.as_dict().items() if value != default[name]}
+
+
+def _folder(
+    out: str | None, run: Mapping[str, Any], chosen: Mapping[str, Any], need_one: Mapping[str, object]
+) -> Path | None:
+    """Return the folder of a run: --out, or one in runs/ named by the run and what it was ``chosen`` to be.
+
+    None for ``--out none``.
+    """
     if out == "none":
         for option in (option for option, given in need_one.items() if given):
             raise ValueError(
                 f"Expected a folder beside {option}, got --out none, which writes no files. Leave one out."
             )
         return None
-    name = _file_name(run["dataset"], run["noise"], run["method"], f"seed{run['seed']}")
+    usual = {"validation": 0.1, "precision": "32", "paper": None}
+    parts = [f"{key}={value}" for key, value in chosen.items() if value != usual.get(key)]
+    name = _file_name(run["dataset"], run["noise"], run["method"], f"seed{run['seed']}", *parts)
     return Path(out or Path("runs", name))
 
 

@@ -1,13 +1,30 @@
-"""Digests of files, and files that are written whole or not at all."""
+"""Files that are written whole or not at all, and read as they were written: digests, checksums."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+CHECKSUMS = "checksums.json"  # of the files that ``replacing_all`` wrote to a folder
+_DIGEST = b'"digest":"'  # in the header of a safetensors file; quotes inside of values are escaped
+_NO_DIGEST = b"0" * 32
+
+
+class Damaged(ValueError):
+    """A file that is not as it was written."""
 
 
 def file_digest(path: Path) -> str:
@@ -22,18 +39,24 @@ def _read_digest(path: Path, time: int, size: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def checksum(path: Path) -> str:
+    """XXH3 of the file's content: against damage, not against forgery."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
 @contextmanager
-def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
+def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write, which becomes ``path`` on success; nothing is left after a failure.
 
     Without ``overwrite``, several processes may write the same ``path``: all but the first raise FileExistsError.
+    Without ``sync``, a power cut may bring back the file that was there before, whole.
     """
-    part = path.with_name(f"{path.name}.part" if overwrite else f".{path.name}.{os.getpid()}.part")
+    part = _part(path) if overwrite else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
-        with open(part, "rb+") as file:
-            os.fsync(file.fileno())
+        _sync(part)
         if overwrite:
             os.replace(part, path)
         else:
@@ -42,6 +65,12 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         with suppress(OSError):
             part.unlink()
         raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
 
 
 def _rename_new(part: Path, path: Path) -> None:
@@ -53,3 +82,149 @@ def _rename_new(part: Path, path: Path) -> None:
         os.rename(part, path)
     else:
         part.unlink()
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names of files survive a power cut, too."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:  # a file system that cannot
+        pass
+    finally:
+        os.close(descriptor)
+
+
+# Several files, with checksums beside them
+
+
+@contextmanager
+def replacing_all(folder: Path, *, sync: bool = True) -> Iterator[Callable[[str], Path]]:
+    """Yield a function that gives a temporary path for a name: all become files of ``folder`` together, or none does.
+
+    They count as written once their checksums are, and what a killed process has not renamed by then, ``check_files``
+    does. Without ``sync``, a power cut may bring back what was there before.
+    """
+    parts: dict[str, Path] = {}
+
+    def part(name: str) -> Path:
+        parts[name] = _part(folder / name)
+        return parts[name]
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield part
+        for path in parts.values():
+            _sync(path)
+        sums = {name: checksum(path) for name, path in parts.items()}
+        with suppress(Damaged):  # those of files that are not written now are lost
+            sums = {**(_checksums(folder) or {}), **sums}
+        with replacing(folder / CHECKSUMS, sync=False) as path:
+            path.write_text(json.dumps(sums, indent=1) + "\n", "utf-8")
+    except BaseException:
+        for path in parts.values():
+            with suppress(OSError):
+                path.unlink()
+        raise
+    for name, path in parts.items():
+        os.replace(path, folder / name)
+    if sync:
+        sync_folder(folder)
+
+
+def write_checked(path: Path, text: str) -> None:
+    """Write a text file and its checksum, without ``sync``: it is written often, or can be made again."""
+    with replacing_all(path.parent, sync=False) as part:
+        part(path.name).write_text(text, "utf-8")
+
+
+def check_files(folder: Path, *names: str) -> None:
+    """Refuse files that are not as ``replacing_all`` wrote them; those of folders without checksums are older."""
+    sums = _checksums(folder)
+    if sums is None:
+        return
+    for name in names:
+        path, part = folder / name, _part(folder / name)
+        if path.exists() and checksum(path) == sums.get(name):
+            continue
+        if part.exists() and checksum(part) == sums.get(name):
+            os.replace(part, path)
+        elif path.exists():
+            raise Damaged(
+                f"Expected {path} as it was written, got something else: it is damaged, or was changed later. Restore "
+                f"it from a copy, or remove {folder / CHECKSUMS} to have it read as it is."
+            )
+
+
+def _checksums(folder: Path) -> dict[str, str] | None:
+    """The checksums of files in ``folder`` by name; None if none were written."""
+    path = folder / CHECKSUMS
+    try:
+        sums = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise Damaged(
+            f"Expected checksums in {path}, got: {error}. Remove it to have the other files read as they are."
+        ) from None
+    if not isinstance(sums, dict):
+        raise Damaged(
+            f"Expected checksums in {path}, got other JSON. Remove it to have the other files read as they are."
+        )
+    return sums
+
+
+# Tensors, with their checksum in the header
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file with a digest of all its bytes in the header."""
+    from safetensors.torch import save_file
+
+    with replacing(path) as part:
+        save_file(dict(tensors), part, {**(header or {}), "digest": _NO_DIGEST.decode()})
+        place, digest = _tensors_digest(part)
+        with open(part, "rb+") as file:
+            file.seek(place)
+            file.write(digest)
+
+
+def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of a safetensors file, compared with its digest if it has one."""
+    from safetensors import safe_open
+
+    place, digest = _tensors_digest(path)
+    with open(path, "rb") as file:
+        file.seek(place)
+        if place and file.read(len(digest)) != digest:
+            raise Damaged("content that does not match its checksum: the file is damaged")
+    with safe_open(path, "pt", str(device)) as file:
+        header = dict(file.metadata() or {})
+        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+
+
+def _tensors_digest(path: Path) -> tuple[int, bytes]:
+    """Where the digest of a safetensors file is, 0 if it has none, and what it should be."""
+    if not path.stat().st_size:
+        return 0, b""
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        memoryview(content) as data,
+    ):
+        length = int.from_bytes(data[:8], "little")  # of the header, which follows
+        place = bytes(data[8 : 8 + min(length, len(data))]).find(_DIGEST)
+        if place < 0:
+            return 0, b""
+        place += 8 + len(_DIGEST)
+        digest = xxhash.xxh3_128(data[:place])
+        digest.update(_NO_DIGEST)
+        digest.update(data[place + len(_NO_DIGEST) :])
+        return place, digest.hexdigest().encode()

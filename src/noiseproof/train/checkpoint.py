@@ -6,36 +6,67 @@ A file is one safetensors file with everything that is no tensor as JSON in its 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from noiseproof.core import files
+from noiseproof.core.locks import Lock, describe, last_holder
 from noiseproof.strategies import Run
+from noiseproof.train.identity import DATA, comparable
 from noiseproof.train.settings import Settings
 
-if TYPE_CHECKING:  # both use the functions below
-    from noiseproof.train.guard import DivergenceGuard
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric  # its import takes a second, and audits do without it
+
+    from noiseproof.train.guard import DivergenceGuard  # both use the functions below
     from noiseproof.train.record import Record
 
-from noiseproof.core.files import replacing
-
-FORMAT = "noiseproof-checkpoint-1"
+FORMAT = "noiseproof-checkpoint-2"
+WITHOUT_DIGEST = "noiseproof-checkpoint-1"  # the format before
+LOCK = ".lock"  # held by the process that trains in the folder
 KEEP = 2  # the last good one and the one before it
 BEST = {"best": "validation_accuracy", "best_clean": "clean_validation_accuracy"}  # files of weights, by their metric
 _NAME = re.compile(r"step-(\d+)\.safetensors")
+_UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError)
+
+log = logging.getLogger("noiseproof")
 
 
 class BadCheckpoint(ValueError):
     """A checkpoint that cannot be used: truncated, of another program, or of another run."""
+
+
+@contextmanager
+def sole_writer(folder: Path | None, fabric: Fabric) -> Iterator[None]:
+    """Hold the lock of the folder of a run; refuse one in which another process trains."""
+    lock, refusal = None, ""
+    if folder is not None and fabric.is_global_zero:
+        with _writing(folder / LOCK):
+            lock = Lock(folder / LOCK)
+        if not lock.held:
+            refusal = (
+                f"Expected a folder in which no other process trains, got {folder}, in which "
+                f"{describe(last_holder(folder / LOCK))} does. Wait for it, stop it, or choose another folder."
+            )
+    if folder is not None and fabric.world_size > 1:
+        refusal = fabric.broadcast(refusal)
+    if refusal:
+        raise BlockingIOError(refusal)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 class Checkpointer:
@@ -63,9 +94,10 @@ class Checkpointer:
 
     def restore(self, resume: bool, name: str) -> int:
         """Load the last checkpoint, or describe a new run of that ``name``; returns the steps of the epoch done."""
+        is_first = self.run.processes.rank == 0
         path = None if self.folder is None else latest(self.folder / "checkpoints")
-        if path is None:
-            if self.folder is not None and self.run.processes.rank == 0:
+        if self.folder is None or path is None:
+            if self.folder is not None and is_first:
                 self._begin(self.folder, name)
             return 0
         if not resume:
@@ -73,21 +105,35 @@ class Checkpointer:
                 f"Expected a new folder, got {self.folder} with the checkpoint {path.name}. "
                 "Resume it, or choose another folder."
             )
-        state = load(path, self.run.device)
+        path, state = load_last_good(self.folder / "checkpoints", self.run.device, set_aside=is_first)
         saved = state["config"]
-        for key in self.config | saved:
-            if self.config.get(key) != saved.get(key):
+        config = comparable(self.config, saved, self.record.task.train.x)
+        for key in config | saved:
+            if config.get(key) != saved.get(key):
+                same = f"{DATA[key]}, which changed since," if key in DATA else "settings and code"
                 raise BadCheckpoint(
-                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {self.config.get(key)!r}. "
-                    "Resume with the same settings and code, or choose another folder."
+                    f"Expected {key}={saved.get(key)!r} to resume {path}, got {config.get(key)!r}. "
+                    f"Resume with the same {same} or choose another folder."
                 )
         load_optimizers(state, self.run)
         load_state(state, self.run, self.record)
         self.best = state["best"]
         self.record.start_epoch(state["seconds"])
         self.guard.restore()
+        if is_first:
+            self._mend(self.folder, name)
         position: int = state["position"]
         return position
+
+    def _mend(self, folder: Path, name: str) -> None:
+        """Write what is damaged in the folder again; the checkpoint and the task have all of it."""
+        try:
+            files.check_files(folder, "run.json", "record.csv")
+            files.read_tensors(folder / "labels.safetensors")
+        except _UNREADABLE as error:
+            log.warning("Files in %s are damaged and are written again: %s", folder, error)
+            self.record.describe({"name": name, **self.config})
+            self.record.write_metrics()
 
     def _begin(self, folder: Path, name: str) -> None:
         """Describe a new run, without what another run left that had no checkpoint yet."""
@@ -224,10 +270,30 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     """Read back what ``save`` wrote, onto ``device``; refuse anything else, naming the last good one beside it."""
     try:
         return _read(path, device)
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         others = [other for other in checkpoints(path.parent) if other != path and _is_good(other)]
         remedy = f"The last good one is {others[-1]}." if others else "There is no other one: start a new run."
         raise BadCheckpoint(f"Expected a checkpoint of noiseproof in {path}, got: {error}. {remedy}") from error
+
+
+def load_last_good(folder: Path, device: torch.device | str, *, set_aside: bool) -> tuple[Path, dict[str, Any]]:
+    """The last checkpoint that is whole, with its path; later ones are damaged and get other names to ``set_aside``."""
+    damaged: dict[Path, Exception] = {}
+    for path in reversed(checkpoints(folder)):
+        try:
+            state = _read(path, device)
+        except _UNREADABLE as error:
+            damaged[path] = error
+            continue
+        for other, why in damaged.items() if set_aside else ():
+            log.warning("%s is damaged (%s): the run goes on from the one before it, %s.", other, why, path.name)
+            with suppress(OSError):  # it is skipped the next time, too
+                other.replace(other.with_suffix(".damaged"))
+        return path, state
+    path, why = next(iter(damaged.items()))
+    raise BadCheckpoint(
+        f"Expected a checkpoint of noiseproof in {path}, got: {why}. There is no other one: start a new run."
+    ) from why
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -242,24 +308,31 @@ def latest(folder: Path) -> Path | None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> None:
-    """Write a safetensors file: whole and on the disk, or not at all."""
-    with _replacing(path) as part:
-        save_file(tensors, part, header)
+    """Write a safetensors file with its checksum: whole and on the disk, or not at all."""
+    with _writing(path):
+        files.write_tensors(path, tensors, header)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file: whole and on the disk, or not at all."""
-    with _replacing(path) as part:
+    with _writing(path), files.replacing(path) as part:
         part.write_text(text, "utf-8")
 
 
+def write_checked(path: Path, text: str) -> None:
+    """Write a small file, and its checksum beside it: whole and on the disk, or not at all."""
+    with _writing(path):
+        files.write_checked(path, text)
+
+
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def _writing(path: Path) -> Iterator[None]:
     try:
-        with replacing(path) as part:
-            yield part
+        yield
     except (OSError, SafetensorError) as error:
-        raise OSError(f"Expected to write {path}, got: {error}. Free some space and resume.") from error
+        is_full = any(words in str(error) for words in ("No space left", "quota", "too large"))
+        remedy = "Free some space" if is_full else "Make the folder writable"
+        raise OSError(f"Expected to write {path}, got: {error}. {remedy} and resume.") from error
 
 
 def to_json(value: Any) -> str:
@@ -268,11 +341,11 @@ def to_json(value: Any) -> str:
 
 
 def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    with safe_open(path, "pt", str(device)) as file:
-        header = file.metadata() or {}
-        if header.get("format") != FORMAT:
-            raise ValueError(f"the format {header.get('format')!r} instead of {FORMAT!r}")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    tensors, header = files.read_tensors(path, device)
+    if header.get("format") not in (FORMAT, WITHOUT_DIGEST):
+        raise ValueError(f"the format {header.get('format')!r} instead of {FORMAT!r}")
+    if header["format"] == FORMAT and "digest" not in header:
+        raise ValueError("no checksum in its header")
     tree: dict[str, Any] = _put_tensors(json.loads(header["tree"]), tensors)
     return tree
 
@@ -280,7 +353,7 @@ def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 def _is_good(path: Path) -> bool:
     try:
         return bool(_read(path))
-    except (OSError, SafetensorError, ValueError, KeyError):
+    except _UNREADABLE:
         return False
 
 

@@ -23,7 +23,7 @@ from noiseproof.core.threads import threads_for
 from noiseproof.data.base import shuffled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.base import call_hook
-from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state
+from noiseproof.train.checkpoint import Checkpointer, latest, load, load_state, sole_writer
 from noiseproof.train.executor import Executor, make_executor
 from noiseproof.train.guard import DivergenceGuard
 from noiseproof.train.identity import run_config
@@ -147,44 +147,45 @@ def training(
     """
     fabric.launch()
     method, run, record = build(job, fabric, clock)
-    settings, report = job.settings, job.progress or (lambda *_: None)
-    guard = DivergenceGuard(run, job.folder)
-    checkpointer = Checkpointer(job.folder, run_config(job, method, run), run, record, guard, settings)
-    done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
-    stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
-    first_step, schedule = run.step, settings.make_schedule()
-    pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
-    observers = (record.observe, guard.observe)
-    stepper = Stepper(run, settings.clip_for(run.loss), observers, architecture(job, method), pause_every)
+    with sole_writer(job.folder, fabric):
+        settings, report = job.settings, job.progress or (lambda *_: None)
+        guard = DivergenceGuard(run, job.folder)
+        checkpointer = Checkpointer(job.folder, run_config(job, method, run), run, record, guard, settings)
+        done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
+        stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
+        first_step, schedule = run.step, settings.make_schedule()
+        pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
+        observers = (record.observe, guard.observe)
+        stepper = Stepper(run, settings.clip_for(run.loss), observers, architecture(job, method), pause_every)
 
-    with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
-        while run.epoch < run.epochs and not run.stopped:
-            if not done:
-                record.start_epoch()
-            _set_epoch(run, schedule, call_hooks=not done)
-            parts = _split(_rows_of_epoch(run), run, settings.drop_last)
-            for position in executor.steps(parts, done):
-                if position > done:  # otherwise the run waits for others
-                    done = position
-                    guard.check_step()
-                    checkpointer.check_first_step()
-                    report(run.epoch, done, len(parts), None)
-                    checkpointer.end_step(done)
-                stopper.check_step(done, len(parts))
-                yield
-            done = 0
-            guard.observe_weights()
-            measured = record.measure()
-            yield from until_done(run.device)  # other runs go on while a GPU still computes the steps of this one
-            guard.check()
-            metrics = record.end_epoch(measured)
-            _end_epoch(run, metrics)
-            checkpointer.end_epoch()
-            report(run.epoch - 1, len(parts), len(parts), metrics)
-            stopper.check_epoch()
-    if fabric.device.type == "cuda":
-        torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
-    return Result(record.metrics, run, method.strategies, run.stopped, run.step - first_step)
+        with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
+            while run.epoch < run.epochs and not run.stopped:
+                if not done:
+                    record.start_epoch()
+                _set_epoch(run, schedule, call_hooks=not done)
+                parts = _split(_rows_of_epoch(run), run, settings.drop_last)
+                for position in executor.steps(parts, done):
+                    if position > done:  # otherwise the run waits for others
+                        done = position
+                        guard.check_step()
+                        checkpointer.check_first_step()
+                        report(run.epoch, done, len(parts), None)
+                        checkpointer.end_step(done)
+                    stopper.check_step(done, len(parts))
+                    yield
+                done = 0
+                guard.observe_weights()
+                measured = record.measure()
+                yield from until_done(run.device)  # other runs go on while a GPU still computes the steps of this one
+                guard.check()
+                metrics = record.end_epoch(measured)
+                _end_epoch(run, metrics)
+                checkpointer.end_epoch()
+                report(run.epoch - 1, len(parts), len(parts), metrics)
+                stopper.check_epoch()
+        if fabric.device.type == "cuda":
+            torch.cuda.synchronize(fabric.device)  # the result may be read on any stream
+        return Result(record.metrics, run, method.strategies, run.stopped, run.step - first_step)
 
 
 def _set_epoch(run: Run, schedule: Factor, call_hooks: bool) -> None:

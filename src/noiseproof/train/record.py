@@ -105,7 +105,7 @@ class Record:
         assert self.folder is not None
         task = self.task
         about = {**config, "classes": task.train.classes, "source": task.source}
-        checkpoint.write_text(self.folder / "run.json", checkpoint.to_json(about))
+        checkpoint.write_checked(self.folder / "run.json", checkpoint.to_json(about))
         labels: dict[str, Tensor] = {}
         for part, data in (("", task.train), ("validation.", task.validation)):
             if data is not None:
@@ -202,9 +202,14 @@ class Record:
         for name, values in zip(names, measured.permute(1, 2, 0), strict=True):
             self.seen[name].copy_(values)
 
+    def write_metrics(self) -> None:
+        """Write the metrics of all epochs."""
+        assert self.folder is not None
+        checkpoint.write_checked(self.folder / "record.csv", to_csv(self.metrics))
+
     def _write(self, epoch: int) -> None:
         assert self.folder is not None
-        checkpoint.write_text(self.folder / "record.csv", to_csv(self.metrics))
+        self.write_metrics()
         if self.samples:
             # Of the first model. Half precision is enough for figures, except for values without a bound.
             compact = {"prediction": self._label_dtype, "pull": torch.float32, "variance": torch.float32}
