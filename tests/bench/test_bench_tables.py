@@ -400,6 +400,9 @@ def test_cells_that_are_none(text: str) -> None:
 # Ours beside theirs
 
 
+MADE = {"dataset": "mnist", "settings": {}}
+
+
 def results(table: PaperTable, *accuracies: float | None, seconds: float = 120.0) -> dict[str, Mapping[str, Any]]:
     """A result of each seed of a table of one experiment; None is a run that failed."""
     found: dict[str, Mapping[str, Any]] = {}
@@ -671,7 +674,7 @@ def test_the_command_lists_tables() -> None:
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
     table, *_ = small()
     for key, result in results(table, 0.991, 0.993, seconds=90).items():
-        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": {}, "provenance": {}, **result}))
+        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": MADE, "provenance": {}, **result}))
     words = ["--only", "mnist", "--only", "GCE,Het^τ_Σfull", "--only", "no noise,symmetric 20 %"]
     shown = run("table", "ln-table1", *words, "--results", str(tmp_path))
     head, titles, *rows = shown.stdout.splitlines()
@@ -697,7 +700,7 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
     assert [one["yours"]["seeds"] for one in json.loads(run("table", "ln-table1", *half).stdout)] == [0] * 4
     for seed, (key, result) in enumerate(results(table, 0.5, 0.5).items()):
         key = replace(table.cells[0].experiment(seed), precision="bf16").key
-        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": {}, "provenance": {}, **result}))
+        (tmp_path / f"{key}.json").write_text(json.dumps({"key": key, "experiment": MADE, "provenance": {}, **result}))
     assert json.loads(run("table", "ln-table1", *half).stdout)[0]["yours"]["mean"] == pytest.approx(50.0)
 
 
