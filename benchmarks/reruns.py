@@ -23,12 +23,13 @@ from typing import Any
 from noiseproof.bench import load_experiments, read_results
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.reruns import PRECISIONS, Counts, count_all, count_cells, find_diagnosis, load_reruns, rerun_cells
-from noiseproof.bench.tables import Cell, PaperTable, heading, list_tables, load_table, measured
+from noiseproof.bench.tables import Cell, PaperTable, Published, heading, list_tables, load_table, measured
 from noiseproof.papers import PAPERS
 
 ROOT = Path(__file__).parents[1]
 RERUNS = ROOT / "src" / "noiseproof" / "papers" / "reruns"
 PAGE = ROOT / "docs" / "results.md"
+TEST = Cell("", "", "", Published(0.0, None, False, 2), {}, {})  # the test accuracy of the last epoch
 Json = dict[str, Any]
 
 
@@ -42,17 +43,17 @@ def add_results(content: Json, paper: str, results: Mapping[str, Json], note: st
     for key, runs in by_first_seed(results).items():
         if of_sweep := sweep_rows(content, key, runs):
             for row in of_sweep:
-                extend(row, {"test_accuracy"}, runs, content["made_by"], note)
+                extend(row, [TEST], runs, content["made_by"], note)
             grown.append(f"{runs[min(runs)]['experiment']['method']}, experiment of a diagnosis")
         if key not in cells_of(paper):
             continue
-        table, cell, metrics = cells_of(paper)[key]
+        table, cell, reported = cells_of(paper)[key]
         if key not in rows:
             names = {"table": table.id, "block": cell.block, "row": cell.row, "column": cell.column}
             precision = runs[min(runs)]["experiment"]["precision"]
             rows[key] = names | {"method": cell.fields["method"], "precision": precision, "key": key}
             content["rows"].append(rows[key])
-        extend(rows[key], metrics, runs, content["made_by"], note)
+        extend(rows[key], reported, runs, content["made_by"], note)
         grown.append(f"{table.id}, {cell.block}, {cell.row}, {cell.column}: {len(rows[key]['seeds'])} seeds")
     return grown
 
@@ -68,16 +69,16 @@ def by_first_seed(results: Mapping[str, Json]) -> dict[str, dict[int, Json]]:
 
 
 @cache
-def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, set[str]]]:
-    """The first cell of each run with seed 0, by its key, and what the tables report of that run."""
-    cells: dict[str, tuple[PaperTable, Cell, set[str]]] = {}
+def cells_of(paper: str) -> dict[str, tuple[PaperTable, Cell, list[Cell]]]:
+    """The first cell of each run with seed 0, by its key, and all cells that report that run."""
+    cells: dict[str, tuple[PaperTable, Cell, list[Cell]]] = {}
     for table in (load_table(id) for id in list_tables()):
         for cell in table.cells if table.paper == paper else ():
             for part in (cell, cell.minus):
                 if part is not None and not cell.unavailable:
                     for precision in PRECISIONS:
                         key = replace(part.experiment(0), precision=precision).key
-                        cells.setdefault(key, (table, part, set()))[2].add(part.metric)
+                        cells.setdefault(key, (table, part, []))[2].append(part)
     return cells
 
 
@@ -100,15 +101,15 @@ def sweep_keys(path: str) -> set[str]:
     return {replace(run, seed=0).key for run in load_experiments(ROOT / path, check_runs=False)}
 
 
-def extend(row: Json, metrics: Iterable[str], runs: Mapping[int, Json], sessions: list[Json], note: str) -> None:
-    """Add the seeds that ``row`` does not have, and their values and sessions."""
+def extend(row: Json, cells: Iterable[Cell], runs: Mapping[int, Json], sessions: list[Json], note: str) -> None:
+    """Add the seeds that ``row`` does not have, with what ``cells`` report of them, and their sessions."""
     old = dict.fromkeys(row.setdefault("seeds", []))
-    values = {metric: dict(zip(row["seeds"], row.get(metric, []), strict=False)) for metric in metrics}
+    values = {cell.metric: dict(zip(row["seeds"], row.get(cell.metric, []), strict=False)) for cell in cells}
     for seed, result in runs.items():
-        new = {metric: measured(result, metric) for metric in metrics}
-        for metric, value in new.items():
-            if value is not None and values[metric].get(seed) is None:
-                values[metric][seed] = round(value, 4)
+        for cell in cells:
+            value = measured(result, cell)
+            if value is not None and values[cell.metric].get(seed) is None:
+                values[cell.metric][seed] = round(value, 4)
         if seed not in old:
             session = describe(result, note)
             if session not in sessions:

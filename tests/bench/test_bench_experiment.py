@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from noiseproof.bench import BadExperiment, Experiment, check, load_experiments
-from noiseproof.bench.experiment import RESULT_VERSION, REVISED, _digest, folder_digest
+from noiseproof.bench.experiment import OUTSIDE_KEY, RESULT_VERSION, REVISED, _digest, folder_digest
 from noiseproof.bench.tables import load_table
 from noiseproof.core import plugins
 from noiseproof.core.grammar import format_call
@@ -50,12 +50,12 @@ def test_the_key_is_the_digest_of_the_canonical_json() -> None:
 CHANGES: dict[str, Any] = {
     "dataset": "two-moons", "noise": "none", "method": "ce", "seed": 4, "settings": replace(SMALL, epochs=3),
     "validation": 0.2, "paper": "ln", "noise_seed": 0, "foreign": "cifar100", "rows": 100,
-    "precision": "bf16",
+    "precision": "bf16", "augment": False,
 }  # fmt: skip
 
 
 def test_every_field_is_in_the_key() -> None:
-    assert CHANGES.keys() == {f.name for f in fields(Experiment)}
+    assert CHANGES.keys() | set(OUTSIDE_KEY) == {f.name for f in fields(Experiment)}
     keys = {ONE.key, *(replace(ONE, **{name: value}).key for name, value in CHANGES.items())}
     assert len(keys) == 1 + len(CHANGES)
 
@@ -79,6 +79,7 @@ def test_every_setting_that_matters_is_in_the_key(name: str) -> None:
         replace(ONE, method="gce"),
         replace(ONE, method=" gce : q = 0.70 "),
         replace(ONE, noise="symmetric:count=draws,rate=.4"),
+        replace(ONE, samples=True, weights=True, measures="sample-weights annotators"),
     ],
 )
 def test_what_changes_no_result_changes_no_key(same: Experiment) -> None:

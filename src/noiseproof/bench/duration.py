@@ -57,7 +57,7 @@ def expected_seconds(
 
 
 def _kind(experiment: Experiment) -> Experiment:
-    return replace(experiment.plain, seed=0, noise_seed=0, noise="none", foreign=None)
+    return replace(experiment.plain.bare, seed=0, noise_seed=0, noise="none", foreign=None)
 
 
 def _estimated(experiment: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str) -> float | None:

@@ -30,7 +30,19 @@ import torch
 
 from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
-from noiseproof.bench.results import Json, Lock, holder, make_result, provenance, read_result, result_path, write_result
+from noiseproof.bench.measures import measure
+from noiseproof.bench.results import (
+    Json,
+    Lock,
+    holder,
+    is_complete,
+    make_result,
+    once,
+    provenance,
+    read_result,
+    result_path,
+    write_result,
+)
 from noiseproof.core import plugins
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.cluster import ray_session
@@ -39,7 +51,7 @@ from noiseproof.core.plugins import import_module, module_file, plugin_modules, 
 from noiseproof.core.threads import fixed_threads
 from noiseproof.data import get_dataset
 from noiseproof.data.sources import data_root
-from noiseproof.train import Interrupted, Task
+from noiseproof.train import Interrupted, Result, Task
 from noiseproof.train.checkpoint import BadCheckpoint
 from noiseproof.train.settings import make_fabric
 from noiseproof.train.stopping import stop_on_signals
@@ -131,7 +143,7 @@ def run_all(
     folder_digest.cache_clear()
     folder = Path(results_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    every = {pinned.key: pinned for pinned in (experiment.pinned() for experiment in experiments)}
+    every = {pinned.key: pinned for pinned in (experiment.pinned() for experiment in once(experiments))}
     todo, failed = _pending(every, folder, retry_failed)
     if not checked:
         check(todo, data_dir)
@@ -162,7 +174,7 @@ def _pending(every: Mapping[str, Experiment], folder: Path, retry: bool) -> tupl
     """The experiments to run, those of one task together so that it is made once; and which have failed before."""
     states = {key: result["status"] for key in every if (result := read_result(folder, key)) is not None}
     failed = {key for key, state in states.items() if retry and state == "failed"}
-    todo = [experiment for key, experiment in every.items() if key in failed or key not in states]
+    todo = [experiment for key, experiment in every.items() if key in failed or not is_complete(folder, experiment)]
     order = {task: number for number, task in reversed(list(enumerate(e.without_method for e in todo)))}
     return sorted(todo, key=lambda experiment: order[experiment.without_method]), failed
 
@@ -256,7 +268,7 @@ def _run_here(
                 open_runs = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
                 fit_here = partial(fit, fabric=fabrics(precision), at_once=None if fleet else 1)
                 for claims in _batches(_claim(open_runs, folder), FLEET if fleet else 1):
-                    _train(claims, folder, make, made_by, finish, troubles, fit_here)
+                    _train(claims, folder, make, made_by, finish, troubles, fit_here, plan.data_dir)
             _announce_finished(waiting, folder, announce)
             if not wait or waiting.keys() <= troubles.keys():
                 break
@@ -286,10 +298,10 @@ def _batches(claims: Iterator[Claim], size: int) -> Iterator[Iterable[Claim]]:
 def _claim(experiments: Iterable[Experiment], folder: Path) -> Iterator[Claim]:
     """Lock experiments that have no result and are not in training elsewhere, one after another."""
     for experiment in list(experiments):
-        if result_path(folder, experiment.key).exists():
+        if is_complete(folder, experiment):
             continue
         lock = Lock(folder, experiment.key)
-        if lock.held and not result_path(folder, experiment.key).exists():  # written in the meantime
+        if lock.held and not is_complete(folder, experiment):  # written in the meantime
             yield experiment, lock
         else:
             lock.release()
@@ -303,12 +315,13 @@ def _train(
     announce: Announce,
     troubles: dict[str, Exception],
     fit: Fit,
+    data_dir: str | None = None,
 ) -> None:
     """Train experiments side by side; write and announce each result as soon as it is complete.
 
     Errors that are not the run's own give no result: those of the disk are raised, others are added to ``troubles``.
     """
-    started: list[tuple[Experiment, Lock, float | None]] = []  # with the rate of wrong labels
+    started: list[tuple[Experiment, Lock, Task]] = []
     disk_errors: list[OSError] = []
 
     def jobs() -> Iterator[Job]:
@@ -325,11 +338,12 @@ def _train(
             except BaseException:
                 lock.release()
                 raise
-            started.append((experiment, lock, task.train.rate))
-            yield Job(task, run.method, run.settings, run.seed, folder / "runs" / experiment.key)
+            started.append((experiment, lock, task))
+            out = folder / "runs" / experiment.key
+            yield Job(task, run.method, run.settings, run.seed, out, samples=run.records_samples)
 
     def finished(number: int, outcome: Outcome) -> None:
-        experiment, lock, rate = started[number]
+        experiment, lock, task = started[number]
         if isinstance(outcome, OSError):  # no space left
             disk_errors.append(outcome)
         elif isinstance(outcome, BadCheckpoint):  # the folder of another run
@@ -339,7 +353,9 @@ def _train(
                 f"Expected enough memory for every run, got none for {experiment.key}: {outcome}"
             )
         elif not isinstance(outcome, Interrupted):
-            result = make_result(experiment, outcome, rate, made_by)
+            out = folder / "runs" / experiment.key
+            measured = measure(experiment, outcome, task, out, data_dir) if isinstance(outcome, Result) else None
+            result = make_result(experiment, outcome, task.train.rate, made_by, measured)
             write_result(folder, result)
             announce(experiment, result)
         lock.release()
@@ -356,7 +372,7 @@ def _train(
 def _announce_finished(waiting: dict[str, Experiment], folder: Path, announce: Announce) -> None:
     """Remove runs with a result from ``waiting`` and announce them."""
     for key in list(waiting):
-        if (result := read_result(folder, key)) is not None:
+        if is_complete(folder, waiting[key]) and (result := read_result(folder, key)) is not None:
             announce(waiting.pop(key), result)
 
 
@@ -558,9 +574,9 @@ def _check_room(resources: Mapping[str, float], threads: int, gpus: float, addre
 
 def _work_on_ray(plan: Json, experiment: Json, key: str) -> Json | None:
     """A Ray task: the result of one experiment, None if another driver trains it."""
-    local_plan = _set_up_worker(plan)
-    _run_here([Experiment.from_dict(experiment, key)], local_plan, lambda *_: None, wait=False)
-    return read_result(local_plan.folder, key)
+    local_plan, run = _set_up_worker(plan), Experiment.from_dict(experiment, key)
+    _run_here([run], local_plan, lambda *_: None, wait=False)
+    return read_result(local_plan.folder, key) if is_complete(local_plan.folder, run) else None
 
 
 def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Json) -> bool:
@@ -572,6 +588,6 @@ def _take(ray: Any, ref: Any, experiment: Experiment, folder: Path, made_by: Jso
     except ray.exceptions.RayError as error:
         _give_up(experiment, folder, f"its Ray task failed: {error}", made_by)
         return read_result(folder, experiment.key) is not None
-    if result is not None and not result_path(folder, experiment.key).exists():
+    if result is not None and not is_complete(folder, experiment):
         write_result(folder, result)
     return result is not None

@@ -20,14 +20,14 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from noiseproof.core import plugins
-from noiseproof.core.checks import check_count, check_number, check_seed
+from noiseproof.core.checks import check_count, check_flag, check_number, check_seed
 from noiseproof.core.files import file_digest
 from noiseproof.core.grammar import canonical_number, parse_call
 from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
-from noiseproof.data.sources import PathLike, data_root
+from noiseproof.data.sources import PathLike, data_root, find
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
@@ -41,6 +41,8 @@ from noiseproof.train.settings import PRECISIONS
 
 PATHS = ("path", "table", "test", "validation", "trusted", "T")  # parameters of datasets and noise: a user's files
 RESULT_VERSION = 1  # raise it when the same experiment gives another result: earlier results then have other keys
+MEASURES = ("sample-weights", "annotators")  # see ``bench/measures.py``
+OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
     "ln": 2, "ln-nodummy": 2, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2,
@@ -68,6 +70,12 @@ class Experiment:
         foreign: the dataset from which open-set noise takes images.
         rows: train on the first ``rows`` only; None: all. The LN paper trains on 50 000 of MNIST.
         precision: 32, bf16 (the network's arithmetic, not the loss) or 64.
+        augment: False only normalises training inputs.
+        samples: record margin, weight and prediction of every sample in every epoch, for figures.
+        weights: keep the last checkpoint, for figures that need the model.
+        measures: what to measure besides the metrics of epochs, of ``MEASURES``, separated by spaces.
+
+    The last three do not change the run, and so not its key; a result that lacks what they ask for is made again.
 
     >>> first = Experiment("digits", "symmetric:rate=0.4", "gce:q=0.7", seed=1)
     >>> first.key == replace(first, noise_seed=1).key, first.key == replace(first, seed=2).key
@@ -85,6 +93,10 @@ class Experiment:
     foreign: str | None = None
     rows: int | None = None
     precision: str = "32"
+    augment: bool = True
+    samples: bool = False
+    weights: bool = False
+    measures: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", str(self.precision))
@@ -96,6 +108,10 @@ class Experiment:
         if self.rows is not None:
             object.__setattr__(self, "rows", check_count("rows", self.rows, 1))
         object.__setattr__(self, "validation", check_number("validation", self.validation, "[0, 1)", 0, 1))
+        for name in ("augment", "samples", "weights"):
+            check_flag(name, getattr(self, name))
+        if unknown := [word for word in self.measures.split() if word not in MEASURES]:
+            raise ValueError(f"Expected `measures` of {', '.join(MEASURES)}, got {unknown[0]!r}.")
 
     @property
     def key(self) -> str:
@@ -143,13 +159,23 @@ class Experiment:
         return preset or REVISED.get(name, RESULT_VERSION)
 
     @property
+    def bare(self) -> Experiment:
+        """The run itself, whatever is kept or measured of it."""
+        return replace(self, samples=False, weights=False, measures="")
+
+    @property
+    def records_samples(self) -> bool:
+        return self.samples or "sample-weights" in self.measures.split()
+
+    @property
     def seed_of_noise(self) -> int:
         return self.seed if self.noise_seed is None else self.noise_seed
 
     @cached_property
     def without_method(self) -> Experiment:
         """Equal for all experiments that can share a task."""
-        return replace(self, method="ce", settings=Settings(), seed=self.seed_of_noise, noise_seed=None, precision="32")
+        plain = replace(self.bare, method="ce", settings=Settings(), precision="32")
+        return replace(plain, seed=self.seed_of_noise, noise_seed=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, which ``from_dict`` reads."""
@@ -163,17 +189,21 @@ class Experiment:
             experiment.__dict__["_key"] = key
         return experiment
 
+    def load(self, data_dir: PathLike | None = None, data: Dataset | None = None) -> Dataset:
+        """The dataset, unless it is given, cut to its first ``rows``."""
+        data = data or get_dataset(self.dataset, data_dir)
+        return data if self.rows is None else replace(data, train=_first(data.train, self.rows))
+
     def make_task(self, data_dir: PathLike | None = None, *, data: Dataset | None = None) -> Task:
         """Load the data, unless it is given, and corrupt its labels."""
-        data = data or get_dataset(self.dataset, data_dir)
-        if self.rows is not None:
-            data = replace(data, train=_first(data.train, self.rows))
+        data = self.load(data_dir, data)
         return prepare(
             data,
             self.noise,
             seed=self.seed_of_noise,
             validation=self.validation,
             paper=self.paper,
+            augment=self.augment,
             foreign=foreign_images(self.foreign, data_dir),
             data_dir=data_dir,
         )
@@ -183,7 +213,7 @@ class Experiment:
 def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
     plain = experiment.plain
     content = {
-        **plain.as_dict(),
+        **{name: value for name, value in plain.as_dict().items() if name not in OUTSIDE_KEY},
         "settings": plain.settings.as_dict(),
         "noise_seed": plain.seed_of_noise,
         "version": plain.version,
@@ -191,8 +221,9 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
     clip = content["settings"]["clip"]
     if clip == 0 or (clip is None and _clips(plain.method)):  # keys are older than clipping by default
         content["settings"]["clip"] = None if clip == 0 else "auto"
-    if plain.precision == "32":  # keys are older than the choice of precision
-        del content["precision"]
+    for name, default in (("precision", "32"), ("augment", True)):  # keys are older than these choices
+        if content[name] == default:
+            del content[name]
     if contents:
         content["contents"] = contents
     text = json.dumps(_as_one(content), sort_keys=True, separators=(",", ":"))
@@ -332,7 +363,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
     distinct: dict[Experiment, Experiment] = {}
     tried: set[tuple[object, ...]] = set()
     for experiment in experiments:
-        distinct.setdefault(replace(experiment, seed=0, noise_seed=0), experiment)
+        distinct.setdefault(replace(experiment.bare, seed=0, noise_seed=0, measures=experiment.measures), experiment)
     for same, experiment in sorted(distinct.items(), key=lambda item: repr(item[0].without_method)):  # by task
         try:
             task = make(same.without_method)
@@ -341,6 +372,9 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         settings = experiment.settings
         with _blame(experiment, "method"):
             method = get_method(experiment.method, task, settings)
+        with _blame(experiment, "measures"):
+            if "annotators" in experiment.measures:
+                _check_annotated(experiment, data_dir)
         with _blame(experiment, "model"):
             model = settings.model_for(task)
             build(model, method.head, task.input_shape, method.loss.num_outputs(task.train.num_classes))
@@ -349,6 +383,12 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
             with _blame(experiment, "method"):
                 _try(task, method, settings)
             tried.add(trial)
+
+
+def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
+    if experiment.dataset != "cifar10" or experiment.rows is not None:
+        raise ValueError(f"Expected all rows of cifar10 to measure annotators' labels, got {experiment.dataset!r}.")
+    find("cifar10n", data_dir, group=1)
 
 
 def _try(task: Task, method: Method, settings: Settings) -> None:
@@ -508,7 +548,7 @@ def _check_alone(key: str, value: object) -> None:
         if key == "model" and not isinstance(value, str):
             raise TypeError(f"Expected the name or spec of a model, got {type(value).__name__}.")
         Settings(**{key: value})  # type: ignore[arg-type]
-    elif key in ("seed", "noise_seed", "rows", "validation", "precision"):
+    elif key in ("seed", "noise_seed", "rows", "validation", "precision", "augment", "samples", "weights", "measures"):
         Experiment("", **{key: value})  # type: ignore[arg-type]
     elif not isinstance(value, str):
         raise TypeError(f"Expected `{key}` to be a word or a spec, got {value!r}.")

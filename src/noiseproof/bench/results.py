@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -41,7 +42,7 @@ _NEEDED = {"key", "status", "experiment", "provenance", "last"}
 _KINDS: dict[str, tuple[type, ...]] = {
     "key": (str,), "status": (str,), "checksum": (str, NoneType), "experiment": (dict,), "provenance": (dict,),
     "version": (int, NoneType), "error": (str, NoneType), "stopped": (str, NoneType),
-    **dict.fromkeys(EPOCHS, (dict, NoneType)),
+    **dict.fromkeys((*EPOCHS, "measured"), (dict, NoneType)),
     **dict.fromkeys(("rate", "samples", "epochs", "seconds", "peak_memory"), (int, float, NoneType)),
 }  # fmt: skip
 
@@ -95,7 +96,7 @@ def _problem(result: Any, key: str) -> str:
         return f"the field {reprlib.repr(unknown)}, which no result has"
     if wrong := next((name for name, kinds in _KINDS.items() if not isinstance(result.get(name), kinds)), None):
         return f"{wrong} {reprlib.repr(result.get(wrong))}"
-    epochs = {name: result.get(name) or {} for name in EPOCHS}
+    epochs = {name: result.get(name) or {} for name in (*EPOCHS, "measured")}
     for name, metric in ((name, metric) for name, metrics in epochs.items() for metric in metrics):
         if not isinstance(epochs[name][metric], (int, float, NoneType)):
             return f"{reprlib.repr(metric)} of {name} {reprlib.repr(epochs[name][metric])}"
@@ -123,26 +124,52 @@ def read_results(folder: str | Path) -> dict[str, Json]:
     return {key: result for key, result in results.items() if result is not None}
 
 
+def is_complete(folder: Path, experiment: Experiment) -> bool:
+    """Whether there is a result with all that ``experiment`` asks for; a failed one has all that there will be."""
+    result = read_result(folder, experiment.key)
+    if result is None or result["status"] == "failed":
+        return result is not None
+    run = folder / "runs" / experiment.key
+    measured = result.get("measured") or {}
+    asks = [
+        not experiment.samples or (run / "samples").is_dir(),
+        not experiment.weights or (run / "checkpoints").is_dir(),
+        not experiment.records_samples or "snr" in measured,
+        "annotators" not in experiment.measures or "annotator_nll" in measured,
+    ]
+    return all(asks)
+
+
 def write_result(folder: Path, result: Json) -> None:
-    """Write a result atomically, and remove the checkpoints and weights of a run that is done."""
+    """Write a result atomically, and remove what is not to be kept of a run that is done: weights, recorded samples."""
     text = json.dumps({**result, "checksum": _checksum(result)}, indent=1, ensure_ascii=False)
     write_text(result_path(folder, result["key"]), text + "\n")
     if result["status"] == "done":
-        run = folder / "runs" / result["key"]
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
-        for name in BEST:
-            (run / f"{name}.safetensors").unlink(missing_ok=True)
+        run, experiment = folder / "runs" / result["key"], result["experiment"]
+        if not experiment.get("samples"):
+            shutil.rmtree(run / "samples", ignore_errors=True)
+        if not experiment.get("weights"):
+            shutil.rmtree(run / "checkpoints", ignore_errors=True)
+            for name in BEST:
+                (run / f"{name}.safetensors").unlink(missing_ok=True)
 
 
-def make_result(experiment: Experiment, outcome: Result | Exception, rate: float | None, made_by: Json) -> Json:
+def make_result(
+    experiment: Experiment,
+    outcome: Result | Exception,
+    rate: float | None,
+    made_by: Json,
+    measured: Json | None = None,
+) -> Json:
     """The result of a run: metrics of its last, best, best_clean and oracle epochs, or its error; cost and provenance.
 
-    ``samples`` is the number of samples over which Het averages, which the LN paper does not state. ``seconds`` is the
-    sum over epochs, also of interrupted sessions; for runs side by side, the share of each. ``peak_memory`` is the
-    largest use of its process, or of the GPU with everything else on it, up to then.
+    ``measured`` is what its ``measures`` gave, ``samples`` the number of samples over which Het averages, which the LN
+    paper does not state. ``seconds`` is the sum over epochs, also of interrupted sessions; for runs side by side, the
+    share of each. ``peak_memory`` is the largest use of its process, or of the GPU with everything else on it, up to
+    then.
     """
     result: Json = {"key": experiment.key, "version": experiment.version, "status": "done", "error": None}
-    result |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None}
+    result |= {"experiment": experiment.as_dict(), "rate": rate, "samples": None, "measured": measured or {}}
     if isinstance(outcome, Result):
         result |= {"samples": outcome.run.loss.samples}
         result |= {"epochs": len(outcome.metrics), "stopped": outcome.stopped}
@@ -184,9 +211,8 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
     """
     folder, states = Path(folder), dict[Experiment, str]()
     for experiment in once(experiments):
-        result = read_result(folder, experiment.key)
-        if result is not None:
-            states[experiment] = str(result["status"])
+        if is_complete(folder, experiment):
+            states[experiment] = str((read_result(folder, experiment.key) or {})["status"])
         elif holder(folder, experiment.key) is not None:
             states[experiment] = "running"
         else:
@@ -196,11 +222,22 @@ def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experi
 
 
 def once(experiments: Iterable[Experiment]) -> list[Experiment]:
-    """Each run once, in its first spelling."""
+    """Each run once, in its first spelling, with all that is asked of it."""
     by_key: dict[str, Experiment] = {}
     for experiment in experiments:
-        by_key.setdefault(experiment.key, experiment)
+        first = by_key.setdefault(experiment.key, experiment)
+        if (asked := _asked(first) | _asked(experiment)) != _asked(first):
+            measures = " ".join(sorted(asked - {"samples", "weights"}))
+            by_key[experiment.key] = replace(
+                first, samples="samples" in asked, weights="weights" in asked, measures=measures
+            )
     return list(by_key.values())
+
+
+def _asked(experiment: Experiment) -> set[str]:
+    """What is kept or measured of a run."""
+    flags = {name for name in ("samples", "weights") if getattr(experiment, name)}
+    return flags | set(experiment.measures.split())
 
 
 def _peak_memory() -> int:

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import Json
+from noiseproof.bench.results import Json, once
 from noiseproof.core.grammar import split_specs
 from noiseproof.core.registry import near_names
 from noiseproof.papers import PAPERS, by_column, get_paper
@@ -30,7 +30,11 @@ MEANING: dict[Statistic, str] = {
     "best": "Published is the best of {runs} runs, and so are the others, of their seeds; there is no z.",
     "single": "Published is one run, so there is no z; other ± are standard deviations over seeds.",
 }
-MEASURED = ("test_accuracy", "test_top5", "train_accuracy")  # in a result's last epoch: shares, printed in per cent
+ACCURACIES = ("test_accuracy", "test_top5", "train_accuracy")  # of an epoch: shares, printed in per cent
+ALPHA_UNIT = 10_000 * 2 / 128  # of the curriculum paper's α_t: ‖∂L/∂z‖₁ = 2w of the mean over a batch of 128, times 10⁴
+MEASURES = {"snr": "sample-weights", "α_t": "sample-weights", "annotator_nll": "annotators"}  # what a cell needs
+MEASURED = (*ACCURACIES, *MEASURES, "hours", "memory")
+OF_THE_MACHINE = ("hours", "memory")  # not judged
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ class Cell:
     published: Published
     fields: Mapping[str, Any]  # of its experiments, except seed and settings
     settings: Mapping[str, Any]  # where they differ from the protocol
-    metric: str = MEASURED[0]
+    metric: str = ACCURACIES[0]
+    epoch: str = "last"  # of a result: last, best_clean, …
     minus: Cell | None = None  # whose number is subtracted
     unavailable: str = ""  # why it cannot run
 
@@ -77,14 +82,15 @@ class Cell:
         """The run of this cell with ``seed``."""
         if self.unavailable:
             raise ValueError(f"Expected a cell that can run, got {self.row}, {self.column}: {self.unavailable}.")
-        settings = replace(protocol(self.fields["paper"], self.fields["dataset"]), **self.settings)
-        return Experiment(**self.fields, seed=seed, settings=settings)
+        settings = replace(protocol(self.fields["paper"], self.fields["dataset"].partition(":")[0]), **self.settings)
+        return Experiment(**self.fields, seed=seed, settings=settings, measures=MEASURES.get(self.metric, ""))
 
     @property
     def names(self) -> set[str]:
         """Names by which it can be selected."""
-        names = (self.block, self.row, self.column, self.fields["dataset"], self.fields["method"])
-        return {name.casefold() for name in names if name}
+        dataset, method = self.fields["dataset"], self.fields["method"]
+        parts = (dataset, dataset.partition(":")[0], method, method.partition(" & ")[0])
+        return {name.casefold() for name in (self.block, self.row, self.column, *parts) if name}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -124,12 +130,20 @@ class PaperTable:
             raise ValueError(f"Expected cells of {self.id} that match {' and '.join(words)}, got none.")
         return replace(self, cells=cells)
 
+    def with_epochs(self, epochs: int | None) -> PaperTable:
+        """The table with another number of epochs; None: that of the protocols."""
+
+        def change(cell: Cell) -> Cell:
+            return replace(cell, settings={**cell.settings, "epochs": epochs}, minus=cell.minus and change(cell.minus))
+
+        return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
+
     def experiments(self, seeds: Iterable[int] | None = None) -> list[Experiment]:
         """Every run of the table, once; by default with as many seeds as the paper has runs."""
         chosen = range(self.runs) if seeds is None else list(seeds)
         runnable = [cell for cell in self.cells if not cell.unavailable]
         needed = [part for cell in runnable for part in (cell, cell.minus) if part is not None]
-        return list(dict.fromkeys(cell.experiment(seed) for seed in chosen for cell in needed))
+        return once(cell.experiment(seed) for seed in chosen for cell in needed)
 
 
 # Reading
@@ -180,8 +194,8 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
             if not text:  # not published, or lost from the text at hand
                 continue
             values = {name: of_column[j] for name, of_column in each.items()}
-            metric = values.get("metric", MEASURED[0])
-            absent = "" if metric in MEASURED else f"a result has no {metric}"
+            metric = values.get("metric", ACCURACIES[0])
+            absent = "" if metric in MEASURED else f"a {metric} is chosen, not measured"
             cells[column] = Cell(
                 block=values.get("name", ""),
                 row=row,
@@ -199,6 +213,7 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
                 },
                 settings=values.get("settings", {}) | of_rows["settings_of_row"].get(row, {}),
                 metric=metric,
+                epoch=values.get("epoch", "last"),
                 minus=cells[values["minus"]] if values.get("minus") else None,
                 unavailable=values.get("unavailable") or of_rows["unavailable_row"].get(row) or absent,
             )
@@ -254,13 +269,21 @@ def _compare_cell(
         seconds=fmean(result["seconds"] for result in done) if done else None,
         samples=next((result["samples"] for result in done if result.get("samples")), None),
     )
-    return summarise(empty, [measured(result, cell.metric) for result in done], table, base)
+    return summarise(empty, [measured(result, cell) for result in done], table, base)
 
 
-def measured(result: Json, metric: str) -> float | None:
-    """A metric of a finished run in the unit of the tables; None if it was not measured."""
-    value: float | None = result["last"].get(metric)
-    return None if value is None else 100 * value
+def measured(result: Json, cell: Cell) -> float | None:
+    """What ``cell`` reports of a finished run, in the unit of the tables; None if it was not measured."""
+    if cell.metric == "hours":
+        return float(result["seconds"]) / 3600
+    if cell.metric == "memory":
+        return float(result["peak_memory"]) / 2**30
+    if cell.metric in MEASURES:
+        name, unit = ("alpha", ALPHA_UNIT) if cell.metric == "α_t" else (cell.metric, 1.0)
+        value = (result.get("measured") or {}).get(name)
+    else:
+        value, unit = (result[cell.epoch] or {}).get(cell.metric), 100.0
+    return None if value is None else unit * value
 
 
 def summarise(
@@ -272,13 +295,14 @@ def summarise(
     if not values or subtracted is None:
         return empty
     mean, spread = _summary(values, table.statistic)
+    judged = base is None and empty.cell.metric not in OF_THE_MACHINE
     return replace(
         empty,
         values=values,
         seeds=min(len(values), base.seeds) if base else len(values),
         mean=mean - subtracted,
         spread=spread,
-        z=None if base else z_score(values, empty.cell.published, table.statistic, table.runs),
+        z=z_score(values, empty.cell.published, table.statistic, table.runs) if judged else None,
     )
 
 
@@ -432,7 +456,8 @@ ONE_PAGE = 40  # rows; a longer table is set as longtable
 _LATEX = str.maketrans({
     **{mark: f"\\{mark}" for mark in "&%$#_{}"}, "\\": r"\textbackslash{}", "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}", "±": r"$\pm$", "−": "$-$", "≤": r"$\leq$", "†": r"$\dagger$", "‡": r"$\ddagger$",
-    "α": r"$\alpha$", "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
+    "α": r"$\alpha$", "β": r"$\beta$", "∂": r"$\partial$", "‖": r"$\|$", "₁": r"$_1$", "⁴": r"$^4$",
+    "ε": r"$\epsilon$", "λ": r"$\lambda$", "τ": r"$\tau$", "Σ": r"$\Sigma$",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",  # which the usual fonts print as ¡, ¿ and —
 })  # fmt: skip
 

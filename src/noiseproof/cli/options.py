@@ -71,4 +71,7 @@ Only = Annotated[
 ]
 TableSeeds = Annotated[int | None, typer.Option(min=1, help="Seeds of a table's cells, by default the paper's number.")]
 AllPrecision = Annotated[str | None, typer.Option(help="32, bf16 or 64, for all runs, whatever the file gives.")]
+AllEpochs = Annotated[
+    int | None, typer.Option(min=1, help="Epochs of a table's cells, where those of the protocol are not wanted.")
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Start failed runs again.")]

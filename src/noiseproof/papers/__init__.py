@@ -105,7 +105,8 @@ class Paper:
         >>> get_paper("ln").grids("cifar10")["ln"], get_paper("ln").grids("mnist")["ln"]
         ('ln:tau=[0.1,0.5,1],lam=[0.5,1],start=1', 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1],start=1')
         """
-        return {**self.content.get("grids", {}), **self.content.get("grids_on", {}).get(dataset.partition(":")[0], {})}
+        on = self.content.get("grids_on", {}).get(dataset.partition(":")[0], {})
+        return {method: grid for method, grid in {**self.content.get("grids", {}), **on}.items() if grid}
 
     @property
     def revisions(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,6 +10,9 @@ import pandas as pd
 from noiseproof.analysis.figures import Layer, all_runs, figure
 from noiseproof.analysis.runs import Runs
 from noiseproof.core.grammar import parse_call
+from noiseproof.core.registry import Registry
+from noiseproof.losses import LOSSES
+from noiseproof.train import METHODS
 
 
 def costs(records: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -107,19 +110,29 @@ def sensitivity_figure(trials: Trials | None) -> tuple[pd.DataFrame, dict[str, A
 def varied(specs: Sequence[str]) -> pd.DataFrame | None:
     """The parameters in which specs of one method differ, one column each; None if they differ in more than that.
 
-    >>> varied(["ln:tau=2,lam=0.5", "ln:tau=4,lam=0.5"]).to_dict("list")
-    {'tau': [2, 4]}
+    A parameter that a spec leaves out has its default, since runs of benchmarks are named without defaults.
+
+    >>> varied(["ln:tau=2,lam=0.5", "ln:lam=0.5"]).to_dict("list")
+    {'tau': [2.0, 0.5]}
     """
     calls = []
     for spec in specs:
         if "&" in spec or "+" in spec:  # more than one call
             return None
         calls.append(parse_call(spec))
-    table = pd.DataFrame([params for _, params in calls])
+    given = {key for _, params in calls for key in params}
+    table = pd.DataFrame([{**_defaults(name, given), **params} for name, params in calls])
     if len({name for name, _ in calls}) != 1 or table.isna().any(axis=None):
         return None
     table = table[[name for name in table if table[name].astype(str).nunique() > 1]]
     return None if table.empty else table
+
+
+def _defaults(name: str, keys: Collection[str]) -> dict[str, Any]:
+    """The plain defaults that the method or loss ``name`` has for ``keys``."""
+    registry: Registry[Any] | None = METHODS if name in METHODS else LOSSES if name in LOSSES else None
+    known = registry.parameters(name) if registry else {}
+    return {key: known[key] for key in keys if isinstance(known.get(key), (int, float))}
 
 
 def _check_columns(table: pd.DataFrame, needed: Sequence[str]) -> None:
