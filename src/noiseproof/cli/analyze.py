@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.show import AsJson, DataDir, count_progress, examples, plain, refusals, say, show, show_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from noiseproof.train import Settings, Task
 
 analyze_app = typer.Typer(help="See what a loss does before, during and after training.", no_args_is_help=True)
-app.add_typer(analyze_app, name="analyze")
+app.add_typer(analyze_app, name="analyze", rich_help_panel=TRAINING)
 
 Classes = Annotated[int | None, typer.Option(min=2, help="Number of classes, by default that of --data.")]
 Data = Annotated[str | None, typer.Option(help="Dataset: one of `noiseproof data list`, or your own.")]

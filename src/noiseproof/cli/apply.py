@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.options import on_training
 from noiseproof.cli.review import Folder
 from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, training_exits, training_progress
@@ -44,7 +44,8 @@ UnsettledRows = Annotated[
         "apply audit/ --unsettled leave",
         "apply photos-audit/ --link",
         "apply audit/ --excluded mark",
-    )
+    ),
+    rich_help_panel=YOUR_DATA,
 )
 @refusals()
 def apply(

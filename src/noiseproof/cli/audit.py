@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.options import on_machine, on_training
 from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, stage_progress, training_exits
 from noiseproof.core.messages import plain
@@ -128,7 +128,8 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
         "audit audit/ --again",
-    )
+    ),
+    rich_help_panel=YOUR_DATA,
 )
 @refusals(ARGUMENTS)
 def audit(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.options import (
     Accelerator,
     AllEpochs,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from noiseproof.bench.search import SearchResult
 
 bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
+app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
 HIDDEN = ("seed", "noise_seed", "samples", "weights", "measures")  # what the runs of one entry may differ in
 Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]

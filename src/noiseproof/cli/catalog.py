@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import LISTS, TRAINING, app
 from noiseproof.cli.show import (
     AsJson,
     describe,
@@ -22,7 +22,7 @@ from noiseproof.cli.show import (
 )
 
 
-@app.command(epilog=examples("losses", "losses --presets", "losses --json | jq '.[].name'"))
+@app.command(epilog=examples("losses", "losses --presets", "losses --json | jq '.[].name'"), rich_help_panel=LISTS)
 @refusals()
 def losses(
     presets: Annotated[bool, typer.Option("--presets", help="List the settings of the papers instead.")] = False,
@@ -54,7 +54,8 @@ def losses(
         "calibrate agce:a=0.1,q=0.1 --classes 200 --like 10 --free a,q",
         "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 200 --free nce.factor --json",
         "calibrate gce --classes 1000 --like 10 --sigma 0.5",
-    )
+    ),
+    rich_help_panel=TRAINING,
 )
 @refusals()
 def calibrate(
@@ -101,7 +102,7 @@ def calibrate(
     return None
 
 
-@app.command(epilog=examples("noises", "noises --json | jq '.[].name'"))
+@app.command(epilog=examples("noises", "noises --json | jq '.[].name'"), rich_help_panel=LISTS)
 @refusals()
 def noises(as_json: AsJson = False) -> None:
     """List every noise model with its parameters.
@@ -113,7 +114,7 @@ def noises(as_json: AsJson = False) -> None:
     list_registered(NOISES, as_json)
 
 
-@app.command(epilog=examples("models", "models --classes 100 --json"))
+@app.command(epilog=examples("models", "models --classes 100 --json"), rich_help_panel=LISTS)
 @refusals()
 def models(
     classes: Annotated[int, typer.Option(min=2, help="Classes of the linear head that the weights include.")] = 10,
@@ -147,7 +148,7 @@ def models(
     return show(("name", f"weights, {classes} classes", "features", "parameters", "what it is"), rows)
 
 
-@app.command(epilog=examples("features", "features --json | jq '.[].name'"))
+@app.command(epilog=examples("features", "features --json | jq '.[].name'"), rich_help_panel=LISTS)
 @refusals()
 def features(as_json: AsJson = False) -> None:
     """List the features of texts and pictures that `audit --features NAME` takes, and what is installed.
@@ -174,7 +175,7 @@ def features(as_json: AsJson = False) -> None:
     return show(("name", "for", "installed", "licence", "SHA-256", "what it is"), rows)
 
 
-@app.command(epilog=examples("methods", "methods --json | jq '.[].name'"))
+@app.command(epilog=examples("methods", "methods --json | jq '.[].name'"), rich_help_panel=LISTS)
 @refusals()
 def methods(as_json: AsJson = False) -> None:
     """List every named method: what it is made of, and its parameters.
@@ -187,7 +188,7 @@ def methods(as_json: AsJson = False) -> None:
     list_registered(METHODS, as_json)
 
 
-@app.command(epilog=examples("strategies", "strategies --json | jq '.[].name'"))
+@app.command(epilog=examples("strategies", "strategies --json | jq '.[].name'"), rich_help_panel=LISTS)
 @refusals()
 def strategies(as_json: AsJson = False) -> None:
     """List every strategy, which `METHOD & STRATEGY:key=value` adds to a method, with its parameters."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.show import (
     AsJson,
     DataDir,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from noiseproof.noise import NoisyLabels
 
 data_app = typer.Typer(help="List, download and look at datasets.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+app.add_typer(data_app, name="data", rich_help_panel=TRAINING)
 FEW_CLASSES, TINY_MATRIX = 20, 10  # more classes do not fit on a screen; --json has them all
 
 
@@ -43,7 +43,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     for name in DATASETS:
         data = describe(DATASETS, name)
         data["parameters"].pop("data_dir", None)
-        paths = None if data["required"] else _find_files(name, data_dir)
+        paths = None if data["required"] else find_files(name, data_dir)
         files = FILES.get(name)
         get = "" if files is None else files.request or f"noiseproof data fetch {name}"
         if data["required"]:
@@ -62,7 +62,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     return show(("name", "here", "what it is", "found in, or searched in", "how to get it"), rows)
 
 
-def _find_files(name: str, data_dir: str | None) -> list[str] | None:
+def find_files(name: str, data_dir: str | None) -> list[str] | None:
     """Return the paths of a dataset, [] if it needs none; None if some are missing or incomplete."""
     from noiseproof.data.sources import FILES, find
 

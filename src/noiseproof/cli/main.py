@@ -12,9 +12,22 @@ import typer
 
 from noiseproof import __version__
 
+# The parts of the help, in its order.
+YOUR_DATA, TRAINING, LISTS, INSTALLATION = "Your data", "Training and research", "Lists", "This installation"
+WELCOME = """noiseproof finds the wrong labels of a dataset, and trains classifiers in spite of them.
+
+  noiseproof audit data.csv --label y   find them: in a table, texts or a folder of pictures
+  noiseproof review audit/              decide on them in the browser, with the keyboard
+  noiseproof apply audit/               write the corrected dataset
+
+  noiseproof demo                       all of it on bundled data, in a minute
+  noiseproof doctor                     check this installation
+  noiseproof --help                     all commands
+"""
+
 app = typer.Typer(
     help="Train classifiers on labels that can't be trusted, and find out which labels are wrong.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -29,10 +42,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(WELCOME, nl=False)
+        return
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a pipe without Unicode gets ? for Δ, not a traceback

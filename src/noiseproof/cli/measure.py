@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.review import Folder
 from noiseproof.cli.show import AsJson, examples, refusals, show, show_json
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         "measure audit/",
         "measure audit/ --goal precision=0.9",
         "measure audit/ --goal budget=300 --decisions mine.csv --json",
-    )
+    ),
+    rich_help_panel=YOUR_DATA,
 )
 @refusals()
 def measure(

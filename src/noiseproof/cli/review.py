@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noiseproof.cli.main import app
+from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.show import examples, refusals
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ Count = Annotated[int, typer.Option(min=1, help="Rows to --propose.")]
         "review audit/ --reviewers ann,bob --host 192.168.0.5 --port 8765",
         "review audit/ --reviewers ann,bob --host 0.0.0.0 --allowed-host review.example.org --port 8765",
         "review audit/ --propose find=0.5,learn=0.3,measure=0.2 --count 50",
-    )
+    ),
+    rich_help_panel=YOUR_DATA,
 )
 @refusals()
 def review(

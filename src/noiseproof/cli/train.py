@@ -18,7 +18,7 @@ from rich.console import Console
 
 from noiseproof.cli import options
 from noiseproof.cli.data import check_foreign
-from noiseproof.cli.main import app
+from noiseproof.cli.main import TRAINING, YOUR_DATA, app
 from noiseproof.cli.show import (
     AsJson,
     DataDir,
@@ -61,7 +61,8 @@ LONGEST = 200  # bytes of a folder's name; disks take 255
         "train --dataset cifar10 --data-dir /srv/data --noise open-set:rate=0.4 --foreign cifar100 --compile",
         "train --dataset folder:path=photos --method gce --workers 8 --devices 2 --strategy ddp",
         "train --dataset folder:path=photos --model efficientnet-lite0 --finetune probe --method gce",
-    )
+    ),
+    rich_help_panel=TRAINING,
 )
 @refusals()
 def train(
@@ -294,7 +295,7 @@ def _file_name(*parts: str) -> str:
     return name.encode()[: LONGEST - 17].decode(errors="ignore") + "_" + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-@app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --epochs 30 --json"))
+@app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --epochs 30 --json"), rich_help_panel=YOUR_DATA)
 @refusals()
 def demo(
     out: Annotated[

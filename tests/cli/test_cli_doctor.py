@@ -1,0 +1,61 @@
+"""`noiseproof doctor` and `noiseproof` alone."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from noiseproof.cli import app, doctor
+from noiseproof.cli.main import WELCOME
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def test_the_command_alone_shows_what_people_come_for() -> None:
+    assert run() == WELCOME
+    assert all(f"noiseproof {command}" in WELCOME for command in ("audit", "review", "apply", "demo", "doctor"))
+
+
+def test_it_shows_what_the_project_requires_and_what_is_installed(tmp_path: Path) -> None:
+    found = json.loads(run("doctor", "--json", "--data-dir", str(tmp_path)))
+    versions = {package["name"]: package["version"] for package in found["packages"]}
+    assert len(versions) == 1 + len(PROJECT["dependencies"]) and found["problems"] == []
+    assert versions["torch"] == metadata.version("torch")
+    extras = {extra["name"]: extra for extra in found["extras"]}
+    assert extras.keys() == PROJECT["optional-dependencies"].keys() - {"dev", "docs"}
+    assert extras["review"]["installed"] == ["fastapi", "uvicorn"] and extras["review"]["missing"] == []
+    assert found["devices"][0]["name"] == "cpu" and found["data"]["folder"] == str(tmp_path)
+
+
+def test_datasets_of_the_data_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
+    (tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte.gz").touch()
+    assert "datasets there: fashion-mnist\n" in run("doctor", "--data-dir", str(tmp_path))
+
+
+@pytest.mark.parametrize(("version", "problem"), [(None, "is missing"), ("0.1", "too old")])
+def test_a_package_that_is_missing_or_too_old_is_a_problem(
+    version: str | None, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: version if name == "scikit-learn" else right(name))
+    assert f"problem: scikit-learn: {problem}; pip install 'scikit-learn>=1." in run("doctor", code=1)
+
+
+def test_an_extra_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in ("uvicorn", "faiss-cpu") else right(name))
+    shown = {" ".join(line.split()) for line in run("doctor").splitlines()}
+    assert "review without uvicorn pip install 'noiseproof[review]'" in shown
+    assert "neighbours no pip install 'noiseproof[neighbours]'" in shown
