@@ -5,7 +5,7 @@
 
 Every run in the folders RESULTS that belongs to a cell of a table, or to a file of benchmarks/sweeps that a diagnosis
 names, goes into src/noiseproof/papers/reruns/PAPER.json; values that are there already stay. A new file of experiments
-first needs an entry in ``diagnoses`` there: its table, the words of --only, what was found, and no rows.
+first needs an entry in ``diagnoses`` there, without rows; what they found is written by hand once they have run.
 """
 
 from __future__ import annotations
@@ -143,20 +143,21 @@ def write(path: Path, content: Json) -> None:
 
 # The page
 
-BLOCK = re.compile(r"(<!-- (counts|rerun: (\S+)(.*?)) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (counts|diagnoses|rerun: (\S+)(.*?)) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page(text: str) -> str:
-    """``text`` with new tables between its marks: `<!-- counts -->`, `<!-- rerun: ID --only … -->`, `<!-- end -->`.
+    """``text`` with new tables between its marks and `<!-- end -->`.
 
-    `<!-- rerun: rest -->` is every cell that no other mark shows.
+    The marks are `<!-- counts -->`, `<!-- diagnoses -->`, `<!-- rerun: ID --only … -->`, and `<!-- rerun: rest -->` for
+    the cells that no other mark shows.
     """
     marks = [found for found in BLOCK.finditer(text) if found[3] not in (None, "rest")]
     shown = {id(cell) for found in marks for cell in selected(found[3], found[4])[0].cells}
 
     def made(found: re.Match[str]) -> str:
-        if found[2] == "counts":
-            return counts()
+        if found[3] is None:
+            return counts() if found[2] == "counts" else diagnoses()
         return rest(shown) if found[3] == "rest" else reruns(*selected(found[3], found[4]))
 
     return BLOCK.sub(lambda found: f"{found[1]}\n{made(found)}\n{found[5]}", text)
@@ -199,6 +200,19 @@ def count_texts(one: Counts) -> Iterator[str]:
     yield f"{one.within} of {one.judged}" if one.judged else ""
     outside = one.judged - one.within
     yield f"{one.diagnosed} of {outside}" if outside else ""
+
+
+def diagnoses() -> str:
+    """The files of experiments on why cells differ, and what they found."""
+    rows = []
+    for one in (one for paper in PAPERS for one in load_reruns(paper).diagnoses):
+        cells = (
+            "; ".join(f"{id}, {' × '.join(words)}" for id, *words in one["cells"])
+            .replace(",", ", ")
+            .replace(",  ", ", ")
+        )
+        rows.append((f"`{Path(one['sweep']).name}`", cells, one["finding"] or "not run yet"))
+    return markdown(("file", "cells", "found"), rows)
 
 
 def reruns(table: PaperTable, precision: str | None = None) -> str:

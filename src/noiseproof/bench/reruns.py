@@ -1,9 +1,9 @@
 """What was rerun: results of the papers' cells, and experiments on why some differ, as files of the package.
 
 papers/reruns/PAPER.json has ``made_by`` (commit, hardware, versions and command of each session), ``rows`` (a cell's
-values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, by the words
-of --only; a file of experiments; what they found; their rows). A row belongs to every cell whose run with seed 0 has
-its ``key``, so that tables which share runs share rows, and a preset that is revised has none.
+values, one for each of ``seeds``; ``made_by`` lists the sessions they are from) and ``diagnoses`` (cells, as a table
+and words of --only; a file of experiments; what they found; their rows). A row belongs to every cell whose run with
+seed 0 has its ``key``, so that tables which share runs share rows, and a preset that is revised has none.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[s
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:
     """What an experiment says about why ``cell`` differs; None if there is no experiment."""
-    whole = load_table(table.id)
     for one in load_reruns(table.paper).diagnoses:
-        if one["table"] == table.id and one["rows"] and cell in whole.only(*one["only"]).cells:
-            return one
+        for id, *words in one["cells"] if one["rows"] else ():
+            if id == table.id and cell in load_table(id).only(*words).cells:
+                return one
     return None
 
 
