@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from chaos import bits, flipped, outcome_of
+from handmade_audit import write_table_audit
 
 from noiseproof.audit import AuditData, LabelIssues, LabelReport, audit, read_rows
 from noiseproof.audit.decisions import BadDecisions, DecisionLog
@@ -26,7 +30,7 @@ from noiseproof.audit.sources.base import Skipped
 from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.predictions import PredictionSource
 from noiseproof.audit.sources.text import TextSource
-from noiseproof.core.files import replacing
+from noiseproof.core.files import replacing, replacing_all
 
 COLUMNS = [
     "row", "id", "is_label_issue", "label_quality", "given_label", "predicted_label", "suggested_label",
@@ -264,6 +268,26 @@ def test_labels_that_neighbours_contradict_do_not_look_fine() -> None:
     summary = with_labels(few, noise_interval=(0.06, 0.125), noise_rate=0.09).summary()
     assert summary["verdict"].startswith("About 9.0% of the labels look wrong (range by the model 6.0% to 12.5%)")
     assert "--thorough" in summary["notes"][-1]
+
+
+@pytest.mark.parametrize("name", ["issues.csv", "summary.json", "config.json", "checksums.json"])
+def test_a_flipped_bit_in_the_folder_of_an_audit_is_refused(name: str, tmp_path: Path) -> None:
+    write_checked_audit(tmp_path)
+    path = tmp_path / name
+    for bit in bits(path, 20):
+        with flipped(path, bit):
+            outcome = outcome_of(lambda: read_audit(tmp_path).key)
+            assert outcome.is_refusal or name == "checksums.json", f"bit {bit}: {outcome}"
+    assert read_audit(tmp_path).key
+
+
+def write_checked_audit(folder: Path) -> None:
+    """The files of an audit with their checksums."""
+    with TemporaryDirectory() as other:
+        audit = write_table_audit(Path(other), rows=20, issues=4)
+        with replacing_all(folder) as part:
+            for file in audit.iterdir():
+                shutil.copy(file, part(file.name))
 
 
 def test_an_existing_folder_is_refused_and_nothing_else_is_touched(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_a_sample_without_answers_goes_aside_too(tmp_path: Path) -> None:
 
 
 def to_format_1(folder: Path) -> None:
+    (folder / "checksums.json").unlink()
     for name in ("summary.json", "config.json"):
         content = json.loads((folder / name).read_text("utf-8")) | {"format": 1}
         (folder / name).write_text(json.dumps(content), "utf-8")

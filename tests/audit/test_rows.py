@@ -172,6 +172,7 @@ def test_issues_of_other_rows_are_refused(tmp_path: Path) -> None:
     path, out = tmp_path / "t.csv", tmp_path / "new.csv"
     audit_table(path, tmp_path / "audit", frame_of(), WRITERS["csv"], id="note")
     issues = tmp_path / "audit" / "issues.csv"
+    issues.with_name("checksums.json").unlink()  # which would refuse any other file
     table = pd.read_csv(issues, dtype=str, keep_default_na=False)
     cat, dog = (int(table.index[table["given_label"] == name][0]) for name in ("cat", "dog"))
     for column in ("given_label", "id", "row"):
@@ -189,6 +190,7 @@ def test_issues_of_other_rows_are_refused(tmp_path: Path) -> None:
 def test_digests_that_are_gone_or_damaged_are_refused_and_the_remedy_keeps_decisions(tmp_path: Path) -> None:
     path, out, folder = tmp_path / "t.csv", tmp_path / "new.csv", tmp_path / "audit"
     audit_table(path, folder, frame_of(), WRITERS["csv"])
+    (folder / "checksums.json").unlink()  # which would refuse another config.json
     (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "dog", "accept", "cat")]))
     content = (folder / "rows.npy").read_bytes()
     (folder / "rows.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

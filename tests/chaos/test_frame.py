@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from chaos import Outcome, bits, flipped, interruptions, outcome_of, writers
 
-from noiseproof.core.files import replacing
+from noiseproof.core.files import check_files, replacing, replacing_all
 
 TEXT = "a value, long enough for a first half" * 3
 
@@ -18,6 +18,21 @@ def careful(folder: Path) -> str:
     with replacing(folder / "value") as part:
         part.write_text(TEXT)
     return (folder / "value").read_text()
+
+
+def pair(folder: Path) -> list[str]:
+    """Two files that belong together, replaced; what a reader finds before it, and after."""
+    before = read_pair(folder)
+    for text in ("old", "new") if not before[0] else ("new",):
+        with replacing_all(folder) as part:
+            for name in ("a", "b"):
+                part(name).write_text(text + TEXT)
+    return [*before, *read_pair(folder)]
+
+
+def read_pair(folder: Path) -> list[str]:
+    check_files(folder, "a", "b")
+    return [path.read_text()[:3] if (path := folder / name).exists() else "" for name in ("a", "b")]
 
 
 def careless(folder: Path) -> str:
@@ -50,6 +65,15 @@ def test_work_that_is_safe_passes(how: str, tmp_path: Path) -> None:
         ] == [operation for operation in operations if operation.split()[0] in ("create", "write", "replace")]
     else:
         assert all(case.first.error == "OSError" and case.first.is_refusal for case in cases[:-2])
+
+
+@pytest.mark.parametrize("how", ["kill", "full"])
+def test_files_that_belong_together_are_never_of_two_times(how: str, tmp_path: Path) -> None:
+    cases = list(interruptions(pair, tmp_path, how, count=40))
+    found = {tuple(case.again.value[:2]) for case in cases}
+    assert found == {("", ""), ("old", "old"), ("new", "new")} if how == "kill" else len(found) > 1, found
+    assert {first == second for first, second in found} == {True}
+    assert {tuple(case.again.value[2:]) for case in cases} == {("new", "new")}
 
 
 def test_half_a_write_is_found(tmp_path: Path) -> None:

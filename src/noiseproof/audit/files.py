@@ -61,6 +61,9 @@ the numbers and the label of an array's row; of labels beside another model's pr
 
 ``out_of_sample.npy``, of a thorough audit: probabilities (source_rows, K) float32 of models that did not see the row,
 NaN for rows that were not audited; beyond 100 million numbers it is not written.
+
+``checksums.json``: XXH3 checksums of these files by name, which are compared when they are read; without it, files are
+read as they are. All files of an audit are replaced together.
 """
 
 from __future__ import annotations
@@ -71,7 +74,6 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +85,7 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import check_free
 from noiseproof.audit.issues import badges
 from noiseproof.audit.rows import Digests, digest_all
-from noiseproof.core.files import replacing
+from noiseproof.core.files import check_files, replacing_all
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
     import pandas as pd
 
     folder = Path(folder)
+    check_files(folder, *FILES)
     if absent := [name for name in FILES if not (folder / name).is_file()]:
         raise FileNotFoundError(
             f"Expected an audit in {folder}, found no {' and no '.join(absent)}. Run `noiseproof audit` first."
@@ -235,11 +238,11 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
     texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
     end = "\r\n" if any("\r" in text for text in texts) else "\n"
     written: list[Path] = []
-    with ExitStack() as stack:
+    with replacing_all(folder) as part_of:
 
         def part(name: str) -> Path:
             written.append(folder / name)
-            return stack.enter_context(replacing(written[-1]))
+            return part_of(name)
 
         table.to_csv(part(FILES[0]), index=False, lineterminator=end, encoding="utf-8")
         if importlib.util.find_spec("pyarrow") is not None:
@@ -285,8 +288,8 @@ def _predictions(report: LabelReport) -> NDArray[np.float32] | None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write summary.json or config.json."""
-    with replacing(path) as part:
-        part.write_text(_to_json(content), encoding="utf-8")
+    with replacing_all(path.parent) as part:
+        part(path.name).write_text(_to_json(content), encoding="utf-8")
 
 
 def _to_json(content: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from noiseproof.audit.measure.estimate import Measurement, measure
 from noiseproof.audit.measure.interval import Estimate, exact_share
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.reasons import GENERAL, general_sentences
-from noiseproof.core.files import replacing
+from noiseproof.core.files import replacing_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,13 +117,12 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
     cells = cells.set_index(cells["row"].astype("int64")).loc[changed.index]
     for name in CHANGED:
         cells[name] = [str(value) for value in changed[name].tolist()]
-    with replacing(path) as part:
-        cells.to_csv(part, index=False, lineterminator=end, encoding="utf-8")
-    if (path := folder / PARQUET).exists():
-        table = pd.read_parquet(path)
-        table = table.set_index("row", drop=False).loc[changed.index].assign(**{n: changed[n] for n in CHANGED})
-        with replacing(path) as part:
-            table.to_parquet(part, index=False, engine="pyarrow")
+    with replacing_all(folder) as part:
+        cells.to_csv(part(path.name), index=False, lineterminator=end, encoding="utf-8")
+        if (folder / PARQUET).exists():
+            table = pd.read_parquet(folder / PARQUET)
+            table = table.set_index("row", drop=False).loc[changed.index].assign(**{n: changed[n] for n in CHANGED})
+            table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
 
 
 def _counts(audit: Audit) -> dict[str, Any]:

@@ -146,15 +146,13 @@ def write_checked(path: Path, text: str) -> None:
 
 
 def check_files(folder: Path, *names: str) -> None:
-    """Refuse files that are not as ``replacing_all`` wrote them; those of folders without checksums are older."""
-    sums = _checksums(folder)
-    if sums is None:
-        return
-    for name in names:
+    """Refuse files that are not as ``replacing_all`` wrote them; those without a checksum are older."""
+    sums = _checksums(folder) or {}
+    for name in (name for name in names if name in sums):
         path, part = folder / name, _part(folder / name)
-        if path.exists() and checksum(path) == sums.get(name):
+        if path.exists() and checksum(path) == sums[name]:
             continue
-        if part.exists() and checksum(part) == sums.get(name):
+        if part.exists() and checksum(part) == sums[name]:
             os.replace(part, path)
         elif path.exists():
             raise Damaged(

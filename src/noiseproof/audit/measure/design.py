@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Asked, Decision
 from noiseproof.audit.files import Audit
 from noiseproof.core.checks import check_count
-from noiseproof.core.files import replacing
+from noiseproof.core.files import check_files, replacing_all
 
 FILE, STRATA_FILE = "measure.json", "strata.npy"  # in the folder of an audit
 FORMAT = 1
@@ -67,17 +67,18 @@ class Design:
         if (design := cls.read(audit)) is not None:
             return design
         design = cls.draw(audit, seed)
-        with replacing(Path(audit.folder, STRATA_FILE)) as part, open(part, "wb") as file:
-            np.save(file, design.strata)
         content = {"format": FORMAT, "seed": seed, "prior": design.prior.round(6).tolist()}
-        with replacing(Path(audit.folder, FILE)) as part:
-            part.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        with replacing_all(audit.folder) as part:
+            with open(part(STRATA_FILE), "wb") as file:
+                np.save(file, design.strata)
+            part(FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
         return design
 
     @classmethod
     def read(cls, audit: Audit) -> Design | None:
         """The design in the folder of an audit, None where nothing was measured."""
         path = Path(audit.folder, FILE)
+        check_files(audit.folder, FILE, STRATA_FILE)
         if not path.is_file():
             return None
         try:
