@@ -54,6 +54,7 @@ STRATEGIES = {
     "progressive-stopping": "progressive-stopping:start=10,block_epochs=2,head_epochs=2,lr=0.01",
     "estimate-transition": "estimate-transition:warmup=8",
     "dividemix": "dividemix:warmup=10,lambda_u=0",
+    "promix": "promix:warmup=4,ramp=3,guess_from=23",
     "gp": "gp:length_scale=8,signal=2,noise=2",
 }
 OWN_LOSSES = {  # of strategies that need one; all others take cross entropy

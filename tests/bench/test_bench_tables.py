@@ -150,6 +150,7 @@ PUBLISHED: list[tuple[str, str, str, str, float, float | None, bool]] = [
     ("sop-cifar-n", "", "SOP", "worst", 83.66, 0.64, False),
     ("pes-cifar-n", "", "PES (semi)", "aggregate", 94.66, 0.18, False),
     ("pes-cifar-n", "", "PES (semi)", "worst", 92.68, 0.22, False),
+    ("promix-cifar-n", "", "ProMix", "worst", 96.16, None, False),
 ]
 
 
@@ -183,7 +184,7 @@ SIZES = {
     "sln-table3": 27, "sln-table4": 24, "bias-table2": 138, "bias-table3": 22, "bias-table-a2": 126,
     "bias-table-a3": 80, "nal-table2": 29, "curriculum-table2": 56, "curriculum-table3": 46, "curriculum-table4": 12,
     "curriculum-table5": 66, "curriculum-table10": 50, "curriculum-table11": 50,
-    "sop-cifar-n": 6, "pes-cifar-n": 6,
+    "sop-cifar-n": 6, "pes-cifar-n": 6, "promix-cifar-n": 4,
 }  # fmt: skip
 
 
@@ -213,6 +214,7 @@ def test_tables_are_whole_and_their_ids_and_cells_are_unique() -> None:
         ("curriculum-table4", "single", 1),
         ("curriculum-table5", "best", 5),
         ("sop-cifar-n", "std", 3),
+        ("promix-cifar-n", "mean", 5),
     ],
 )
 def test_tables_name_their_statistic(id: str, statistic: str, runs: int) -> None:
@@ -691,7 +693,7 @@ def test_the_files_are_part_of_the_package() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel == {"packages": ["src/noiseproof"]}
     names = sorted(file.name for file in files("noiseproof.papers").iterdir() if file.name.endswith(".toml"))
-    assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "pes", "sln", "sop")]
+    assert names == [f"{paper}.toml" for paper in ("bias", "curriculum", "ln", "nal", "pes", "promix", "sln", "sop")]
     names += [f"reruns/{file.name}" for file in (files("noiseproof.papers") / "reruns").iterdir()]
     papers = [ROOT / "src" / "noiseproof" / "papers" / name for name in names]
     assert all(path.is_file() for path in papers)
@@ -713,7 +715,7 @@ def test_the_command_lists_tables() -> None:
     counts = {row["id"]: row for row in json.loads(run("table", "--json").stdout)}
     found = counts["ln-table1"]
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
-    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1077"
+    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1081"
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ BUSY = {
     "co-teaching": "co-teaching:ramp=1",
     "sigua": "sigua:ramp=1",
     "dividemix": "dividemix:warmup=1,lambda_u=5,penalty=true",
+    "promix": "promix:warmup=1,tau=0.2,guess_from=1",
 }
 MORE = [
     "ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5",

@@ -59,7 +59,9 @@ def test_a_list_of_the_wrong_length_is_refused() -> None:
 
 
 def test_an_unknown_paper_is_refused() -> None:
-    with pytest.raises(ValueError, match="Expected a paper of ln, sln, bias, nal, curriculum, sop, pes, got '000'."):
+    with pytest.raises(
+        ValueError, match="Expected a paper of ln, sln, bias, nal, curriculum, sop, pes, promix, got '000'."
+    ):
         get_paper("000")
     with pytest.raises(ValueError, match=r"No preset gce@000. There are: .*gce@bias"):
         loss_preset("gce", "000", {})

@@ -33,7 +33,7 @@ ISSUE_5 = [
     "co-teaching", "sigua", "dividemix", "elr", "elr+", "selc", "sln-co-teaching", "sln-sigua", "sln-dividemix",
     "gp",
 ]  # fmt: skip
-ISSUE_27 = ["sop", "pes"]
+ISSUE_27 = ["sop", "pes", "promix"]
 
 
 def task_of(classes: int, dataset: str = "own", noise: str = "none", rows: int = 1000) -> Task:
@@ -202,7 +202,7 @@ def test_trains(name: str, digits: Task) -> None:
     method = get_method(name, digits, settings)
     result = train(digits, method, settings)
     assert torch.equal(state, torch.random.get_rng_state())
-    two = name in ("co-teaching", "sln-co-teaching", "dividemix", "sln-dividemix", "elr+")
+    two = name in ("co-teaching", "sln-co-teaching", "dividemix", "sln-dividemix", "elr+", "promix")
     assert len(result.models) == method.models == (2 if two else 1)
     assert ("test_accuracy_ensemble" in result.last) == two
     assert [row["epoch"] for row in result.metrics] == [1, 2]
@@ -265,7 +265,7 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
         "linear",
         {"exchanged-memory": {"beta": 0.7, "reweigh": False}, "mixup": {"alpha": 1}, "momentum": {}},
     ),
-    "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 10, "lr_v": 10, "std": 1e-8}}),
+    "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 100, "lr_v": 100, "std": 1e-8}}),
     "pes": (
         "ce",
         "linear",
@@ -276,6 +276,11 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "sigua": ("ce", "linear", {"sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 0}}),
     "sln-sigua": ("ce", "linear", {"sln": SLN, "sigua": {"forget": 0.2, "ramp": 10, "scale": 0.001, "start": 150}}),
     "dividemix": ("ce", "linear", {"dividemix": {"warmup": 10, "lambda_u": 0}}),
+    "promix": (
+        "ce",
+        "linear",
+        {"promix": {"warmup": 10, "rho": 0.7, "tau": 0.99, "ramp": 25, "guess_from": 175, "share": 0.9, "alpha": 4}},
+    ),
     "sln-dividemix": ("ce", "linear", {"sln": SLN, "dividemix": {"warmup": 150, "lambda_u": 0}}),
     "forward": ("forward:T=10", "linear", {"estimate-transition": {"warmup": 60, "percentile": 97, "restart": True}}),
     "backward": (
@@ -300,8 +305,9 @@ MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 clas
         "linear",
         {"exchanged-memory": {"beta": 0.9, "reweigh": True}, "mixup": {}, "momentum": {}},
     ),
-    "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 1, "lr_v": 10}}),
+    "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 10, "lr_v": 100}}),
     "dividemix": ("ce", "linear", {"dividemix": {"warmup": 30}}),
+    "promix": ("ce", "linear", {"promix": {"warmup": 30, "tau": 0.95}}),
     "forward": ("forward:T=100", "linear", {"estimate-transition": {"percentile": None}}),
 }
 

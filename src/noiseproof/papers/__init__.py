@@ -20,6 +20,7 @@ PAPERS = {
     "curriculum": "curriculum paper",
     "sop": "SOP paper",
     "pes": "PES paper",
+    "promix": "ProMix paper",
 }
 QUALIFIERS = ("dataset", "num_classes", "noise", "rate")  # what a preset may depend on
 NUM_CLASSES = {

@@ -38,6 +38,24 @@ def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> 
     return torch.lerp(others, values, lam)
 
 
+def second_view(purpose: str, batch: Batch, run: Run) -> Tensor:
+    """The rows of the batch in a second augmentation, (b, …)."""
+    if run.augment is None or not run.augment.columns:
+        return batch.x
+    drawn = run.augment.draw(batch.count, run.random.generator(purpose, run.step))
+    return run.fetch(run.data.x, batch.rows, run.augment, run.processes.share(drawn))
+
+
+def row_losses(run: Run) -> Tensor:
+    """The cross entropy of every given label, by model: (N, M)."""
+
+    def losses_of(rows: Tensor, outs: list[Output]) -> Tensor:
+        label = run.labels(rows)
+        return torch.stack([F.cross_entropy(run.loss.scores(out), label, reduction="none") for out in outs], 1)
+
+    return per_row(run, losses_of)
+
+
 def sharpen(p: Tensor, temperature: float) -> Tensor:
     """p_k^(1/T) / Σ_i p_i^(1/T) of distributions (b, K): more confident for T < 1."""
     return (p.log() / temperature).softmax(1)
@@ -189,14 +207,7 @@ class DivideMix(Strategy):
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step
-        if run.epoch < self.warmup:
-            return
-
-        def losses_of(rows: Tensor, outs: list[Output]) -> Tensor:
-            label = run.labels(rows)
-            return torch.stack([F.cross_entropy(run.loss.scores(out), label, reduction="none") for out in outs], 1)
-
-        for m, losses in enumerate(per_row(run, losses_of).unbind(1)):
+        for m, losses in enumerate(row_losses(run).unbind(1) if run.epoch >= self.warmup else ()):
             self._divide(m, losses, run)
 
     def _divide(self, m: int, losses: Tensor, run: Run) -> None:
@@ -243,7 +254,7 @@ class DivideMix(Strategy):
         done = run.step - self.first_step
         m = int(done >= self._num_steps[0])
         progress = run.epoch + (done - m * self._num_steps[0]) / self._num_steps[m]
-        x = torch.stack([batch.x, self._second_view(batch, run)], 1)  # (b, 2, …)
+        x = torch.stack([batch.x, second_view("dividemix view", batch, run)], 1)  # (b, 2, …)
         target = self._guess(m, x, batch, run)[:, None].expand(-1, 2, -1)  # (b, 2, K)
         lam, partner = draw_mix("dividemix", self.alpha, 2 * batch.count, run)
         x, target = (mix(values, lam, partner, batch, run) for values in (x, target))
@@ -264,13 +275,6 @@ class DivideMix(Strategy):
     def _unlabelled_weight(self, progress: float) -> float:
         """λ_u·r after ``progress`` epochs."""
         return self.lambda_u * (min(1.0, (progress - self.warmup) / self.ramp) if self.ramp else 1.0)
-
-    def _second_view(self, batch: Batch, run: Run) -> Tensor:
-        """The rows of the batch in a second augmentation."""
-        if run.augment is None or not run.augment.columns:
-            return batch.x
-        drawn = run.augment.draw(batch.count, run.random.generator("dividemix view", run.step))
-        return run.fetch(run.data.x, batch.rows, run.augment, run.processes.share(drawn))
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:

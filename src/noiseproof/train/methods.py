@@ -304,10 +304,13 @@ def epoch(share: float) -> Callable[[MethodContext], int]:
 
 
 def _renewed_epochs(context: MethodContext) -> tuple[int, int]:
-    """PES's epochs of the block and of the head, 7 and 5 of 200; one is left for the rows that it chooses."""
-    left = context.epochs - context.epoch(0.125) - 1
-    head = min(context.every(0.025), left)
-    return min(context.every(0.035), left - head), head
+    """PES's epochs of the block and of the head, 7 and 5 of 200, but 50 steps where possible; some are left after them.
+
+    With ten steps each on 1200 rows, the layers predicted too few labels to go on from.
+    """
+    enough, left = math.ceil(50 * context.epochs / context.steps), context.epochs - context.epoch(0.125) - 1
+    head = min(max(context.every(0.025), enough), (left + 1) // 2)
+    return min(max(context.every(0.035), enough), (left - head) // 2), head
 
 
 def _renewed_rate(context: MethodContext) -> float:
@@ -493,9 +496,10 @@ define("elr+", "ELR with two models, each held to what the other's momentum mode
        "elr:lam={lam},clip=1e-4",
        "exchanged-memory:beta={beta},reweigh={reweigh}", "mixup:alpha={mixup}", "momentum:alpha={alpha}",
        lam=_LAM, beta=_BETA, mixup=1.0, alpha=momentum(0.997), reweigh=by_classes(False, True))
+# Ten times the SOP paper's rates of u and v, which are for 50 000 images: networks memorise few rows sooner.
 define("sop", "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from the model.",
        "sop", "sparse-noise:lr_u={lr_u},lr_v={lr_v}",
-       lr_u=by_classes(10.0, 1.0), lr_v=10.0)
+       lr_u=by_classes(100.0, 10.0), lr_v=100.0)
 define("pes", "Progressive early stopping: later layers train anew, for few epochs, then on the labels they predict.",
        "ce", "progressive-stopping:start={start},block_epochs={block_epochs},head_epochs={head_epochs},lr={lr},"
        "released={released}",
@@ -519,6 +523,11 @@ define("sln-sigua", "SLN for the first half of the training, then SIGUA.",
 define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN paper.",
        "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp}",
        warmup=lambda s: min(30 if s.many else 10, s.epoch(0.3)), lambda_u=0.0, penalty=False, ramp=16.0)
+define("promix", "ProMix: two models trained on labels of small loss or high confidence, and late on those both guess.",
+       "ce", "promix:warmup={warmup},rho={rho},tau={tau},ramp={ramp},guess_from={guess_from}",
+       warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)), rho=lambda s: round(max(0.5, 0.9 - s.forget), 2),
+       tau=by_classes(0.99, 0.95),
+       ramp=lambda s: min(50, s.every(1 / 12)), guess_from=epoch(7 / 12))
 define("sln-dividemix", "SLN for the first half of the training in place of the warm-up, then DivideMix.",
        "ce", _FIRST_SLN, "dividemix:warmup={start},lambda_u={lambda_u},ramp={ramp}",
        **_FIRST, lambda_u=0.0, ramp=16.0)

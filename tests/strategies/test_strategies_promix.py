@@ -1,0 +1,110 @@
+"""ProMix against steps typed from its paper and released code: what is chosen, and the loss of each network."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from handmade_run import make_batch, make_run
+from torch import Tensor
+
+from noiseproof.data import get_dataset
+from noiseproof.strategies.mixing import draw_mix
+from noiseproof.strategies.promix import ProMix
+from noiseproof.train import Settings, Task, prepare, train
+from noiseproof.train.step import Stepper
+
+K = 10
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    task = prepare(get_dataset("digits"), "symmetric:rate=0.3")
+    return replace(task, train=task.train.subset(torch.arange(200)))
+
+
+def cross_entropy(z: Tensor, t: Tensor) -> Tensor:
+    return -(t * z.log_softmax(1)).sum(1)
+
+
+def chosen_by_hand(
+    p: list[np.ndarray], m: int, small: np.ndarray, given: np.ndarray, tau: float, share: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a step and their labels for network ``m``: class-wise small loss, MHCS and LGA, one row at a time."""
+    labels, rows = np.empty(len(given), dtype=int), []
+    for i, y in enumerate(given):
+        trusted = small[i] or p[m][i, y] > tau
+        labels[i] = y if trusted else p[m][i].argmax()
+        if trusted:
+            rows.append(i)
+    if share is not None and len(rows) / len(given) < share:
+        agreed = [i for i in range(len(given)) if i not in rows and p[0][i].max() > tau and p[1][i].max() > tau
+                  and p[0][i].argmax() == p[1][i].argmax()]  # fmt: skip
+        agreed.sort(key=lambda i: -(p[0][i].max() + p[1][i].max()))
+        rows += agreed[: int(len(given) * share) - len(rows)]
+    return np.array(sorted(rows)), labels
+
+
+@pytest.mark.parametrize("share", [None, 0.6, 1.0])
+def test_steps_are_the_papers(task: Task, share: float | None) -> None:
+    build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
+    run = make_run(task, models=2, build=build, weight_scale=3.0, epoch=6, epochs=20)
+    strategy = ProMix(warmup=2, rho=0.2, tau=0.6, ramp=8, guess_from=None if share is None else 5, share=share or 0.9)
+    run.strategies = [strategy]
+    strategy.setup(run)
+    nets = [copy.deepcopy(model.plain) for model in run.models]
+    optimisers = [build(net.parameters()) for net in nets]
+    x, given = make_batch(run).x, run.data.given.numpy()
+    random, guesses = np.random.default_rng(0), 0
+    for epoch in (6, 7):
+        run.epoch = epoch
+        strategy.start_epoch(run)
+        small = np.zeros((len(given), 2), dtype=bool)
+        for m, net in enumerate(nets):
+            with torch.no_grad():
+                losses = cross_entropy(net(x).logits, torch.eye(K).double()[given]).numpy()
+            for k in range(K):
+                of_class = np.flatnonzero(given == k)
+                small[of_class[losses[of_class].argsort(kind="stable")[: math.ceil(0.2 * 200 / K)]], m] = True
+        np.testing.assert_array_equal(strategy.small, small)
+        for _ in range(3):
+            rows = random.permutation(200)[:60]
+            with torch.no_grad():
+                p = [net(x[rows]).logits.softmax(1).numpy() for net in nets]
+            Stepper(run, None, ())(make_batch(run, rows))
+            for m, net in enumerate(nets):
+                chosen, labels = chosen_by_hand(p, m, small[rows, m], given[rows], 0.6, share)
+                guesses += int((labels[chosen] != given[rows][chosen]).sum())
+                t = torch.eye(K).double()[labels]
+                lam, order = draw_mix(f"promix {m}", 4.0, len(chosen), run)
+                a, b = rows[chosen], rows[chosen[order.numpy()]]
+                mixed, target = lam * x[a] + (1 - lam) * x[b], lam * t[chosen] + (1 - lam) * t[chosen[order.numpy()]]
+                loss = cross_entropy(net(x[a]).logits, t[chosen]).mean()
+                loss = loss + epoch / 8 * (cross_entropy(net(x[a]).logits, t[chosen]).mean()  # the same view twice
+                                           + cross_entropy(net(mixed).logits, target).mean())  # fmt: skip
+                optimisers[m].zero_grad()
+                loss.backward()
+                optimisers[m].step()
+            run.step += 1
+    assert (guesses > 0) == (share is not None)
+    for model, net in zip(run.models, nets, strict=True):
+        for ours, theirs in zip(model.plain.parameters(), net.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("promix & sln", "nothing beside `promix`.*got `sln.*end it there"),
+        ("promix & mixup", "nothing beside `promix`"),
+        ("gce & promix", "Expected the loss `ce` for promix"),
+        ("promix:warmup=20", "Expected `warmup` below the 20 epochs"),
+    ],
+)
+def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        train(task, line, Settings(epochs=20, model="mlp:hidden=[8]"), progress=pytest.fail)
