@@ -22,7 +22,7 @@ from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.losses import get_loss
 from noiseproof.strategies import STRATEGIES, Run
 from noiseproof.strategies.averages import TrainingAverages
-from noiseproof.strategies.mixing import DivideMix, Mixup, Undivided, clean_posterior, draw_mix, sharpen
+from noiseproof.strategies.mixing import DivideMix, Mixup, Undivided, clean_posterior, draw_mix, second_view, sharpen
 from noiseproof.train import Interrupted, Method, Settings, Task, prepare, train
 
 K = 10
@@ -315,10 +315,10 @@ def test_two_augmentations(task: Task) -> None:
     run = make_run(task, augment=Compose((PadCrop(2), task.normalise)))
     strategy, rows = divided(run), torch.arange(40)
     batch = make_batch(run, rows)
-    one = strategy._second_view(batch, run)
-    assert torch.equal(one, strategy._second_view(batch, run))
+    one = second_view("view", batch, run)
+    assert torch.equal(one, second_view("view", batch, run))
     run.step += 1
-    other = strategy._second_view(batch, run)
+    other = second_view("view", batch, run)
     assert one.shape == batch.x.shape and not torch.equal(one, batch.x) and not torch.equal(one, other)
     seen: list[Tensor] = []
     run.models[0].wrapped.register_forward_pre_hook(lambda model, args: seen.append(args[0]))
