@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fsdp_run
 import pytest
 from ddp_runs import DRAW_FOR_THEMSELVES, NORMALISED, RUNS, Normalised, results, weights
+from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 from noiseproof.models import MODELS
@@ -44,3 +46,18 @@ def test_two_processes_train_what_one_does(tmp_path: Path, monkeypatch: pytest.M
     assert not wrong
     assert used >= set(STRATEGIES) - {"early-stopping", "freeze"}  # so that a new one can't be forgotten
     assert set(METHODS) >= DRAW_FOR_THEMSELVES
+
+
+@pytest.mark.slow
+def test_weights_that_two_processes_share_train_as_those_of_one(tmp_path: Path) -> None:
+    """FSDP: some of the processes have no share of a weight. What they share is not saved yet, and refused before."""
+    command = [sys.executable, str(HELPERS / "fsdp_run.py"), str(tmp_path / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout.splitlines()[-1])
+    alone = fsdp_run.run(Fabric(accelerator="cpu", devices=1)).metrics
+    for shared, whole in zip(said["metrics"], alone, strict=True):
+        for name in whole.keys() - {"seconds"}:
+            assert shared[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6), name
+    assert said["refusal"].startswith("Expected no folder for weights that several processes share")
+    assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]

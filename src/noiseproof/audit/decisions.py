@@ -37,11 +37,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noiseproof.audit.standing import CHOICES, NO_ROW, Asked, Choice, Decision, Standing, is_valid
-from noiseproof.core.files import replacing
+from filelock import FileLock, Timeout, lock_descriptor
 
-if os.name == "posix":
-    import fcntl
+from noiseproof.audit.standing import CHOICES, NO_ROW, Asked, Choice, Decision, Standing, is_valid
+from noiseproof.core.files import replacing, sync_folder
 
 if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
@@ -250,18 +249,25 @@ def check_free(path: Path) -> None:
     """Refuse a file of decisions that a running review writes to."""
     if path.exists():
         with open(path, "rb") as file:
-            _lock(file.fileno(), path)
+            beside = _lock(file.fileno(), path)
+        if beside is not None:
+            beside.release()
 
 
-def _lock(file: int, path: Path) -> None:
-    if os.name == "posix":  # released with the process, however it ends
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadDecisions(
-                f"Expected {path} to be free, another review writes to it. Use the page of that review or stop it, or "
-                "choose another file with --decisions."
-            ) from None
+def _lock(file: int, path: Path) -> FileLock | None:
+    """Lock an open file until it is closed; on Windows, where nobody could read it then, a file beside it."""
+    beside = None if os.name == "posix" else FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
+    try:
+        if beside is not None:
+            beside.acquire(blocking=False)
+        elif not lock_descriptor(file, blocking=False):
+            raise Timeout(str(path))
+    except Timeout:
+        raise BadDecisions(
+            f"Expected {path} to be free, another review writes to it. Use the page of that review or stop it, or "
+            "choose another file with --decisions."
+        ) from None
+    return beside
 
 
 class DecisionLog:
@@ -289,14 +295,14 @@ class DecisionLog:
             self.close()
             raise
         if is_new:
-            _sync_folder(self.path)
+            sync_folder(self.path.parent)
 
     def _open(self) -> int:
         """Open and lock the file; if another process replaced it before it was locked, open the new one."""
         while True:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
             try:
-                _lock(file, self.path)
+                self._beside = _lock(file, self.path)
                 if os.name != "posix" or os.path.samestat(os.fstat(file), os.stat(self.path)):
                     return file
             except BaseException:
@@ -310,7 +316,6 @@ class DecisionLog:
             self.close()
         with replacing(self.path) as part:
             part.write_bytes(to_bytes(lines))
-        _sync_folder(self.path)  # decisions to come are in the new file
         self.close()  # the old file, and with it the lock
         self._file = self._open()
         return _parse(self.path.read_bytes(), self.path)
@@ -372,12 +377,6 @@ class DecisionLog:
         """Release the file for another review."""
         if self._file >= 0:
             os.close(self._file)
+            if self._beside is not None:
+                self._beside.release()
         self._file = -1
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the name of a new file survive, too."""
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)

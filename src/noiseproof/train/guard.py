@@ -40,7 +40,8 @@ class DivergenceGuard:
 
     def observe_weights(self) -> None:
         """Discount the last step where it left weights that are not finite, which only the next loss would show."""
-        values = [v for model in self.run.models for v in model.plain.state_dict().values() if v.is_floating_point()]
+        every = (v for model in self.run.models for v in model.plain.state_dict().values())
+        values = [v for v in every if v.is_floating_point() and v.numel()]  # a process may have no share of a weight
         bad = ~torch.isfinite(torch.stack(torch._foreach_norm(values, math.inf))).all()
         self.good_steps -= (bad & (self.good_steps == self.run.step)).to(self.good_steps.dtype)
 
