@@ -409,7 +409,8 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
             "noise_seed = 0",
             'paper = "999"',
             15,
-            "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, pes, promix, sln, sop, zhou2021, got '999'.",
+            "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, pes, promix, sln, sop, zhou2021, got "
+            "'999'.",
         ),
         ("noise_seed = 0", 'paper = ["ln",\n  "lnx"]', 16, "zhou2021, got 'lnx'."),
         ("drop_last = true", "[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),
