@@ -39,6 +39,7 @@ from noiseproof.audit.plan import corrections
 from noiseproof.audit.records import TextRecords
 from noiseproof.audit.sources import open_rows
 from noiseproof.cli import app
+from noiseproof.core.locks import Lock
 from noiseproof.train import Diverged, Interrupted
 
 
@@ -849,12 +850,86 @@ def test_an_apply_killed_while_it_writes_leaves_no_half_table_under_the_name(tmp
     assert pd.read_csv(out)["kind"][0] == "dog" and len(pd.read_csv(out)) == 220
 
 
-def test_what_a_killed_apply_left_is_named(tmp_path: Path) -> None:
+def test_what_a_killed_apply_left_is_removed_by_the_next(tmp_path: Path) -> None:
     folder = picture_audit(tmp_path)
     (tmp_path / "new.part" / "cat").mkdir(parents=True)
+    (tmp_path / "new.part" / "cat" / "left.png").write_text("")
+    held = Lock(tmp_path / ".new.lock")
     said = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new", code=2)
-    assert f"Expected no {tmp_path / 'new.part'}" in said and "Delete it" in said and "Errno" not in said
-    assert (tmp_path / "new.part" / "cat").exists() and not (tmp_path / "new").exists()
+    assert "another process writes it" in said and (tmp_path / "new.part").exists()
+    held.release()
+    run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new")
+    assert not (tmp_path / "new.part").exists() and not (tmp_path / "new" / "cat" / "left.png").exists()
+    assert not (tmp_path / ".new.lock").exists()
+
+
+def test_files_that_killed_applies_left_are_removed_by_the_next(tmp_path: Path) -> None:
+    folder = write_table_audit(tmp_path)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / f".new.csv.{ended.pid}.part").write_text("half")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
+        (tmp_path / f".new.csv.{running.pid}.part").write_text("half")
+        run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
+        assert [path.name for path in tmp_path.glob(".new.csv*")] == [f".new.csv.{running.pid}.part"]
+
+
+def test_links_out_of_the_folder_stay_links(tmp_path: Path) -> None:
+    folder = picture_audit(tmp_path)
+    (tmp_path / "secret.txt").write_text("of another user")
+    (tmp_path / "photos" / "cat" / "secret.txt").symlink_to(tmp_path / "secret.txt")
+    (tmp_path / "photos" / "cat" / "notes-again.txt").symlink_to("notes.txt")
+    (tmp_path / "elsewhere.png").write_bytes((tmp_path / "photos" / "cat" / "2.png").read_bytes())
+    (tmp_path / "photos" / "cat" / "2.png").unlink()
+    (tmp_path / "photos" / "cat" / "2.png").symlink_to("../../elsewhere.png")
+    write_decisions(folder, (1, "cat/2.png", "cat", "accept", "dog"))
+    run("apply", folder, "--out", tmp_path / "new")
+    for name, target in (("cat/secret.txt", "secret.txt"), ("dog/2-from-cat.png", "elsewhere.png")):
+        copy = tmp_path / "new" / name
+        assert copy.is_symlink() and copy.resolve() == tmp_path / target
+    assert not (tmp_path / "new" / "cat" / "notes-again.txt").is_symlink()  # it lies inside
+    assert (tmp_path / "new" / "cat" / "notes-again.txt").read_text() == "not a picture"
+
+
+FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "'=quoted", "plain", "-1", "1e5", "\tx"]
+
+
+def test_cells_for_spreadsheets_are_no_formulas_and_data_stays_as_it_is(tmp_path: Path) -> None:
+    count = 9 * len(FORMULAS)
+    given = [FORMULAS[i % len(FORMULAS)] for i in range(count)]
+    given[0] = "plain"
+    classes = sorted(FORMULAS)
+    frame = pd.DataFrame({"x": range(count), "name": [f"={i}" for i in range(count)], "y": given})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    probs = np.eye(len(classes))[[classes.index(FORMULAS[i % len(FORMULAS)]) for i in range(count)]] * 0.9 + 0.1 / 9
+    np.save(tmp_path / "p.npy", probs / probs.sum(1, keepdims=True))
+    report = audit_rows(
+        read_rows(tmp_path / "t.csv", label="y", id="name", pred_probs=tmp_path / "p.npy", classes=classes)
+    )
+    audits = {}
+    for safe in (True, False):
+        report.save(folder := tmp_path / f"audit-{safe}", csv_safe=safe)
+        cells = pd.read_csv(folder / "issues.csv", dtype=str, keep_default_na=False)
+        words = cells[["id", "given_label", "suggested_label", "predicted_label", "why"]].to_numpy().ravel().tolist()
+        dangerous = {word for word in words if word[:1] in "=+-@\t\r" and word not in ("", "-1")}
+        assert bool(dangerous) != safe, dangerous
+        audits[safe] = read_audit(folder)
+    pd.testing.assert_frame_equal(audits[True].issues, audits[False].issues)
+    assert audits[True].key == audits[False].key
+    exact = pd.read_parquet(tmp_path / "audit-True" / "issues.parquet").sort_values("row")
+    assert exact["given_label"].astype(str).tolist() == given
+    folder = tmp_path / "audit-True"
+    (folder / "decisions.csv").write_bytes(
+        b"".join(map(to_line, (COLUMNS, Decision(0, "=0", "plain", "accept", FORMULAS[0]),
+                               Decision(4, "=4", FORMULAS[4], "unclear", ""), Decision(4, "=4", FORMULAS[4], "note", "",
+                               note="=1+1"))))
+    )  # fmt: skip
+    run("apply", folder, "--out", tmp_path / "new.csv")
+    expected = frame.assign(y=[FORMULAS[0], *given[1:]])
+    assert (tmp_path / "new.csv").read_text() == expected.to_csv(index=False)  # byte for byte as the user has it
+    assert (tmp_path / "new-review.csv").read_text().splitlines()[1] == "4,'=4,''=quoted,False,True,'=1+1"
+    run("apply", folder, "--out", tmp_path / "raw.csv", "--no-csv-safe")
+    assert (tmp_path / "raw-review.csv").read_text().splitlines()[1] == "4,=4,'=quoted,False,True,=1+1"
 
 
 # --- with the audit itself --------------------------------------------------------------------------------------------

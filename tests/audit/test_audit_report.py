@@ -171,7 +171,7 @@ def test_the_summary_counts_what_the_list_shows(tmp_path: Path) -> None:
         "neighbour_recall": 0.98,
     }  # fmt: skip
     config = json.loads((tmp_path / "config.json").read_text("utf-8"))
-    assert config == {"format": 2, "seed": 3, "odd": None}  # NaN is no JSON
+    assert config == {"format": 2, "seed": 3, "odd": None, "csv_safe": True}  # NaN is no JSON
 
 
 def test_a_report_without_features_leaves_cells_empty(tmp_path: Path) -> None:

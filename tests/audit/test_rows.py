@@ -190,9 +190,11 @@ def test_issues_of_other_rows_are_refused(tmp_path: Path) -> None:
 def test_digests_that_are_gone_or_damaged_are_refused_and_the_remedy_keeps_decisions(tmp_path: Path) -> None:
     path, out, folder = tmp_path / "t.csv", tmp_path / "new.csv", tmp_path / "audit"
     audit_table(path, folder, frame_of(), WRITERS["csv"])
-    (folder / "checksums.json").unlink()  # which would refuse another config.json
     (folder / "decisions.csv").write_bytes(to_bytes([Decision(0, "0", "dog", "accept", "cat")]))
     content = (folder / "rows.npy").read_bytes()
+    (folder / "rows.npy").write_bytes(content[:-1])
+    assert "rows.npy as it was written" in run("apply", folder, "--out", out, code=2)
+    (folder / "checksums.json").unlink()
     (folder / "rows.npy").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert "got other or damaged ones" in run("apply", folder, "--out", out, code=2)
     (folder / "rows.npy").unlink()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import noiseproof.cli
 from noiseproof.cli import app
 from noiseproof.cli.audit import ARGUMENTS
 
@@ -104,3 +107,40 @@ def test_every_argument_stands_for_an_option_of_the_command() -> None:
     text = CliRunner().invoke(commands, ["audit", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     options = {option for words in ARGUMENTS.values() for option in words.split() if option.startswith("--")}
     assert not [option for option in options if option not in text]
+
+
+HOSTILE = ["dog\x1b]0;owned\x07", "cat\x9b2J", "owl\r\u202e"]  # a title, an empty screen, text from right to left
+
+
+def test_control_characters_of_labels_never_reach_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    count = 60
+    given = [HOSTILE[i % 3] for i in range(count)]
+    given[0] = HOSTILE[1]
+    frame = pd.DataFrame({"x": range(count), "name": [f"n{i}\x1b[31m" for i in range(count)], "y": given})
+    frame.to_csv("t.csv", index=False, quoting=csv.QUOTE_ALL)
+    np.save("p.npy", np.eye(3)[[sorted(HOSTILE).index(HOSTILE[i % 3]) for i in range(count)]] * 0.85 + 0.05)
+    commands = [
+        ("audit", "t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy"),
+        ("audit", "t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy", "--force", "--json"),
+        ("apply", "audit", "--accept-all", "--yes"),
+        ("audit", "t.csv", "--label", "\x1b[2J"),
+        ("review", "audit", "--html", "a\x1b[2J.html"),
+        ("measure", "audit"),
+    ]
+    for command in commands:
+        done = CliRunner().invoke(app, [*command])
+        assert "Traceback" not in done.output
+        assert not [c for c in done.output if c != "\n" and unicodedata.category(c) in ("Cc", "Cs")], command
+        assert "\u202e" not in done.output
+    assert "dog\\x1b]0;owned\\x07" in CliRunner().invoke(app, [*commands[0], "--force"]).output
+    written = pd.read_csv("corrected.csv", lineterminator="\n")
+    assert {*written["y"]} == {*HOSTILE} and written["name"].tolist() == frame["name"].tolist()  # as the user has it
+
+
+def test_only_one_function_prints() -> None:
+    """What it prints is free of control characters."""
+    folder = Path(noiseproof.cli.__file__).parent
+    for path in folder.glob("*.py"):
+        if path.name not in ("show.py", "main.py"):  # main prints the version
+            assert "typer.echo" not in path.read_text("utf-8"), path

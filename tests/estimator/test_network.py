@@ -829,7 +829,7 @@ def poison(folder: Path) -> None:
         (edit(model="mlp:hidden=[9]"), "size mismatch"),
         (edit(model="os.system"), "Unknown model 'os.system'"),
         (edit(loss="eval"), "Unknown loss 'eval'"),
-        (edit(models=2), "weights of another model, which differ in models.1"),
+        (edit(models=2), "weights of another model, 1 of 2 networks"),
         (edit(classes={"dtype": "|O", "values": [["a"], ["b"], ["c"]]}), "classes of dtype"),
         (edit(classes={"dtype": "<U1", "values": ["a", "b"]}), "size mismatch"),
         (edit(parameters={"surprise": 1}), "surprise"),

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import NotFittedError
@@ -19,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_s
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -276,3 +277,15 @@ def test_estimators_without_probabilities_are_refused_with_the_remedy() -> None:
 def test_the_default_estimator_is_boosted_trees() -> None:
     model = RobustClassifier(rounds=1).fit(X, GIVEN)
     assert isinstance(model.estimator_, HistGradientBoostingClassifier) and model.score(X, Y) > 0.9
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_words_are_named_where_an_estimator_needs_numbers(library: str) -> None:
+    module = pytest.importorskip(library)
+    table = module.DataFrame({"size": np.arange(40.0), "colour": ["red", "blue"] * 20})
+    labels = ["a", "b"] * 20
+    with pytest.raises(ValueError, match="Expected numbers in all columns .*, got words in 'colour'. Encode them"):
+        RobustClassifier().fit(table, labels)
+    encoder = make_column_transformer((OneHotEncoder(), ["colour"]), remainder="passthrough")
+    model = RobustClassifier(make_pipeline(encoder, LogisticRegression())).fit(table, labels)
+    assert (model.predict(table) == labels).mean() > 0.9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -13,9 +14,11 @@ from typing import IO, Any
 class Server:
     """A review server; it is killed at the end."""
 
-    def __init__(self, folder: Path, *options: str, stderr: IO[str] | None = None) -> None:
+    def __init__(self, folder: Path, *options: str, stderr: IO[str] | None = None, **environment: str) -> None:
         command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment}
+        )
         self.links = self._read_links(several="--reviewers" in options)
         self.link = next(iter(self.links.values()))
         match = re.fullmatch(r"(http://(?:[a-z0-9.]+|\[[0-9a-f:]+\]):(\d+))/\?token=(\S+)", self.link)

@@ -76,7 +76,7 @@ def audit_again(
             "fold. Undo the decision on it."
         )
     report = replace(report, config={**report.config, "again": config.get("again", 0) + 1})
-    write_audit(Path(folder), report)
+    write_audit(Path(folder), report, csv_safe=config.get("csv_safe", False))
     if Path(folder, DIAGRAM).exists():  # `noiseproof measure` recalibrated the earlier audit
         write_measured(read_audit(Path(folder)), read_answers(path), earlier.summary.get("goal") or config["goal"])
     return report

@@ -28,6 +28,7 @@ from noiseproof.audit.sources.labels import merge_labels
 from noiseproof.audit.standing import Standing
 from noiseproof.core.files import replacing
 from noiseproof.core.objects import load_object
+from noiseproof.core.spreadsheets import safe_table
 from noiseproof.data import NoisyData, Split
 from noiseproof.strategies import predict_log_probs
 from noiseproof.train import Interrupted, Settings, Task, train
@@ -141,12 +142,15 @@ def _moved(by_row: Mapping[int, T], place: NDArray[np.int64]) -> dict[int, T]:
     return {int(place[row]): value for row, value in by_row.items()}
 
 
-def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False) -> Path | None:
-    """Write the list of `reviewed_rows` beside the corrected data ``out``; None without any."""
+def write_reviewed(table: pd.DataFrame, out: Path, *, same_ok: bool = False, csv_safe: bool = True) -> Path | None:
+    """Write the list of `reviewed_rows` beside the corrected data ``out``; None without any.
+
+    With ``csv_safe``, no spreadsheet takes one of its cells for a formula.
+    """
     path = list_beside(out)
     if not len(table):
         return None
-    content = table.to_csv(index=False, lineterminator="\n").encode()
+    content = (safe_table(table) if csv_safe else table).to_csv(index=False, lineterminator="\n").encode()
     if path.exists() and not (same_ok and path.read_bytes() == content):
         raise FileExistsError(f"Expected a new path for the list of rows, {path} exists. Choose another with --out.")
     if not path.exists():
@@ -166,13 +170,12 @@ def _is_written(
     """Return whether ``out`` is byte for byte what would be written."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, out.name)
-        # links are enough to compare with
-        _source(audit).write_corrected(audit, changes, fresh, link=True, left_out=left_out)
+        _source(audit).write_corrected(audit, changes, fresh, link=link, left_out=left_out)
         existing, wanted = (
             {path.relative_to(top): path for path in (top, *top.rglob("*")) if path.is_file()} for top in (out, fresh)
         )
         return existing.keys() == wanted.keys() and all(
-            path.is_symlink() == (link and path != out) and filecmp.cmp(path, wanted[name], shallow=False)
+            path.is_symlink() == wanted[name].is_symlink() and filecmp.cmp(path, wanted[name], shallow=False)
             for name, path in existing.items()
         )
 

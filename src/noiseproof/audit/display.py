@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.analysis.page.shell import environment
-from noiseproof.core.messages import plain, quoted
+from noiseproof.core.messages import plain, printable, quoted
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -32,7 +32,7 @@ def as_text(report: LabelReport) -> str:
             for label in worst
         ]
     more = summary["issues"] - len(worst)
-    return "\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), NEXT])
+    return printable("\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), NEXT]))
 
 
 def as_html(report: LabelReport) -> str:

@@ -53,7 +53,8 @@ its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and t
 licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
 in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``seed``, ``source_rows``, ``labels_sha256`` (of the
 given labels, one a line, in the order of the source; rows without one: an empty line), ``rows_sha256`` (of the numbers
-in rows.npy), ``versions``, ``command``, ``again`` (how often decisions were learned, if they were).
+in rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet would take for formulas have an apostrophe
+before them), ``versions``, ``command``, ``again`` (how often decisions were learned, if they were).
 
 ``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that
 have moved, and refuses rows that have changed. It covers all cells of a table, the bytes and the class of a picture,
@@ -86,6 +87,7 @@ from noiseproof.audit.decisions import check_free
 from noiseproof.audit.issues import badges
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.core.files import check_files, replacing_all
+from noiseproof.core.spreadsheets import plain_cell, safe_table
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ FILES = ("issues.csv", "summary.json", "config.json")
 PARQUET = "issues.parquet"
 DESIGN = ("measure.json", "strata.npy")  # of the designed sample that decisions measure
 ROWS = "rows.npy"
+LOCK = "audit.lock"  # of the process that writes an audit
 PREDICTIONS, MOST_PREDICTIONS = "out_of_sample.npy", 100_000_000  # numbers, in 400 MB
 TEXT = ("id", "given_label", "predicted_label", "suggested_label", "why")
 QUALITIES = ("suggestion_quality", "model_quality", "model_suggestion_quality")
@@ -144,7 +147,7 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
     import pandas as pd
 
     folder = Path(folder)
-    check_files(folder, *FILES)
+    check_files(folder, *FILES, ROWS)
     if absent := [name for name in FILES if not (folder / name).is_file()]:
         raise FileNotFoundError(
             f"Expected an audit in {folder}, found no {' and no '.join(absent)}. Run `noiseproof audit` first."
@@ -163,6 +166,8 @@ def read_audit(folder: str | Path, *, formats: Sequence[int] = (FORMAT,)) -> Aud
             keep_default_na=False,
             na_values={name: [""] for name in NUMBERS},
         )
+        for name in TEXT if config.get("csv_safe") else ():
+            issues[name] = [plain_cell(cell) for cell in issues[name]]
         _check(issues, config)
     except (ValueError, KeyError) as error:  # pandas raises several kinds on damaged files
         raise ValueError(f"Expected the table of an audit in {folder / FILES[0]}, got {error}. Audit again.") from error
@@ -216,7 +221,8 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"Expected a folder to write to, got the file {path}. Choose another one.")
-    if path.is_dir() and any(path.iterdir()) and not force:
+    # A killed audit leaves unfinished files and its lock, which the next one replaces.
+    if path.is_dir() and not force and any(file.name != LOCK and file.suffix != ".part" for file in path.iterdir()):
         raise FileExistsError(
             f"Expected a new or empty folder, got {path}, which holds files. Choose another one with --out, or "
             "replace an earlier audit there with --force, which keeps all other files."
@@ -230,8 +236,11 @@ def cache_beside(folder: PathLike) -> Path:
     return Path(os.path.abspath(folder)).parent / ".noiseproof"
 
 
-def write_audit(folder: Path, report: LabelReport) -> list[Path]:
-    """Write the files of an audit to an existing ``folder``; earlier ones are replaced once all are written."""
+def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> list[Path]:
+    """Write the files of an audit to an existing ``folder``; earlier ones are replaced once all are written.
+
+    With ``csv_safe``, no spreadsheet takes a cell of issues.csv for a formula; `read_audit` reads cells as they were.
+    """
     began = time.perf_counter()
     table, summary, predictions = report.table(), report.summary(), _predictions(report)
     # pandas quotes carriage returns in cells only if they can end a line.
@@ -244,11 +253,12 @@ def write_audit(folder: Path, report: LabelReport) -> list[Path]:
             written.append(folder / name)
             return part_of(name)
 
-        table.to_csv(part(FILES[0]), index=False, lineterminator=end, encoding="utf-8")
+        cells = safe_table(table) if csv_safe else table
+        cells.to_csv(part(FILES[0]), index=False, lineterminator=end, encoding="utf-8")
         if importlib.util.find_spec("pyarrow") is not None:
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
         summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
-        for name, content in zip(FILES[1:], (summary, report.config), strict=True):
+        for name, content in zip(FILES[1:], (summary, {**report.config, "csv_safe": csv_safe}), strict=True):
             part(name).write_text(_to_json(content), encoding="utf-8")
         arrays = {PREDICTIONS: predictions, ROWS: report.row_digests}
         for name, array in arrays.items():

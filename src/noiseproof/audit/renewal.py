@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from noiseproof.audit.decisions import (
 from noiseproof.audit.files import DESIGN, FORMAT, WITHOUT_MODEL_QUALITY, Audit, read_audit, read_row_digests
 from noiseproof.audit.rows import follow_rows
 from noiseproof.audit.sources import SOURCES
+from noiseproof.core.files import replacing
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -29,14 +30,28 @@ if TYPE_CHECKING:
 SOURCE = ("data", "labels", "label")  # entries of config.json that locate the labels
 
 
-def renew_decisions(folder: str | Path, report: LabelReport) -> str | None:
-    """Make decisions.csv in ``folder`` fit ``report`` before that is saved there; return a message if it changed.
+@dataclass(frozen=True)
+class Renewal:
+    """Decisions that moved aside, and those that another audit takes over once it is written."""
 
-    A decision stays with its row of the same file: by its id where both audits have the same kind of ids, else by its
-    content, which may have moved; an audit without digests of rows, by its number if all labels are the same. What does
-    not fit is kept under another name. The
-    designed sample (measure.json and strata.npy) is of all audited rows: it stays if these are the same, else carried
-    decisions are no longer part of a sample.
+    message: str
+    path: Path
+    carried: Sequence[Decision]
+
+    def finish(self) -> None:
+        """Write the decisions that are carried over."""
+        if self.carried:
+            with replacing(self.path) as part:
+                part.write_bytes(to_bytes(self.carried))
+
+
+def renew_decisions(folder: str | Path, report: LabelReport) -> Renewal | None:
+    """Move decisions.csv in ``folder`` aside where it does not fit ``report``, which is to be saved there.
+
+    A decision stays with its row of the same file, which may have moved: found by its content, else by its id where
+    both audits have the same kind of ids; without digests of rows, by its number if all labels are the same. What does
+    not fit is kept under another name. The designed sample (measure.json and strata.npy) is of all audited rows: it
+    stays if these are the same, else carried decisions are no longer part of a sample.
     """
     path = Path(folder, FILE)
     design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]
@@ -53,13 +68,11 @@ def renew_decisions(folder: str | Path, report: LabelReport) -> str | None:
     aside = path.with_name(f"decisions-{digest}.csv")
     path.replace(aside)
     if not (kept := len(last_decisions(renewed.carried))):
-        return (
-            f"The decisions on the earlier audit are now in {aside}: row numbers may mean other rows in this audit. "
-            "Audits with --id carry decisions over."
-        )
-    path.write_bytes(to_bytes(renewed.carried))
+        gone = "row numbers may mean other rows in this audit. Audits with --id carry decisions over."
+        return Renewal(f"The decisions on the earlier audit are now in {aside}: {gone}", path, ())
     total = len(last_decisions(renewed.lines))
-    return f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
+    message = f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
+    return Renewal(message, path, renewed.carried)
 
 
 @dataclass

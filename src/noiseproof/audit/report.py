@@ -19,7 +19,7 @@ from noiseproof.audit.display import as_html, as_text
 from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.audit.evidence.network import CORRECTED, METHOD
 from noiseproof.audit.figures import FIGURES
-from noiseproof.audit.files import COLUMNS, FORMAT, check_folder, write_audit
+from noiseproof.audit.files import COLUMNS, FORMAT, LOCK, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED
@@ -29,6 +29,7 @@ from noiseproof.audit.reasons import TRUSTED, general_sentences
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.lazy import provided
+from noiseproof.core.locks import Lock
 from noiseproof.core.messages import preview
 from noiseproof.core.objects import load_object
 from noiseproof.core.progress import Progress
@@ -251,19 +252,36 @@ class LabelReport:
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: PathLike, *, force: bool = False, tell: Callable[[str], None] = log.warning) -> list[Path]:
-        """Write issues.csv, issues.parquet where pyarrow is installed, summary.json, config.json and out_of_sample.npy.
+    def save(
+        self,
+        folder: PathLike,
+        *,
+        force: bool = False,
+        csv_safe: bool = True,
+        tell: Callable[[str], None] = log.warning,
+    ) -> list[Path]:
+        """Write the files of the audit, which ``noiseproof.audit.files`` describes.
 
         A folder that is not empty is refused; ``force`` replaces these files and keeps all others, but for decisions
-        on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports.
+        on an earlier audit there: they stay with their rows, or move to another file, which ``tell`` reports. With
+        ``csv_safe``, cells of issues.csv that a spreadsheet would take for formulas get an apostrophe.
         """
         from noiseproof.audit.renewal import renew_decisions
 
         target = check_folder(folder, force=force)
-        target.mkdir(parents=True, exist_ok=True)
-        if force and (renewed := renew_decisions(target, self)):
-            tell(renewed)
-        return write_audit(target, self)
+        lock = Lock(target / LOCK)
+        try:
+            if not lock.held:
+                raise FileExistsError(f"Expected a folder of this audit alone, another one writes to {target}.")
+            check_folder(folder, force=force)  # another one may just have finished
+            renewal = renew_decisions(target, self) if force else None
+            written = write_audit(target, self, csv_safe=csv_safe)
+            if renewal is not None:
+                renewal.finish()  # decisions by the numbers of rows in this audit come after it
+                tell(renewal.message)
+        finally:
+            lock.release()
+        return written
 
     def to_label_studio(self, path: PathLike, *, all_rows: bool = False, force: bool = False) -> Path:
         """Write tasks for Label Studio; see `noiseproof.audit.export.to_label_studio`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli.main import TRAINING, app
-from noiseproof.cli.show import AsJson, DataDir, count_progress, examples, plain, refusals, say, show, show_json
+from noiseproof.cli.show import AsJson, DataDir, count_progress, echo, examples, plain, refusals, say, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.analysis.before.forecast import Forecast
@@ -176,7 +176,7 @@ def _prepare(
 
 
 def _show_forecast(result: Forecast, probe: Probe | None) -> None:
-    typer.echo(f"{result.loss} with {result.num_classes} classes {result.answer}: {result.reason}.\n")
+    echo(f"{result.loss} with {result.num_classes} classes {result.answer}: {result.reason}.\n")
     rows = [
         ("margin", plain(result.margin), "mean Δ of the labels before training (curriculum paper, Eq. 4)"),
         ("weight", plain(result.weight), "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)"),
@@ -188,25 +188,25 @@ def _show_forecast(result: Forecast, probe: Probe | None) -> None:
     ]
     show(("number", "value", "meaning"), rows)
     if result.terms:
-        typer.echo()
+        echo()
         columns = ("term", "start", "left behind", "share at start", "share left behind", "share learnt")
         numbers = [[plain(value, ".3g") for value in dataclasses.astuple(term)[2:]] for term in result.terms]
         names = [f"{plain(term.factor)}*{term.loss}" for term in result.terms]
         show(columns, [(name, *row) for name, row in zip(names, numbers, strict=True)])
     if result.instead:
-        typer.echo()
+        echo()
         alternatives = [(other.loss, other.answer, other.why) for other in result.instead]
         show(("use instead", "forecast", "because it has"), alternatives)
     elif result.answer != "learns":
-        typer.echo("\nNo calibrated loss does better: use another loss, such as gce.")
+        echo("\nNo calibrated loss does better: use another loss, such as gce.")
     if probe is not None:
-        typer.echo()
+        echo()
         pairs = [(name, *getattr(probe, name)) for name in ("margin", "accuracy", "weight", "classes")]
         show(
             (f"{probe.steps} steps", "first tenth", "last tenth"),
             [(name, plain(first, ".4g"), plain(last, ".4g")) for name, first, last in pairs],
         )
-        typer.echo(f"the margin rose by {probe.gain:.4g}, {probe.pace:.3g} times that of cross entropy")
+        echo(f"the margin rose by {probe.gain:.4g}, {probe.pace:.3g} times that of cross entropy")
 
 
 # Trained runs
@@ -269,7 +269,7 @@ def analyze_page(
     for name, needs in missing.items():
         say(f"not drawn: {name}, needs {needs}")
     for file in written:
-        typer.echo(file)
+        echo(file)
     return None
 
 
@@ -294,14 +294,15 @@ def analyze_rows(
 
     from noiseproof.analysis.after.rows import row_table
     from noiseproof.analysis.runs import open_run
+    from noiseproof.core.spreadsheets import safe_table
 
     table = row_table(open_run(run, data_dir=data_dir), part)  # type: ignore[arg-type]  # other words are refused
     path = Path(out or Path(run, "rows.csv"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=False)
+    safe_table(table).to_csv(path, index=False)
     if as_json:
         return show_json({"file": path, "rows": len(table), "columns": list(table.columns)})
-    return typer.echo(f"{path}: {len(table)} rows, {', '.join(table.columns)}")
+    return echo(f"{path}: {len(table)} rows, {', '.join(table.columns)}")
 
 
 @analyze_app.command(

@@ -13,7 +13,17 @@ import typer
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.options import on_training
 from noiseproof.cli.review import Folder
-from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, training_exits, training_progress
+from noiseproof.cli.show import (
+    AsJson,
+    echo,
+    examples,
+    refusals,
+    say,
+    show,
+    show_json,
+    training_exits,
+    training_progress,
+)
 
 if TYPE_CHECKING:
     from noiseproof.audit.apply import Comparison, Retraining
@@ -33,6 +43,12 @@ UnsettledRows = Annotated[
 ]
 
 
+CsvSafe = Annotated[
+    bool,
+    typer.Option(help="In the list of reviewed rows, an apostrophe before cells that are formulas in spreadsheets."),
+]
+
+
 @app.command(
     epilog=examples(
         "apply audit/",
@@ -43,7 +59,7 @@ UnsettledRows = Annotated[
         "apply audit/ --accept-all --retrain --estimator sklearn.ensemble:RandomForestClassifier",
         "apply audit/ --unsettled leave",
         "apply photos-audit/ --link",
-        "apply audit/ --excluded mark",
+        "apply audit/ --excluded mark --no-csv-safe",
     ),
     rich_help_panel=YOUR_DATA,
 )
@@ -67,6 +83,7 @@ def apply(
     unsettled: UnsettledRows = "latest",
     excluded: Excluded = "leave-out",
     link: Link = False,
+    csv_safe: CsvSafe = True,
     retrain: Annotated[
         bool, typer.Option("--retrain", help="Train on the given and the corrected labels; compare on held-out rows.")
     ] = False,
@@ -93,26 +110,30 @@ def apply(
     if not yes:
         plan.check(folder, "--accept-all", "--yes")
     if not as_json:
-        typer.echo(f"expected: {plan.expected()}")
+        echo(f"expected: {plan.expected()}")
     planned = None
     if retrain and plan.changes_data:  # refuses what can't be trained before anything is written
         with training_exits("Stopped."):
             settings: dict[str, Any] = {"method": method, "epochs": epochs, "estimator": estimator, "seed": seed}
             planned = plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **settings)
     # A stopped retraining left its corrected data: the same command continues with it.
-    files = _write(audit, reviewed, plan, left_out, out, link=link, same_ok=planned is not None)
+    files = _write(audit, reviewed, plan, left_out, out, csv_safe, link=link, same_ok=planned is not None)
     comparison = None if planned is None else _retrain(planned, files["corrected"], shown=not as_json)
     result = _count(audit, reviewed, plan) | {"conflicts": disputed, "unsettled": unsettled} | files
     if as_json:
         return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
-    if comparison is not None:
-        return _show_comparison(comparison)
-    return typer.echo("no label changed: there is nothing to compare") if retrain else None
+    return _show_comparison(comparison) if retrain else None
 
 
 def _write(
-    audit: Audit, reviewed: Standing, plan: Plan, left_out: tuple[int, ...], out: Path | None, **options: bool
+    audit: Audit,
+    reviewed: Standing,
+    plan: Plan,
+    left_out: tuple[int, ...],
+    out: Path | None,
+    csv_safe: bool,
+    **options: bool,
 ) -> dict[str, Any]:
     """Write the corrected data, and the list of excluded, unclear and noted rows."""
     from noiseproof.audit.apply import default_out, list_beside, reviewed_rows, write_corrected, write_reviewed
@@ -121,7 +142,7 @@ def _write(
     if len(rows) and not options["same_ok"] and list_beside(out).exists():
         raise FileExistsError(f"Expected no {list_beside(out)}, where excluded rows are listed. Choose another --out.")
     written = write_corrected(audit, plan.changes, out, becomes=plan.becomes, left_out=left_out, **options)
-    listed = write_reviewed(rows, out, same_ok=options["same_ok"])
+    listed = write_reviewed(rows, out, same_ok=options["same_ok"], csv_safe=csv_safe)
     return {"left_out": len(left_out), "listed": listed, "corrected": written}
 
 
@@ -140,26 +161,24 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
 
 def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
     counts = ", ".join(f"{n} {choice}" for choice, n in sorted(result["decisions"].items()))
-    typer.echo(f"decisions: {counts or 'none'}")
-    typer.echo(
-        f"changed: {result['changed']} of {audit.summary['source_rows']} labels\ncorrected: {result['corrected']}"
-    )
+    echo(f"decisions: {counts or 'none'}")
+    echo(f"changed: {result['changed']} of {audit.summary['source_rows']} labels\ncorrected: {result['corrected']}")
     if rows := result["conflicts"]:
         meaning = "the latest decision is applied" if result["unsettled"] == "latest" else "their labels stay"
-        typer.echo(
+        echo(
             f"conflicts: {len(rows)} row{'s' * (len(rows) > 1)} on which reviewers disagree, such as row {rows[0]}; "
             f"{meaning}. The button conflicts of `noiseproof review {audit.folder}` lists them, and a decision there "
             "settles each"
         )
     _show_reviewed(result)
     if slips := result["slips"]:
-        typer.echo(
+        echo(
             f"held back: {len(slips)} decided changes, such as of row {slips[0]}, that are likelier slips of the "
             f"reviewer; `noiseproof review {audit.folder} --measure {result['measured']} --repeats 1` asks again, and "
             "--yes applies them as decided"
         )
     if accept_all and result["left"]:
-        typer.echo(
+        echo(
             f"left as they are: {result['left']} issues whose suggestion is no more likely right than the label; "
             f"`noiseproof review {audit.folder}` has them at the end"
         )
@@ -168,16 +187,16 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
 def _show_reviewed(result: Mapping[str, Any]) -> None:
     """Show what was decided beside labels, line by line, where there is something."""
     for spelling, label in result["merged"].items():
-        typer.echo(f"merged: {spelling!r} is {label!r} in all rows")
+        echo(f"merged: {spelling!r} is {label!r} in all rows")
     for name, count in result["new_classes"].items():
-        typer.echo(f"new class: {name!r} in {count} rows")
+        echo(f"new class: {name!r} in {count} rows")
     if excluded := result["excluded"]:
         where = "left out" if result["left_out"] else "still in the data, and in the list"
-        typer.echo(f"excluded: {excluded} rows, {where}")
+        echo(f"excluded: {excluded} rows, {where}")
     if unclear := result["unclear"]:
-        typer.echo(f"unclear: {unclear} rows, left as they are")
+        echo(f"unclear: {unclear} rows, left as they are")
     if result["listed"] is not None:
-        typer.echo(f"list of excluded, unclear and noted rows: {result['listed']}")
+        echo(f"list of excluded, unclear and noted rows: {result['listed']}")
 
 
 def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
@@ -192,9 +211,11 @@ def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
             raise
 
 
-def _show_comparison(comparison: Comparison) -> None:
+def _show_comparison(comparison: Comparison | None) -> None:
+    if comparison is None:
+        return echo("no label changed: there is nothing to compare")
     low, high = comparison.interval
-    typer.echo(f"\n{comparison.method} on {comparison.train_rows} rows, tested on {comparison.held_rows} held-out ones")
+    echo(f"\n{comparison.method} on {comparison.train_rows} rows, tested on {comparison.held_rows} held-out ones")
     show(
         ("trained on", "accuracy", "by the given labels"),
         [
@@ -202,6 +223,6 @@ def _show_comparison(comparison: Comparison) -> None:
             ("corrected labels", f"{comparison.after:.4f}", f"{comparison.after_by_given:.4f}"),
         ],
     )
-    typer.echo(f"difference: {comparison.after - comparison.before:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
+    echo(f"difference: {comparison.after - comparison.before:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
     if comparison.warning:
         say(f"warning: {comparison.warning}")

@@ -13,7 +13,7 @@ import typer
 
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.options import on_machine, on_training
-from noiseproof.cli.show import AsJson, examples, refusals, say, show, show_json, stage_progress, training_exits
+from noiseproof.cli.show import AsJson, echo, examples, refusals, say, show, show_json, stage_progress, training_exits
 from noiseproof.core.messages import plain
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ Fast = Annotated[
 ]
 Out = Annotated[str, option("Folder of the results; must be new or empty.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost.")]
+CsvSafe = Annotated[
+    bool, typer.Option(help="An apostrophe before cells of issues.csv that are formulas in spreadsheets.")
+]
 Again = Annotated[
     bool, typer.Option("--again", help="Learn from the decisions on an audit, and rank its other labels anew.")
 ]
@@ -127,6 +130,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit data.csv --label y --goal precision=0.9",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
+        "audit data.csv --label y --no-csv-safe",
         "audit audit/ --again",
     ),
     rich_help_panel=YOUR_DATA,
@@ -152,6 +156,7 @@ def audit(
     fast: Fast = False,
     out: Out = "audit",
     force: Force = False,
+    csv_safe: CsvSafe = True,
     again: Again = False,
     goal: Goal = "f1",
     export: Export = None,
@@ -177,8 +182,7 @@ def audit(
     source = {
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
         "ignore": _words(ignore), "trusted": trusted, "labels": labels, "pred_probs": pred_probs,
-        "embeddings": embeddings, "classes": _words(classes) or None, "features": features,
-        "header": not no_header,
+        "embeddings": embeddings, "classes": _words(classes) or None, "features": features, "header": not no_header,
     }  # fmt: skip
     check_request(data, source)  # before torch is imported
     parse_goal(goal)
@@ -189,7 +193,7 @@ def audit(
     }  # fmt: skip
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)
-    out, files = _save(report, out, force, exports)
+    out, files = _save(report, out, force, exports, csv_safe)
     if as_json:
         return show_json({"folder": out, "files": files, **report.summary()})
     return _show(report, files, out)
@@ -240,10 +244,10 @@ def _audit_again(
         return show_json({"folder": folder, "files": files, **saved.summary})
     _show(report, files, folder)
     if "measured" in saved.summary:
-        typer.echo(f"measured: {saved.summary['verdict']}")
+        echo(f"measured: {saved.summary['verdict']}")
     issues = saved.issues.loc[saved.issues["is_label_issue"], "row"]
     decided = issues.isin(list(read_decisions(Path(folder, FILE))))
-    return typer.echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
+    return echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
 
 
 def _check_out(out: str, data: str | None, force: bool) -> None:
@@ -302,15 +306,15 @@ def _run(
         raise typer.Exit(130) from None
 
 
-def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str]) -> tuple[str, list[Path]]:
+def _save(report: LabelReport, out: str, force: bool, exports: Sequence[str], csv_safe: bool) -> tuple[str, list[Path]]:
     """Write the results to ``out``, or beside it if it was taken during the audit; return the folder and the files."""
     from noiseproof.audit.decisions import BadDecisions
 
     try:
-        files = report.save(out, force=force, tell=say)
+        files = report.save(out, force=force, csv_safe=csv_safe, tell=say)
     except (FileExistsError, BadDecisions):  # the work of an hour is not thrown away
         taken, out = out, _sibling(out)
-        files = report.save(out, tell=say)
+        files = report.save(out, csv_safe=csv_safe, tell=say)
         say(f"{taken} was taken during the audit, by another one or by a review: the results are in {out}.")
     return out, files + _export(report, out, force, exports)
 
@@ -347,19 +351,19 @@ def _sibling(out: str) -> str:
 
 def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     summary = report.summary()
-    typer.echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
+    echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
     if assumption := summary["assumption"]:
         rows = min(MEASURED, summary["rows"])
         measure = f"noiseproof review {shlex.quote(out)} --measure {rows}"
-        typer.echo(f"{assumption}; review {rows} rows to measure instead: {measure}")
+        echo(f"{assumption}; review {rows} rows to measure instead: {measure}")
     if pairs := summary["worst_pairs"][:5]:
-        typer.echo("\nworst pairs")
+        echo("\nworst pairs")
         cells = [(plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}") for p in pairs]
         show(("given", "should be", "issues", "P(given | should be)"), cells)
     data, labels, order = report.data, report.label_issues, report.order
     worst = (order if data.decided is None else order[data.decided[order] < 0])[:SHOWN]
     none = "" if labels.is_issue[worst].any() else ", none of them an issue"
-    typer.echo(f"\nworst labels{none}")
+    echo(f"\nworst labels{none}")
     rows = [
         (
             str(data.names[i]),
@@ -371,19 +375,19 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         for i, why in zip(worst.tolist(), report.why(worst).tolist(), strict=True)
     ]
     show(("row", "quality", "given", "suggested", "why"), rows)
-    typer.echo()
+    echo()
     for headline in filter(None, (issue.headline(summary) for issue in report.issues)):
-        typer.echo(headline)
+        echo(headline)
     for skipped in summary["skipped"]:
         first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
-        typer.echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
+        echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
     for note in summary["notes"]:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     if models := ", ".join(f"{m['name']} {m['weight']:.0%}" for m in summary["models"]):
-        typer.echo(f"models: {models}")
-    typer.echo(f"time: {sum(summary['seconds'].values()):.1f} s")
-    typer.echo(f"files: {', '.join(map(str, files))}")
-    typer.echo(f"next: noiseproof review {shlex.quote(out)}")
+        echo(f"models: {models}")
+    echo(f"time: {sum(summary['seconds'].values()):.1f} s")
+    echo(f"files: {', '.join(map(str, files))}")
+    echo(f"next: noiseproof review {shlex.quote(out)}")
 
 
 def _progress() -> AbstractContextManager[Progress]:

@@ -31,6 +31,7 @@ from noiseproof.cli.show import (
     AsJson,
     DataDir,
     duration,
+    echo,
     examples,
     headline,
     refusals,
@@ -101,7 +102,7 @@ def bench_run(
     if as_json:
         show_json(list(made.values()))
     else:
-        typer.echo(f"{len(made) - failed} runs done, {failed} failed, in {results}")
+        echo(f"{len(made) - failed} runs done, {failed} failed, in {results}")
     if failed:
         raise typer.Exit(3)
 
@@ -138,7 +139,7 @@ def _show_plan(
     show((*columns, "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
-    return typer.echo(f"{len(todo)} runs to do, {ended_counts}; about {total} one after another on this machine")
+    return echo(f"{len(todo)} runs to do, {ended_counts}; about {total} one after another on this machine")
 
 
 def _distinguish(
@@ -157,7 +158,7 @@ def _distinguish(
 def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int, total: int) -> None:
     what = f"{experiment.dataset}, {experiment.noise}, {experiment.method}, seed {experiment.seed}"
     outcome = result["error"] or f"{headline(result['last'])}, {duration(result['seconds'])}"
-    typer.echo(f"{done}/{total} {result['key']} {what}: {outcome}", err=True)
+    echo(f"{done}/{total} {result['key']} {what}: {outcome}", err=True)
 
 
 @bench_app.command(
@@ -198,10 +199,10 @@ def bench_status(
     columns, values = _distinguish(states, "dataset", "noise", "method", "seed", hidden=HIDDEN[2:])
     rows = [(e.key, by.get(e, state), *rest) for (e, state), rest in zip(states.items(), values, strict=True)]
     show(("key", "status", *columns), rows)
-    typer.echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
+    echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
     if spec in list_tables():
         cells = count_cells(load_table(spec).only(*only or ()))
-        typer.echo(
+        echo(
             f"Reruns that noiseproof has (`bench table {spec}`): {cells.rerun} of {cells.runnable} cells that can run, "
             f"{cells.with_all_seeds} with all seeds of the paper"
         )
@@ -322,11 +323,11 @@ def bench_table(
             for own, rerun in pairs
         ])  # fmt: skip
     if format != "text":
-        return typer.echo(render(table, yours, reruns, format), nl=False)
+        return echo(render(table, yours, reruns, format), nl=False)
     columns, rows = lines(yours, reruns, bold="*{}*".format)
-    typer.echo(heading(table))
+    echo(heading(table))
     show(columns, rows)
-    return typer.echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
+    return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
 
 
 def _show_counts(as_json: bool) -> None:
@@ -366,14 +367,14 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, as_json: bool) 
         return show_json([dataclasses.asdict(group) for group in groups])
     columns, texts = _distinguish((group.entries[0].run for group in groups), "dataset", "noise", hidden=HIDDEN)
     for group, data in zip(groups, texts, strict=True):
-        typer.echo(", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True)))
+        echo(", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True)))
         names, values = _distinguish((entry.run for entry in group.entries), "method", hidden=HIDDEN)
         rows = [
             (*value, _mean(entry.place.mean, entry.std), *_p_and_seeds(entry.place, entry.wanted))
             for entry, value in zip(group.entries, values, strict=True)
         ]
         show((*names, group.metric.replace("_", " "), "p against the first", "seeds"), rows)
-        typer.echo(group.recommendation + "\n")
+        echo(group.recommendation + "\n")
     return None
 
 
@@ -448,7 +449,7 @@ def bench_compare(
         ("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"),
         [_place_row(place) for place in ranking.places],
     )
-    return typer.echo("\n".join([*notes, ranking.recommendation]))
+    return echo("\n".join([*notes, ranking.recommendation]))
 
 
 def _place_row(place: Place) -> tuple[str, ...]:
@@ -527,7 +528,7 @@ def bench_search(
     several = len({run.without_method for run in runs}) > 1
     for run, one in zip(runs, searches, strict=True):
         if several:
-            typer.echo(f"{run.dataset}, {run.noise}:")
+            echo(f"{run.dataset}, {run.noise}:")
         _show_search(one)
     return None
 
@@ -540,4 +541,4 @@ def _show_search(search: SearchResult) -> None:
     error = next((result["error"] for result in search.results if result["error"]), "")
     failed = f", {search.failed} runs failed ({error})" * (search.failed > 0)
     accuracy = f"{search.measured_on} {search.mean:.4f}{spread}, {len(search.accuracies)} seeds{failed}"
-    typer.echo(f"{search.method}: {accuracy}")
+    echo(f"{search.method}: {accuracy}")

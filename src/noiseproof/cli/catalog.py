@@ -10,6 +10,7 @@ from noiseproof.cli.main import LISTS, TRAINING, app
 from noiseproof.cli.show import (
     AsJson,
     describe,
+    echo,
     examples,
     list_registered,
     pairs,
@@ -97,7 +98,7 @@ def calibrate(
         say(f"not the solution, but the nearest that learns: {fit.note}")
     show((f"at {classes} classes", "value", "meaning"), rows)
     if fit.curve:
-        typer.echo()
+        echo()
         show(list(fit.curve[0]), [[plain(value) for value in point.values()] for point in fit.curve])
     return None
 

@@ -13,6 +13,7 @@ from noiseproof.cli.show import (
     AsJson,
     DataDir,
     describe,
+    echo,
     examples,
     plain,
     refusals,
@@ -58,7 +59,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         places = "; and ".join(" or ".join(group) for group in data["places"])
         where = ", ".join(data["found"] or ()) or places or "needs no files" * (not data["required"])
         rows.append((data["name"], here, data["summary"], where, data["get"]))
-    typer.echo(f"data folder: {data_root(data_dir)}")
+    echo(f"data folder: {data_root(data_dir)}")
     return show(("name", "here", "what it is", "found in, or searched in", "how to get it"), rows)
 
 
@@ -111,7 +112,7 @@ def data_fetch(
     if as_json:
         return show_json({"name": name, "files": files})
     for file in files:
-        typer.echo(str(file))
+        echo(str(file))
     return None
 
 
@@ -160,10 +161,10 @@ def data_show(
     rows = [(p["part"], str(p["rows"]), " × ".join(map(str, p["shape"])), p["dtype"]) for p in _parts(data)]
     show((data.name, "rows", "shape", "dtype"), rows)
     for note in data.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     if labels is not None:
-        typer.echo(f"\n{labels}")
-    typer.echo()
+        echo(f"\n{labels}")
+    echo()
     if len(classes) > FEW_CLASSES:
         return _summarise_classes(data, classes)
     columns = list(classes[0])
@@ -174,7 +175,7 @@ def data_show(
 
 
 def _show_transition(classes: Sequence[str], labels: NoisyLabels) -> None:
-    typer.echo("\ntransition: share of each true class (row) given each label (column)")
+    echo("\ntransition: share of each true class (row) given each label (column)")
     matrix = zip(classes, labels.transition().tolist(), strict=True)
     show(("", *classes), [(c, *(f"{t:.3f}" for t in row)) for c, row in matrix])
 
@@ -191,9 +192,9 @@ def _parts(data: Dataset) -> list[dict[str, Any]]:
 def _summarise_classes(data: Dataset, classes: Sequence[dict[str, Any]]) -> None:
     counts = [row["rows"] for row in classes if row["class"] in data.classes]
     rates = [row["rate"] for row in classes if row.get("rate") is not None]
-    typer.echo(f"{data.num_classes} classes of {min(counts)} to {max(counts)} training rows; --json lists them")
+    echo(f"{data.num_classes} classes of {min(counts)} to {max(counts)} training rows; --json lists them")
     if rates:
-        typer.echo(f"share of wrong labels by class: {min(rates):.3f} to {max(rates):.3f}")
+        echo(f"share of wrong labels by class: {min(rates):.3f} to {max(rates):.3f}")
 
 
 def check_foreign(foreign: str | None, noise: str) -> None:
@@ -238,6 +239,6 @@ def _progress() -> AbstractContextManager[Progress]:
         tenth = 10 * done // total if total else done // 10**7
         if reported.get(file) != tenth:
             reported[file] = tenth
-            typer.echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
+            echo(f"{file}: {done / 1e6:.1f}" + (f" of {total / 1e6:.1f}" if total else "") + " MB", err=True)
 
     return stage_progress(report, "DownloadColumn", "TransferSpeedColumn", "TimeRemainingColumn")

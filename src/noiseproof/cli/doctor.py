@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from noiseproof.cli.main import INSTALLATION, app
-from noiseproof.cli.show import AsJson, DataDir, examples, refusals, show, show_json
+from noiseproof.cli.show import AsJson, DataDir, echo, examples, refusals, show, show_json
 
 NOT_FOR_USERS = ("dev", "docs")  # extras
 
@@ -34,24 +34,24 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         show_json({"packages": packages, "devices": devices, "extras": extras, "data": data, "problems": problems})
     else:
         where = f"{sys.executable}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-        typer.echo(f"Python {platform.python_version()} ({where})\n")
+        echo(f"Python {platform.python_version()} ({where})\n")
         show(
             ("package", "version", "wanted", "problem"),
             [(p["name"], p["version"] or "", p["wanted"], p["problem"]) for p in packages],
         )
-        typer.echo()
+        echo()
         show(("device", "what it is"), [(device["name"], device["what"]) for device in devices])
-        typer.echo()
+        echo()
         show(
             ("extra", "installed", "get it by"),
             [(e["name"], _state(e), f"pip install 'noiseproof[{e['name']}]'" * bool(e["missing"])) for e in extras],
         )
         if data:
             datasets = ", ".join(data["datasets"]) or "none; see noiseproof data list"
-            typer.echo(f"\ndata folder: {data['folder']}\ndatasets there: {datasets}")
-        typer.echo()
+            echo(f"\ndata folder: {data['folder']}\ndatasets there: {datasets}")
+        echo()
         for line in [f"problem: {problem}" for problem in problems] or ["No problems found."]:
-            typer.echo(line)
+            echo(line)
     if problems:
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ import typer
 
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.review import Folder
-from noiseproof.cli.show import AsJson, examples, refusals, show, show_json
+from noiseproof.cli.show import AsJson, echo, examples, refusals, show, show_json
 
 if TYPE_CHECKING:
     from noiseproof.audit.measure.interval import Estimate
@@ -55,16 +55,14 @@ def _show(measured: Measured) -> None:
     found, issues = measured.measurement, measured.audit.summary["issues"]
     rows = len(measured.audit.issues)
     skipped = f", {found.skipped} skipped" if found.skipped else ""
-    typer.echo(f"measured: {found.decisions} decisions{skipped}")
-    typer.echo(f"wrong labels: {found.rate.as_share()}, about {found.rate.value * rows:.0f} of {rows}")
-    typer.echo(
-        f"left after these decisions: {found.wrong_left.value:.0f} wrong labels, at most {found.wrong_left.high:.0f}"
-    )
+    echo(f"measured: {found.decisions} decisions{skipped}")
+    echo(f"wrong labels: {found.rate.as_share()}, about {found.rate.value * rows:.0f} of {rows}")
+    echo(f"left after these decisions: {found.wrong_left.value:.0f} wrong labels, at most {found.wrong_left.high:.0f}")
     precision = "" if found.precision is None else f", of which {found.precision.as_share()} are wrong"
-    typer.echo(f"called wrong (goal {measured.goal}): {issues} labels{precision}")
-    typer.echo(f"further decisions that halve the interval: {found.to_halve}")
+    echo(f"called wrong (goal {measured.goal}): {issues} labels{precision}")
+    echo(f"further decisions that halve the interval: {found.to_halve}")
     if (reviewers := found.reviewers) is not None:
-        typer.echo(
+        echo(
             f"reviewers: {reviewers.same:.0%} of {reviewers.rows} rows asked twice have the same label, kappa "
             f"{reviewers.kappa:.2f}; {reviewers.error.as_share()} of single answers are wrong"
         )
@@ -73,7 +71,7 @@ def _show(measured: Measured) -> None:
     if found.pairs:
         pairs = sorted(found.pairs.items(), key=lambda item: -item[1].value)
         show(("given", "is", "share", "95 % interval"), [(*names, *_cells(part)) for names, part in pairs])
-    typer.echo(f"issues: {measured.audit.folder / 'issues.csv'}\nreliability: {measured.diagram}")
+    echo(f"issues: {measured.audit.folder / 'issues.csv'}\nreliability: {measured.diagram}")
 
 
 def _cells(part: Estimate) -> tuple[str, str]:

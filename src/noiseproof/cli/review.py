@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli.main import YOUR_DATA, app
-from noiseproof.cli.show import examples, refusals
+from noiseproof.cli.show import echo, examples, refusals
 
 if TYPE_CHECKING:
     from noiseproof.review.guard import Person
@@ -180,19 +180,19 @@ def _links(people: Sequence[Person], host: str, port: int) -> dict[str, str]:
 
 def _show_links(links: dict[str, str], decisions: Path, *, is_local: bool) -> None:
     if not is_local:
-        typer.echo(
+        echo(
             "warning: the connection is not encrypted: whoever can read the network sees the links, the rows and the "
             "decisions. `ssh -L PORT:127.0.0.1:PORT` to this machine, or a proxy with TLS, is safer.",
             err=True,
         )
     if len(links) == 1:
-        typer.echo(f"review: {links['']}")
+        echo(f"review: {links['']}")
     else:
         width = max(map(len, links))
-        typer.echo("review: a link for each person, to be kept secret")
+        echo("review: a link for each person, to be kept secret")
         for name, link in links.items():
-            typer.echo(f"  {name:<{width}}  {link}")
-    typer.echo(f"decisions: {decisions}\nCtrl+C ends it; nothing is lost.")
+            echo(f"  {name:<{width}}  {link}")
+    echo(f"decisions: {decisions}\nCtrl+C ends it; nothing is lost.")
 
 
 def _plan(
@@ -243,4 +243,4 @@ def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force
         raise FileExistsError(f"Expected a new file for the page, {html} exists. Use --force to overwrite it.")
     page = file_page(audit, everything=everything, max_bytes=int(max_mb * 1e6))
     html.write_text(page, "utf-8")
-    typer.echo(f"page: {html} ({html.stat().st_size / 1e6:.1f} MB)")
+    echo(f"page: {html} ({html.stat().st_size / 1e6:.1f} MB)")

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from noiseproof.core.messages import printable
+
 if TYPE_CHECKING:
     from noiseproof.core.progress import Progress
     from noiseproof.core.registry import Registry
@@ -57,10 +59,15 @@ def refusals(options: Mapping[str, str] | None = None) -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
+    """Print a text, with control characters of names and labels as escapes."""
+    typer.echo(printable(str(text)), err=err, nl=nl)
+
+
 def say(what: object) -> None:
     """Print one line on stderr, from the first process of a node."""
     if os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0":
-        typer.echo(f"noiseproof: {' '.join(str(what).split())}", err=True)
+        echo(f"noiseproof: {' '.join(str(what).split())}", err=True)
 
 
 def list_registered(registry: Registry[Any], as_json: bool) -> None:
@@ -124,7 +131,7 @@ def count_progress(label: str = "") -> Iterator[Progress]:
         nonlocal shown
         if (now := time.monotonic()) - shown > 5:
             shown = now
-            typer.echo(f"{label or stage} {done}/{total}", err=True)
+            echo(f"{label or stage} {done}/{total}", err=True)
 
     with stage_progress(write_line) as report:
         yield report if report is write_line else lambda _, done, total: report(label or "figures", done, total)
@@ -158,7 +165,7 @@ def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None
         if row is not None and (now - shown_at > 2 or epoch + 1 == epochs):
             shown_at = now
             remaining = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
-            typer.echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(remaining)} left", err=True)
+            echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(remaining)} left", err=True)
 
     yield line
 
@@ -190,11 +197,12 @@ def signature(described: Mapping[str, Any]) -> str:
 
 def show_json(value: Any) -> None:
     text = json.dumps(value, default=str)
-    typer.echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # JSON has no NaN
+    echo(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))  # JSON has no NaN
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table on a terminal, aligned plain columns in a pipe."""
+    rows = [[printable(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row] for row in rows]
     if sys.stdout is not None and sys.stdout.isatty():  # None if it was closed
         table = Table(*columns)
         for row in rows:
@@ -203,7 +211,7 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         return
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def pairs(values: Mapping[str, Any]) -> str:

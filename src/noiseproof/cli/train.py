@@ -23,6 +23,7 @@ from noiseproof.cli.show import (
     AsJson,
     DataDir,
     duration,
+    echo,
     examples,
     refusals,
     say,
@@ -244,7 +245,7 @@ def _show_result(
     show(("", *(column.replace("_", " ") for column in columns)), rows)
     for line in (f"stopped early: {result.stopped}" * bool(result.stopped), f"record: {folder}" * bool(folder)):
         if line:
-            typer.echo(line)
+            echo(line)
     return None
 
 
@@ -327,7 +328,7 @@ def demo(
         for step in demo(out or next(name for name in names if not name.exists()), epochs=epochs, seed=seed):
             title, *lines = _demo_lines(step)
             if not as_json:
-                typer.echo("\n".join([*([title] if type(step).__name__ not in steps else []), *lines]))
+                echo("\n".join([*([title] if type(step).__name__ not in steps else []), *lines]))
             steps.setdefault(type(step).__name__, []).append(step)
     if as_json:
         show_json({name.lower(): [dataclasses.asdict(step) for step in kind] for name, kind in steps.items()})

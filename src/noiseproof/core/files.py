@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import mmap
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xxhash
+
+from noiseproof.core.locks import Lock
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +59,8 @@ def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Itera
     part = _part(path) if overwrite else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not overwrite:
+            _remove_parts(path)
         yield part
         _sync(part)
         if overwrite:
@@ -69,8 +75,49 @@ def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Itera
         sync_folder(path.parent)
 
 
+@contextmanager
+def writing_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder to fill, which becomes the new folder ``path`` on success; a failure leaves nothing.
+
+    What a killed process left is removed; while one is running, another raises FileExistsError.
+    """
+    part, lock = _part(path), Lock(path.with_name(f".{path.name}.lock"))
+    if not lock.held:
+        raise FileExistsError(f"Expected {path} to be written once, another process writes it. Choose another place.")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        yield part
+        part.rename(path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    finally:
+        lock.release()
+
+
 def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
+
+
+def _remove_parts(path: Path) -> None:
+    """Remove what killed processes of this machine left of a file that is written once."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        pid = part.name.split(".")[-2]
+        if pid.isdecimal() and not _is_running(int(pid)):
+            part.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    if os.name != "posix":
+        return True  # a signal of zero would end it there
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return pid != os.getpid()
 
 
 def _rename_new(part: Path, path: Path) -> None:

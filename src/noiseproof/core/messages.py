@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,20 @@ def plain(label: str) -> str:
     ('dog', "' dog' (with a space at the beginning)")
     """
     return label if quoted(label) == repr(label) else quoted(label)
+
+
+_CONTROL = re.compile(  # of the terminal, line separators, directions of text, lone surrogates; line ends and tabs stay
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, which could move the cursor or hide text, as escapes.
+
+    >>> printable("dog\\x1b[2J"), printable("é\\n")
+    ('dog\\\\x1b[2J', 'é\\n')
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def preview(items: Sequence[Any], most: int = 5) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from noiseproof.core.limits import check_members, check_unpacked
 from noiseproof.core.messages import preview
 
 KINDS = (".csv", ".tsv", ".parquet", ".jsonl", ".xlsx", ".arrow")
@@ -26,6 +28,7 @@ OTHER_ENDINGS = {".pq": ".parquet", ".ndjson": ".jsonl", ".feather": ".arrow", "
 TEXT_KINDS = (".csv", ".tsv", ".jsonl")  # which may be packed as .gz
 HEADERLESS_KINDS = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ",;\t|"
+PART = 2**24  # bytes of a packed file that are unpacked at a time
 SAMPLE = 2**18  # bytes from which the separator and the decimal sign are inferred
 MARKS = (  # UTF-32's begins with UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -51,18 +54,22 @@ def table_kind(path: str | os.PathLike[str]) -> str | None:
 
 
 class PackedFile(gzip.GzipFile):
-    """A .gz file; one that is cut off or damaged is refused with its path."""
+    """A .gz file; one that is cut off, damaged or much larger unpacked is refused with its path."""
 
     def _whole(self, read: Callable[..., Any], *args: Any) -> Any:
         try:
-            return read(*args)
+            part = read(*args)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(
                 f"Expected a whole .gz file in {self.name}, got one that is cut off or damaged ({error}). Copy it, or "
                 "pack it, again."
             ) from error
+        check_unpacked(self.tell(), os.path.getsize(self.name), self.name)
+        return part
 
     def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            return b"".join(iter(lambda: self.read(PART), b""))
         return bytes(self._whole(super().read, size))
 
     def read1(self, size: int = -1) -> bytes:
@@ -230,6 +237,8 @@ def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
         raise ModuleNotFoundError(
             f"Expected openpyxl to read {path}, it is not installed. Run `pip install noiseproof[excel]`."
         ) from None
+    with zipfile.ZipFile(path) as parts:
+        check_members(parts, path)
     book = load_workbook(path, read_only=True, data_only=True)
     try:
         sheet = book.worksheets[0]

@@ -7,12 +7,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.limits import check_limit
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS, FILES, Download, OfficialFiles, PathLike, data_root, find
 from noiseproof.noise.human import CIFAR10N, CIFAR100N, CIFARN
@@ -20,7 +22,6 @@ from noiseproof.noise.pickled import IntegerUnpickler
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32
-LARGEST_FILE = 200 * 2**20  # CIFAR-100's train file has 155 MB
 AGAIN = "Delete it and fetch the dataset again."
 Batch = tuple[NDArray[np.uint8], list[Tensor]]  # pixels (N, 3072), label columns (N,)
 
@@ -56,7 +57,8 @@ def read_members(place: Path, folder: str, names: Sequence[str]) -> dict[str, by
             with tarfile.open(place, "r|gz") as archive:
                 for member in archive:
                     name = wanted.get(member.name.removeprefix("./"))
-                    if name is not None and member.isreg() and member.size <= LARGEST_FILE:
+                    if name is not None and member.isreg():
+                        check_limit("member_bytes", member.size, "bytes", f"{member.name} of {place}")
                         file = archive.extractfile(member)
                         blobs[name] = file.read() if file else b""
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
@@ -72,13 +74,20 @@ def read_pickle(blob: bytes, path: Path, rows: int, keys: Sequence[str]) -> Batc
     try:
         batch = IntegerUnpickler(blob, encoding="bytes").load()
         pixels: NDArray[np.uint8] = batch[b"data"].values
-        labels = [torch.tensor(batch[key.encode()], dtype=torch.int64) for key in keys]
+        labels = [_plain_integers(batch[key.encode()]) for key in keys]
         shapes = [pixels.shape, *(tuple(column.shape) for column in labels)]
         if shapes != [(rows, PIXELS), *[(rows,)] * len(labels)] or pixels.dtype != np.uint8:
             raise ValueError(f"pixels of {pixels.dtype} and labels of shape {', '.join(map(str, shapes))}")
     except Exception as error:  # an unpickler may raise anything on damaged bytes
         raise ValueError(f"Expected a CIFAR python batch of {rows} images in {path}, got {error!r}. {AGAIN}") from error
     return pixels, labels
+
+
+def _plain_integers(values: Any) -> Tensor:
+    """A list of integers as a tensor; lists in lists may be small in a file and endless in memory."""
+    if not isinstance(values, list) or any(isinstance(value, (list, dict)) for value in values):
+        raise ValueError("labels that are no list of integers")
+    return torch.tensor(values, dtype=torch.int64)
 
 
 def read_binary(blob: bytes, path: Path, rows: int, labels: int) -> Batch:

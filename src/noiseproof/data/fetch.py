@@ -13,11 +13,11 @@ import urllib.request
 import zlib
 from pathlib import Path, PurePosixPath
 
+from noiseproof.core.limits import check_limit
 from noiseproof.core.progress import Progress
 from noiseproof.data.sources import DATASETS, FILES, Download, PathLike, data_root
 
 CHUNK = 2**20
-LARGEST_ARCHIVE = 2**30  # bytes that an archive may unpack to; CIFAR's unpack to 190 MB
 
 
 def fetch(
@@ -129,8 +129,7 @@ def extract(archive: Path, root: Path, folder: str) -> None:
                     if not (member.isreg() or member.isdir()) or ".." in parts or parts[:1] != (folder,):
                         raise ValueError(f"the member {member.name!r}")
                     size += member.size
-                    if size > LARGEST_ARCHIVE:
-                        raise ValueError(f"more than {LARGEST_ARCHIVE} bytes")
+                    check_limit("archive_bytes", size, "bytes", archive)
                     target = Path(scratch, *parts)
                     (target if member.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
                     if (source := tar.extractfile(member)) is not None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from noiseproof.core.limits import LimitExceeded, check_unpacked
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import (
     HEADERLESS_KINDS,
@@ -171,7 +172,7 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except UnicodeError as error:
         raise ValueError(f"Expected UTF-8 in {path}, got {error}. Save the table in that encoding.") from error
-    except ImportError:
+    except (ImportError, LimitExceeded):
         raise
     except Exception as error:  # readers raise many kinds of error on damaged files
         reason = str(error).strip().rstrip(".")
@@ -193,14 +194,17 @@ def _read_csv(path: Path, verbatim: Sequence[str | None], categories: Iterable[s
         try:
             # pandas infers types from this file alone: 02 would become the number 2 if no other word is in its column.
             dtypes: Any = dict.fromkeys(categories, str)
-            frame: pd.DataFrame = pd.read_csv(
-                path, **options, low_memory=False, dtype=dtypes, decimal=found.decimal, thousands=found.thousands
-            )
+            with open_bytes(path) as file:
+                frame: pd.DataFrame = pd.read_csv(
+                    file, **options, low_memory=False, dtype=dtypes, decimal=found.decimal, thousands=found.thousands
+                )
         except pd.errors.ParserWarning:  # pandas would use the first field as an index and shift all columns
             raise ValueError("rows with more fields than the header") from None
         if present := [c for c in frame.columns if c in verbatim]:
             # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty fields are missing.
-            frame[present] = pd.read_csv(path, **options, usecols=present, dtype=str, keep_default_na=False)[present]
+            with open_bytes(path) as file:
+                words = pd.read_csv(file, **options, usecols=present, dtype=str, keep_default_na=False)
+            frame[present] = words[present]
     frame.attrs[NOTES] = found.notes
     return frame
 
@@ -237,9 +241,7 @@ def read_arrow(path: Path) -> Any:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     if table_kind(path) == ".parquet":
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-        return pq.ParquetFile(path, pre_buffer=False).read()  # half the memory of `read_table`
+        return open_parquet(path).read()  # half the memory of `read_table`
     with open_bytes(path) as file:
         magic = file.read(6)
     if magic.startswith(b"FEA1"):
@@ -250,6 +252,15 @@ def read_arrow(path: Path) -> Any:
         return (pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream)(source).read_all()
 
 
+def open_parquet(path: Path) -> Any:
+    """A Parquet file; one with many more cells than bytes is refused."""
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    file = pq.ParquetFile(path, pre_buffer=False)
+    check_unpacked(8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path)
+    return file
+
+
 class ParquetColumns:
     """The columns of a Parquet file, each read when it is asked for, so that never all of them are in memory.
 
@@ -257,9 +268,7 @@ class ParquetColumns:
     """
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self.file = pq.ParquetFile(path, pre_buffer=False)
+        self.file = open_parquet(path)
         self.empty: pd.DataFrame = self.file.schema_arrow.empty_table().to_pandas()
         self.names = list(self.empty.columns)
         self.rows: Any = None  # (N,) positions in the file; by default all

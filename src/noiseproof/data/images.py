@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count, check_word
+from noiseproof.core.limits import LIMITS, LimitExceeded, check_limit, limit
 from noiseproof.data.base import Dataset, Inputs, NoisyData, Split
 from noiseproof.data.labels import NUMBER, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
@@ -29,6 +30,21 @@ TURNS = {  # by EXIF's orientation
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
     8: "ROTATE_90",
 }  # fmt: skip
+
+
+def open_image(source: Any) -> Any:
+    """A PIL image that is not decoded yet; one of too many pixels is refused."""
+    from PIL import Image
+
+    if limit("pixels") > LIMITS["pixels"]:  # PIL's own limit is raised with ours
+        Image.MAX_IMAGE_PIXELS = max(limit("pixels"), Image.MAX_IMAGE_PIXELS or 0)
+    image = Image.open(source, formats=FORMATS)
+    try:
+        check_limit("pixels", image.width * image.height, "pixels", getattr(image, "filename", "") or "a picture")
+    except ValueError:
+        image.close()
+        raise
+    return image
 
 
 def to_rgb(image: Any) -> Any:
@@ -72,11 +88,11 @@ def to_pixels(image: Any, size: int | None, fit: Fit = "crop") -> Tensor:
 
 def decode(source: Path | bytes, size: int | None, fit: Fit = "crop", name: object = None) -> Tensor:
     """An image file, or its bytes, decoded to uint8 (3, H, W)."""
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        with open_image(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
             return to_pixels(image, size, fit)
+    except LimitExceeded:
+        raise
     except Exception as error:  # PIL raises many kinds of error on damaged files
         raise ValueError(
             f"Expected an image in {name or source}, got {type(error).__name__}: {error}. "

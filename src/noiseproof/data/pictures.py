@@ -18,7 +18,7 @@ from noiseproof.core.progress import Progress
 from noiseproof.data.augment import IMAGENET
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
-from noiseproof.data.images import ImageFiles, decode
+from noiseproof.data.images import ImageFiles, decode, open_image
 from noiseproof.data.sources import PathLike
 from noiseproof.models import Backbone, get_model
 from noiseproof.models.pretrained import EfficientNetLite0, Weights, loaded_weights
@@ -148,11 +148,9 @@ class Pictures:
         """Return the median of the shorter sides of up to a hundred pictures."""
         if isinstance(self.source, Tensor):
             return min(self.source.shape[2:])
-        from PIL import Image
-
         sides = []
         for i in range(0, len(self), max(1, len(self) // 100)):
-            with Image.open(self._path(i)) as image:
+            with open_image(self._path(i)) as image:
                 sides.append(min(image.size))
         return int(np.median(sides))
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from noiseproof.core.checks import check_count
+from noiseproof.core.limits import check_limit
 from noiseproof.data.base import Split
 from noiseproof.data.images import SUFFIXES, Fit, ImageFiles, decode
 from noiseproof.data.sources import PathLike
 
-LARGEST_MEMBER = 256 * 2**20  # bytes; no photograph is larger
 AGAIN = "Copy the shard again, or remove it from the list."
 
 
@@ -26,7 +26,8 @@ def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]
     for member in tar:
         folder, slash, file = member.name.rpartition("/")
         stem, _, suffix = file.partition(".")
-        if member.isreg() and member.size <= LARGEST_MEMBER:
+        if member.isreg():
+            check_limit("member_bytes", member.size, "bytes", member.name)
             yield folder + slash + stem, f".{suffix.lower()}", member
 
 

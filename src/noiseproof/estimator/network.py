@@ -556,6 +556,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         loss = None if description["loss"] is None else get_loss(description["loss"])
         outputs = len(self.classes_) if loss is None else loss.num_outputs(len(self.classes_))
         model = without_weights(description["model"])  # the file has all weights
+        saved = len({name.split(".")[1] for name in tensors if name.startswith("models.")})
+        if saved != description["models"]:
+            raise ValueError(f"weights of another model, {saved} of {description['models']} networks")
         models = [
             build_classifier(
                 model, description["head"], input_shape=self._input[0], num_outputs=outputs,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -16,7 +18,9 @@ from noiseproof.audit.evidence.estimators import check_classifier, cross_fit, se
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.core.checks import check_count
+from noiseproof.core.messages import preview
 from noiseproof.core.threads import NUMBER_WORK, threads_for
+from noiseproof.data.frames import as_frame, is_foreign_table
 from noiseproof.estimator.labels import encode_labels
 from noiseproof.estimator.seeds import RandomState, draw_seed
 
@@ -114,7 +118,8 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         present, labels = np.unique(codes[rows], return_inverse=True)
         _check_rows(labels)
         x = X if len(rows) == len(codes) else select_rows(X, rows)
-        judged, repaired = self._rounds(inner, x, labels, None if weight is None else weight[rows], seed)
+        with _words_named(X, inner):
+            judged, repaired = self._rounds(inner, x, labels, None if weight is None else weight[rows], seed)
         with threads_for(NUMBER_WORK * getattr(x, "size", len(labels))):
             self.estimator_ = repaired.fit(inner, x)
         self.classes_ = classes[present]
@@ -239,6 +244,23 @@ def _repair(repair: Repair, judged: _Judged, weight: NDArray[np.float64] | None,
     if repair == "correct":
         return _Repaired(np.where(keep, labels, judged.suggested), weight, all_rows)
     return _Repaired(labels, weight, keep)
+
+
+@contextmanager
+def _words_named(X: Any, inner: Any) -> Iterator[None]:
+    """Say which columns of a table are words where an estimator needs numbers."""
+    try:
+        yield
+    except ValueError as error:
+        if "could not convert string" not in str(error) or not (hasattr(X, "columns") or is_foreign_table(X)):
+            raise
+        frame = as_frame(X)
+        words = [name for name in frame.columns if frame[name].dtype.kind not in "biufMm"]
+        raise ValueError(
+            f"Expected numbers in all columns for {type(inner).__name__}, got words in {preview(words)}. Encode them "
+            "in a pipeline, `make_pipeline(make_column_transformer((OneHotEncoder(handle_unknown='ignore'), columns), "
+            "remainder='passthrough'), estimator)`, or use NoisyLabelClassifier, which encodes them by itself."
+        ) from error
 
 
 def _check_rows(labels: Ints) -> None:

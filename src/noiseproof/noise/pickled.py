@@ -66,6 +66,10 @@ def _last(count: int) -> Any:
     return load
 
 
+def _refuse(self: IntegerUnpickler) -> None:
+    raise pickle.UnpicklingError("a bytearray, which neither NumPy nor PyTorch writes")
+
+
 class IntegerUnpickler(pickle._Unpickler):
     """Unpickler of ``blob``; ``files`` are the other members of the archive, which hold the numbers of its tensors.
 
@@ -94,6 +98,7 @@ class IntegerUnpickler(pickle._Unpickler):
         pickle.TUPLE1[0]: _last(1),
         pickle.TUPLE2[0]: _last(2),
         pickle.TUPLE3[0]: _last(3),
+        pickle.BYTEARRAY8[0]: _refuse,  # 14 bytes of a file would allocate any number of them
     }
 
     def __init__(self, blob: bytes, files: Mapping[str, bytes] | None = None, *, encoding: str = "ASCII") -> None:

@@ -7,6 +7,7 @@ the one that was audited.
 
 from __future__ import annotations
 
+import json
 import shlex
 import socket
 from collections.abc import Collection, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -68,6 +70,13 @@ NOT_SAVED: Responses = {
     409: {"description": "The label is unknown, missing or not allowed; or the page belongs to another audit."},
     507: {"description": "The disk is full."},
 }
+
+
+async def explain_invalid(request: Request, error: Exception) -> Response:
+    """Answer 422 with what is wrong and where, without the value: NaN and lone surrogates can't be sent back."""
+    assert isinstance(error, RequestValidationError)
+    wrong = [{name: part[name] for name in ("type", "loc", "msg")} for part in error.errors()]
+    return Response(json.dumps({"detail": wrong}), 422, media_type="application/json")
 
 
 class Body(BaseModel):
@@ -486,6 +495,7 @@ def make_app(
         dependencies=[Depends(review.check_audit)],
     )  # fmt: skip
     app.state.review = review
+    app.add_exception_handler(RequestValidationError, explain_invalid)
     app.add_middleware(Guard, people=people, hosts=hosts, in_notebook=in_notebook)
     app.get("/", response_class=HTMLResponse)(review.show_page)
     app.get("/api/audit")(review.show_audit)
@@ -540,9 +550,12 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     """Return the server of the application, not yet running."""
     import uvicorn
 
-    # Requests are not logged: their paths may contain the token.
-    return uvicorn.Server(uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
+    from noiseproof.review.connections import BACKLOG, BoundedProtocol, QuietServer
+
+    # Requests are not logged: their paths may contain the token, and anybody could fill the disk.
+    return QuietServer(uvicorn.Config(
+        app, http=BoundedProtocol, ws="none", log_level="error", access_log=False, server_header=False, lifespan="off",
+        backlog=BACKLOG, timeout_graceful_shutdown=1,
     ))  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from noiseproof.analysis.figures import Figure, MissingFigure
 from noiseproof.analysis.page.html import make_page, to_csv
 from noiseproof.analysis.page.marks import Styles, palette
 from noiseproof.analysis.page.paper import to_matplotlib
+from noiseproof.core.spreadsheets import safe_table
 
 ENDINGS = (".html", ".png", ".pdf", ".csv")
 
@@ -36,7 +37,7 @@ def save(figures: Sequence[Figure | MissingFigure], path: str | Path, **page: An
     if ending == ".pdf":
         return [_write(path, _pdf(drawn, styles))]
     paths = [path.with_name(f"{path.stem}-{figure.name}{path.suffix}") for figure in drawn]
-    contents = (to_csv(one.data).encode() if ending == ".csv" else _png(one, styles) for one in drawn)
+    contents = (to_csv(safe_table(one.data)).encode() if ending == ".csv" else _png(one, styles) for one in drawn)
     return [_write(*file) for file in zip([path] if len(drawn) == 1 else paths, contents, strict=True)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -23,6 +24,7 @@ from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given, spell_classes
 from noiseproof.core.files import replacing
+from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import check_features
@@ -97,13 +99,8 @@ class ArraySource(Source):
 
     def open_labels(self, path: Path) -> NDArray[Any]:
         """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled objects."""
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            key = self.config.get("labels_key") or next(name for name in LABELS if name in loaded)
-            labels: NDArray[Any] = loaded[key]
-        return labels
+        arrays = open_arrays(path, "labels")
+        return arrays[self.config.get("labels_key") or next(name for name in ("", *LABELS) if name in arrays)]
 
     @cached_property
     def labels(self) -> list[str] | None:
@@ -207,19 +204,53 @@ class ArraySource(Source):
             np.save(file, labels)
 
 
-def open_arrays(path: Path, name: str) -> dict[str, NDArray[Any]]:
+class Members(Mapping[str, NDArray[Any]]):
+    """The arrays of a .npz file by name, each unpacked when it is asked for."""
+
+    def __init__(self, path: Path, loaded: Any) -> None:
+        self.path, self.loaded = path, loaded
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        with _readable(self.path):
+            check_members(self.loaded.zip, self.path, {name, f"{name}.npy"})
+            array: NDArray[Any] = self.loaded[name]
+            return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.loaded.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.loaded.files)
+
+    def __len__(self) -> int:
+        return len(self.loaded.files)
+
+
+def open_arrays(path: Path, name: str) -> Mapping[str, NDArray[Any]]:
     """Return the arrays of a .npz file by name, or a sparse matrix or the one of a .npy file as ""; no pickles."""
     if not path.exists():
         raise FileNotFoundError(missing_file(name, path))
     if table_kind(path) is not None:
         raise ValueError(f"Expected a .npy file of {name}, got {path}. Audit the table, with the name of its `label`.")
-    try:
+    with _readable(path):
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"": loaded}
-        if SPARSE <= {*loaded}:
-            return {"": import_module("scipy.sparse").load_npz(path)}
-        return {key: loaded[key] for key in loaded}
+        if not {*loaded} >= SPARSE:
+            return Members(path, loaded)
+        check_members(loaded.zip, path)
+        matrix = import_module("scipy.sparse").load_npz(path)
+        if hasattr(matrix, "check_format"):
+            matrix.check_format(full_check=True)  # indices outside of the matrix would read other memory
+        return {"": matrix}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except LimitExceeded:
+        raise
     except Exception as error:  # zip files and headers break in many ways
         raise ValueError(
             f"Expected arrays of numbers or words in {path}, got {type(error).__name__}: {error}. "

@@ -18,9 +18,11 @@ from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
+from noiseproof.core.files import writing_folder
+from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
-from noiseproof.data.images import FORMATS, ImageFiles, decode, from_image_folder
+from noiseproof.data.images import ImageFiles, decode, from_image_folder, open_image
 from noiseproof.data.pictures import THUMBNAIL, encode_pictures
 
 
@@ -115,13 +117,11 @@ class PictureSource(Source):
         return {"has_image": True}
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
-        from PIL import Image
-
         path = self._real_path(row) if self.ids[row] == id else None
         if path is None:
             return None
         try:
-            with Image.open(path, formats=FORMATS) as image:
+            with open_image(path) as image:
                 image.draft("RGB", (side, side))  # a large JPEG is read at a fraction of its size
                 return encode_picture(image, side)
         except Exception:  # PIL raises many kinds of error on damaged files
@@ -152,7 +152,7 @@ class PictureSource(Source):
         link: bool = False,
         left_out: Collection[int] = (),
     ) -> None:
-        """Copy, or link, all files, each picture into the folder of its class."""
+        """Copy, or link, all files, each picture into the folder of its class; links out of the folder stay links."""
         root = self.locate(audit.folder)
         if out.resolve().is_relative_to(root.resolve()):
             raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
@@ -163,25 +163,16 @@ class PictureSource(Source):
         places = _places(root, {self.ids[row]: name for row, name in changes.items()})
         for row in left_out:
             del places[self.ids[row]]
-        part = out.with_name(f"{out.name}.part")
-        try:
-            part.mkdir(parents=True)
-        except FileExistsError:
-            raise FileExistsError(
-                f"Expected no {part}, where the copy is made: another apply is running, or one was killed. Delete it "
-                "if none is running, or choose another place with --out."
-            ) from None
-        try:
+        with writing_folder(out) as part:
             for old, new in places.items():
                 (part / new).parent.mkdir(parents=True, exist_ok=True)
+                real = (root / old).resolve()
                 if link:
                     (part / new).symlink_to((root / old).absolute())
-                else:
-                    shutil.copy2(root / old, part / new)
-            part.rename(out)
-        except BaseException:
-            shutil.rmtree(part)
-            raise
+                elif real.is_relative_to(root.resolve()):
+                    shutil.copy2(real, part / new)
+                else:  # what lies elsewhere stays there
+                    (part / new).symlink_to(real)
 
 
 def _file_digest(path: Path) -> bytes:
@@ -219,6 +210,8 @@ def _unreadable(files: ImageFiles, ids: NDArray[Any], request: Request) -> dict[
             decode(files.path(i), THUMBNAIL, "squash")
         except ValueError as error:
             reason = f"not a readable picture ({error.__cause__ and type(error.__cause__).__name__})"
+            if isinstance(error, LimitExceeded):
+                reason = f"a picture of more than {limit('pixels')} pixels ({variable_of('pixels')} raises that)"
         if reason:
             unreadable.setdefault(reason, np.zeros(len(files), dtype=bool))[i] = True
         if request.progress is not None and (i % 100 == 99 or i + 1 == len(files)):
