@@ -18,7 +18,7 @@ from noiseproof.analysis import open_run
 from noiseproof.analysis.after.cost import trials
 from noiseproof.analysis.during.samples import sample_weights
 from noiseproof.bench import load_experiments, read_results, run_all, status
-from noiseproof.bench.experiment import BadExperiment, Experiment
+from noiseproof.bench.experiment import BadExperiment, Experiment, with_data
 from noiseproof.bench.results import is_complete
 from noiseproof.bench.tables import load_table
 from noiseproof.cli import app
@@ -50,6 +50,23 @@ def test_a_result_without_what_is_asked_is_made_again(tmp_path: Path) -> None:
     assert measured["last"]["test_accuracy"] == plain["last"]["test_accuracy"]
     (again,) = run_all([ONE, asked], tmp_path).values()
     assert again == measured  # nothing was trained
+
+
+def test_a_run_that_could_not_be_measured_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(ONE, measures="sample-weights")
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("no samples")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("noiseproof.bench.engines.measure", fails)
+        with pytest.raises(ValueError, match="no samples"):
+            run_all([asked], tmp_path)
+    assert status([asked], tmp_path) == {asked: "interrupted"}
+    record = tmp_path / "runs" / ONE.key / "record.csv"
+    before = record.read_text()
+    (result,) = run_all([asked], tmp_path).values()
+    assert result["measured"]["snr"] > 0 and record.read_text() == before  # with the seconds of the first
 
 
 def test_samples_and_weights_are_kept_for_figures(tmp_path: Path) -> None:
@@ -213,12 +230,10 @@ def test_cells_whose_data_is_not_there_are_left_out_and_told(tmp_path: Path, mon
     (planned,) = json.loads(shown.stdout)
     assert planned["settings"]["epochs"] == 1
     table = load_table("ln-table2").only("CE", "worst,Clothing1M")
-    from noiseproof.cli.bench import _with_data
-
-    there = _with_data(table.experiments([0]), str(tmp_path))
-    assert [run.dataset for run in there] == ["cifar10"]
+    there, absent = with_data(table.experiments([0]), tmp_path)
+    assert [run.dataset for run in there] == ["cifar10"] and "Clothing1M" in absent["clothing1m"]
     with pytest.raises(FileNotFoundError, match="see https://github.com/Cysu/noisy_label"):
-        _with_data(table.only("Clothing1M").experiments([0]), str(tmp_path))
+        with_data(table.only("Clothing1M").experiments([0]), tmp_path)
 
 
 def test_grids_of_clothing1m_and_the_nal_paper() -> None:

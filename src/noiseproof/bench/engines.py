@@ -339,8 +339,8 @@ def _train(
                 lock.release()
                 raise
             started.append((experiment, lock, task))
-            out = folder / "runs" / experiment.key
-            yield Job(task, run.method, run.settings, run.seed, out, samples=run.records_samples)
+            out, samples = folder / "runs" / experiment.key, run.records_samples
+            yield Job(task, run.method, run.settings, run.seed, out, samples)
 
     def finished(number: int, outcome: Outcome) -> None:
         experiment, lock, task = started[number]
@@ -353,11 +353,14 @@ def _train(
                 f"Expected enough memory for every run, got none for {experiment.key}: {outcome}"
             )
         elif not isinstance(outcome, Interrupted):
-            out = folder / "runs" / experiment.key
-            measured = measure(experiment, outcome, task, out, data_dir) if isinstance(outcome, Result) else None
-            result = make_result(experiment, outcome, task.train.rate, made_by, measured)
-            write_result(folder, result)
-            announce(experiment, result)
+            try:
+                measured = measure(experiment, outcome, task, folder, data_dir) if isinstance(outcome, Result) else {}
+            except (ValueError, OSError) as error:  # its checkpoint stays: the same command measures it again
+                troubles[experiment.key] = error
+            else:
+                result = make_result(experiment, outcome, task.train.rate, made_by, measured)
+                write_result(folder, result)
+                announce(experiment, result)
         lock.release()
 
     try:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
@@ -27,7 +27,7 @@ from noiseproof.core.plugins import load_plugins, plugin_digests
 from noiseproof.core.registry import Registry, near_names
 from noiseproof.data import DATASETS, Dataset, Split, get_dataset
 from noiseproof.data.base import take
-from noiseproof.data.sources import PathLike, data_root, find
+from noiseproof.data.sources import FILES, PathLike, data_root, find
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.noise import NOISES, get_noise
@@ -309,6 +309,31 @@ def foreign_images(spec: str | None, data_dir: PathLike | None = None) -> Tensor
     if images is not None and not isinstance(images, Tensor):
         raise ValueError(f"Expected images in memory in {spec!r}, got files. Use a dataset such as cifar100.")
     return images
+
+
+def with_data(
+    experiments: Sequence[Experiment], data_dir: PathLike | None = None
+) -> tuple[list[Experiment], dict[str, str]]:
+    """Experiments without those on data that its owners send on request and that is not there, and how to get it.
+
+    Raises:
+        FileNotFoundError: if none is left.
+    """
+    absent: dict[str, str] = {}
+    for name in dict.fromkeys(_name(experiment) for experiment in experiments):
+        if name in FILES and FILES[name].request:
+            try:
+                find(name, data_dir)
+            except FileNotFoundError as error:
+                absent[name] = str(error)
+    there = [experiment for experiment in experiments if _name(experiment) not in absent]
+    if absent and not there:
+        raise FileNotFoundError(next(iter(absent.values())))
+    return there, absent
+
+
+def _name(experiment: Experiment) -> str:
+    return experiment.dataset.partition(":")[0]
 
 
 # Refusals

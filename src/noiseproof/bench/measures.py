@@ -11,14 +11,14 @@ from noiseproof.train import Result, Task
 
 
 def measure(experiment: Experiment, outcome: Result, task: Task, folder: Path, data_dir: str | None) -> Json:
-    """The ``measures`` of a finished run by name; None for what could not be measured.
+    """The ``measures`` of a finished run by name, from ``folder`` of results; None for what could not be measured.
 
     ``sample-weights`` are ``alpha`` and ``snr`` of the curriculum paper at the end of training, over all epochs.
     ``annotators`` is ``annotator_nll`` of CIFAR-10N's three labels of each training row (LN paper, Table 4).
     """
     measured: Json = {}
     if experiment.records_samples:
-        measured |= _sample_weights(folder, len(outcome.metrics))
+        measured |= _sample_weights(folder / "runs" / experiment.key, len(outcome.metrics))
     if "annotators" in experiment.measures:
         from noiseproof.analysis.after.calibration import annotator_nll  # it needs pandas, which training does not
         from noiseproof.analysis.after.predictions import cifar10n_annotations

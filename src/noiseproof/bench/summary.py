@@ -18,7 +18,7 @@ class Entry:
     """Runs that differ only in their seeds, and their place among those on the same data."""
 
     run: Experiment  # the first of them
-    place: Place  # None where nothing has run; ``p`` is against the first of its group
+    place: Place  # without values where nothing was compared; ``p`` is against the first of its group
     std: float | None  # of the accuracies over seeds
     wanted: int  # number of runs
 

@@ -221,6 +221,7 @@ def _experiments(
     import difflib
 
     from noiseproof.bench import check, load_experiments
+    from noiseproof.bench.experiment import with_data
     from noiseproof.bench.tables import list_tables, load_table
 
     if spec not in list_tables():
@@ -240,31 +241,13 @@ def _experiments(
             reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
             raise ValueError(f"Expected cells of {spec} that can run, got {len(table.cells)} that cannot: {reasons}.")
         if check_runs:
-            experiments = _with_data(experiments, data_dir)
+            experiments, left_out = with_data(experiments, data_dir)
+            for dataset, message in left_out.items():
+                say(f"Left out: the runs on {dataset}. {message}")
             check(experiments, data_dir)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
     return experiments
-
-
-def _with_data(experiments: Sequence[Experiment], data_dir: str | None) -> list[Experiment]:
-    """Leave out runs on data that its owners send on request, where it is not there; refuse if these are all."""
-    from noiseproof.data.sources import FILES, find
-
-    absent: dict[str, str] = {}
-    for name in dict.fromkeys(e.dataset.partition(":")[0] for e in experiments):
-        if name in FILES and FILES[name].request:
-            try:
-                find(name, data_dir)
-            except FileNotFoundError as error:
-                absent[name] = str(error)
-    there = [e for e in experiments if e.dataset.partition(":")[0] not in absent]
-    if not there and absent:
-        raise FileNotFoundError(next(iter(absent.values())))
-    for name, message in absent.items():
-        count = sum(e.dataset.partition(":")[0] == name for e in experiments)
-        say(f"Left out: {count} runs on {name}. {message}")
-    return there
 
 
 @bench_app.command(
@@ -370,7 +353,7 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, as_json: bool) 
         echo(", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True)))
         names, values = _distinguish((entry.run for entry in group.entries), "method", hidden=HIDDEN)
         rows = [
-            (*value, _mean(entry.place.mean, entry.std), *_p_and_seeds(entry.place, entry.wanted))
+            (*value, _mean(entry.place.mean, entry.std), _p(entry.place.p), _seeds(entry.place, entry.wanted))
             for entry, value in zip(group.entries, values, strict=True)
         ]
         show((*names, group.metric.replace("_", " "), "p against the first", "seeds"), rows)
@@ -382,9 +365,12 @@ def _mean(mean: float | None, std: float | None) -> str:
     return "" if mean is None else f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
 
 
-def _p_and_seeds(place: Place, wanted: int) -> tuple[str, str]:
-    p = "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}"
-    return p, f"{place.seeds}/{wanted}" + f", {place.failed} failed" * (place.failed > 0)
+def _p(p: float | None) -> str:
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _seeds(place: Place, wanted: int) -> str:
+    return f"{place.seeds}/{wanted}" + f", {place.failed} failed" * (place.failed > 0)
 
 
 @bench_app.command(
@@ -457,7 +443,7 @@ def _place_row(place: Place) -> tuple[str, ...]:
         place.method,
         "failed" if place.mean is None else f"{place.mean:.4f}",
         "" if place.margin is None else f"± {place.margin:.4f}",
-        "" if place.p is None else "< 0.001" if place.p < 0.001 else f"{place.p:.3f}",
+        _p(place.p),
         f"{place.seeds}/{place.seeds + place.failed}",
         "" if place.seconds is None else f"{place.seconds:.1f}",
         "" if place.memory is None else f"{place.memory / 1e6:.1f}",
