@@ -44,6 +44,11 @@ class SparseNoise(Strategy):
                     f"Expected inputs of single rows for {self.name}, whose noise belongs to one label, got `{other}`, "
                     "which mixes them. Leave one out."
                 )
+            if other.name == "sigua-bc":
+                raise ValueError(
+                    f"Expected losses to descend on beside {self.name}, got `{other}`, which ascends on the rows that "
+                    "the noise explains. Leave one out."
+                )
         generator = run.random.generator(self.name, device="cpu")
         self.u, self.v = (
             (self.std * torch.randn(run.num_rows, len(run.models), width, generator=generator)).to(
