@@ -2,7 +2,8 @@
 
     python tests/helpers/fsdp_run.py OUT
 
-Prints metrics as JSON, and the refusal of a folder. Lightning and PyTorch offer FSDP on GPUs only: the first is told
+Prints metrics of a run, of one that was stopped and resumed, and of one with a damaged share in its last checkpoint.
+Lightning and PyTorch offer FSDP on GPUs only: the first is told
 by a class of another name, the second by the device.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +20,9 @@ from lightning_fabric.strategies import FSDPStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from noiseproof.data import get_dataset
-from noiseproof.train import Result, Settings, prepare, train
+from noiseproof.train import Interrupted, Result, Settings, prepare, train
 
-SETTINGS = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=32, optimizer="adam:lr=0.01")
+SETTINGS = Settings(model="mlp:hidden=[8]", epochs=2, batch_size=32, optimizer="adam:lr=0.01", checkpoint_steps=1)
 
 
 class SharedFSDP(FSDPStrategy):
@@ -42,13 +44,20 @@ def main(out: str) -> None:
     FullyShardedDataParallel.__init__ = on_cpu  # type: ignore[method-assign]
     fabric = Fabric(accelerator="cpu", devices=2, strategy=SharedFSDP(process_group_backend="gloo"))
     fabric.launch()
-    metrics = run(fabric).metrics
-    try:
-        run(fabric, out=out)
-    except ValueError as error:
-        refusal = str(error)
+    said = {"whole": run(fabric, out=Path(out, "whole")).metrics}
+    for name in ("stopped", "damaged"):
+        folder = Path(out, name)
+        try:
+            run(fabric, out=folder, max_steps=4)
+        except Interrupted:
+            newest = sorted((folder / "checkpoints").glob("*share-1*"))[-1]
+        if name == "damaged" and fabric.is_global_zero:
+            content = newest.read_bytes()
+            newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        fabric.barrier()
+        said[name] = run(fabric, out=folder, resume=True).metrics
     if fabric.is_global_zero:
-        print(json.dumps({"metrics": metrics, "refusal": refusal}))
+        print(json.dumps(said))
 
 
 if __name__ == "__main__":

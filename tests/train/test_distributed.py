@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from noiseproof.models import MODELS
 from noiseproof.strategies import STRATEGIES
 from noiseproof.train import METHODS
+from noiseproof.train.checkpoint import BadCheckpoint
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 
@@ -49,15 +50,21 @@ def test_two_processes_train_what_one_does(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_weights_that_two_processes_share_train_as_those_of_one(tmp_path: Path) -> None:
-    """FSDP: some of the processes have no share of a weight. What they share is not saved yet, and refused before."""
-    command = [sys.executable, str(HELPERS / "fsdp_run.py"), str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr
+def test_weights_that_two_processes_share_train_as_those_of_one_and_are_resumed(tmp_path: Path) -> None:
+    """FSDP, in which some processes have no share of a weight; each writes its share."""
+    environment = {**os.environ, "PYTHONPATH": str(HELPERS.parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HELPERS / "fsdp_run.py"), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]
     said = json.loads(ended.stdout.splitlines()[-1])
     alone = fsdp_run.run(Fabric(accelerator="cpu", devices=1)).metrics
-    for shared, whole in zip(said["metrics"], alone, strict=True):
+    for shared, whole in zip(said["whole"], alone, strict=True):
         for name in whole.keys() - {"seconds"}:
             assert shared[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6), name
-    assert said["refusal"].startswith("Expected no folder for weights that several processes share")
-    assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]
+    timeless = {name: [{**row, "seconds": 0} for row in rows] for name, rows in said.items()}
+    assert timeless["stopped"] == timeless["damaged"] == timeless["whole"]
+    assert "is damaged (a share of another process is damaged): the run goes on from the one before it" in ended.stderr
+    files = sorted(path.name for path in (tmp_path / "whole" / "checkpoints").iterdir())
+    assert files == [f"step-00000000{n}{part}.safetensors" for n in (5, 6) for part in ("", ".share-1")]
+    with pytest.raises(BadCheckpoint, match="Expected processes=2 to resume"):
+        fsdp_run.run(Fabric(accelerator="cpu", devices=1), out=tmp_path / "whole", resume=True)

@@ -102,6 +102,11 @@ class Run:
         return "FSDP" in type(self.fabric.strategy).__name__
 
     @property
+    def is_split(self) -> bool:
+        """Whether several processes have a share of the weights each."""
+        return self.is_sharded and self.processes.world_size > 1
+
+    @property
     def evaluated(self) -> list[nn.Module]:
         """The modules that predict."""
         return [model.evaluated for model in self.models]

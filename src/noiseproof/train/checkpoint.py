@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = "noiseproof-checkpoint-2"
 WITHOUT_DIGEST = "noiseproof-checkpoint-1"  # the format before
+SHARES = ("models", "optimizers")  # what each process has a share of, in FSDP
 LOCK = ".lock"  # held by the process that trains in the folder
 KEEP = 2  # the last good one and the one before it
 BEST = {"best": "validation_accuracy", "best_clean": "clean_validation_accuracy"}  # files of weights, by their metric
@@ -81,10 +82,6 @@ class Checkpointer:
         guard: DivergenceGuard,
         settings: Settings,
     ) -> None:
-        if folder is not None and run.is_sharded and run.processes.world_size > 1:
-            raise ValueError(
-                "Expected no folder for weights that several processes share: shards cannot be saved yet. Use DDP."
-            )
         self.folder, self.config = folder, config
         self.run, self.record, self.guard, self.settings = run, record, guard, settings
         self.best = dict.fromkeys(BEST, -math.inf)
@@ -105,7 +102,7 @@ class Checkpointer:
                 f"Expected a new folder, got {self.folder} with the checkpoint {path.name}. "
                 "Resume it, or choose another folder."
             )
-        path, state = load_last_good(self.folder / "checkpoints", self.run.device, set_aside=is_first)
+        path, state = load_last_good(self.folder / "checkpoints", self.run)
         saved = state["config"]
         config = comparable(self.config, saved, self.record.task.train.x)
         for key in config | saved:
@@ -167,7 +164,7 @@ class Checkpointer:
             accuracy = self.record.metrics[-1].get(metric, -math.inf)
             if accuracy > self.best[name]:
                 self.best[name] = accuracy
-                if run.processes.rank == 0:
+                if run.processes.rank == 0 and not run.is_split:  # else it has only its share
                     self._write_models(self.folder / f"{name}.safetensors")
         is_last = run.epoch == run.epochs or run.stopped is not None
         is_due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
@@ -203,8 +200,13 @@ class Checkpointer:
             "record": self.record.state_dict(),
         }
         self.saved_at, self.saved = time.monotonic(), (run.epoch, position)
-        if run.processes.rank == 0:
-            save(self.folder / "checkpoints", run.step, state)
+        folder, rank = self.folder / "checkpoints", run.processes.rank
+        if run.is_split:  # a checkpoint counts with the file of the first process, which comes last
+            if rank:
+                save(folder, run.step, {name: state[name] for name in SHARES}, rank)
+            run.fabric.barrier()
+        if rank == 0:
+            save(folder, run.step, state)
         run.fabric.barrier()
 
 
@@ -250,20 +252,28 @@ def _cpu_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, value.clone(memory_format=torch.contiguous_format)) for name, value in copies)  # some may be tied
 
 
-def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write ``state``, a tree of tensors and plain values, as ``step-N.safetensors``: whole, or not at all."""
+def save(folder: Path, step: int, state: dict[str, Any], share: int = 0) -> Path:
+    """Write ``state``, a tree of tensors and plain values, as ``step-N.safetensors``: whole, or not at all.
+
+    Other processes than the first write their ``share`` of the weights, ``step-N.share-1.safetensors``.
+    """
     tensors: dict[str, Tensor] = {}
     tree = _take_tensors(state, tensors)
-    path = folder / f"step-{step:09d}.safetensors"
+    path = _share(folder / f"step-{step:09d}.safetensors", share)
     try:
         write_tensors(path, tensors, {"format": FORMAT, "tree": json.dumps(tree)})
     except OSError as error:
         good = latest(folder)
         last = f"The last good checkpoint is {good}." if good else "There is no earlier checkpoint."
         raise OSError(f"{error} {last}") from error
-    for old in checkpoints(folder)[:-KEEP]:
-        old.unlink(missing_ok=True)
+    for old in checkpoints(folder)[:-KEEP] if not share else ():
+        for file in (old, *folder.glob(f"{old.stem}.share-*.safetensors")):
+            file.unlink(missing_ok=True)
     return path
+
+
+def _share(path: Path, rank: int) -> Path:
+    return path.with_name(f"{path.stem}.share-{rank}.safetensors") if rank else path
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -276,16 +286,22 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
         raise BadCheckpoint(f"Expected a checkpoint of noiseproof in {path}, got: {error}. {remedy}") from error
 
 
-def load_last_good(folder: Path, device: torch.device | str, *, set_aside: bool) -> tuple[Path, dict[str, Any]]:
-    """The last checkpoint that is whole, with its path; later ones are damaged and get other names to ``set_aside``."""
+def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
+    """The last checkpoint that is whole, with its path; later ones are damaged and get other names."""
     damaged: dict[Path, Exception] = {}
+    rank = run.processes.rank
     for path in reversed(checkpoints(folder)):
         try:
-            state = _read(path, device)
+            state = _read(path, run.device)
+            if run.is_split and rank:
+                state |= _read(_share(path, rank), run.device)
         except _UNREADABLE as error:
             damaged[path] = error
+        if run.is_split and run.processes.any(path in damaged):
+            damaged.setdefault(path, ValueError("a share of another process is damaged"))
+        if path in damaged:
             continue
-        for other, why in damaged.items() if set_aside else ():
+        for other, why in damaged.items() if rank == 0 else ():
             log.warning("%s is damaged (%s): the run goes on from the one before it, %s.", other, why, path.name)
             with suppress(OSError):  # it is skipped the next time, too
                 other.replace(other.with_suffix(".damaged"))

@@ -47,6 +47,8 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
               "precision": str(run.fabric._precision.precision), **job.settings.as_dict()}  # fmt: skip
     if soft is not None:
         config["soft_labels"] = zlib.crc32(soft.cpu().numpy().tobytes())
+    if run.is_split:
+        config["processes"] = run.processes.world_size  # each has a share of the weights
     if job.folder is not None:
         config |= data_digests(task, job.folder)
     if code := plugin_digests(f"{job.method} {[*config.values()]}"):
