@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import THOROUGH, Outcome, bits, clock_set_back, flipped, interruptions, outcome_of, writers
+from chaos import THOROUGH, Outcome, bits, clock_set_back, exact, flipped, interruptions, outcome_of, writers
 from lightning_fabric import Fabric
 
 from noiseproof.analysis import open_run
@@ -37,12 +37,12 @@ def read_folder(folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = {
         "rows": _timeless(run.rows.to_dict("records")),
         "config": {key: value for key, value in run.config.items() if key != "source"},
-        "labels": {name: value.tolist() for name, value in run.labels.items()},
-        "samples": [{name: v.tolist() for name, v in run.samples(epoch).items()} for epoch in run.sample_epochs],
+        "labels": run.labels,
+        "samples": [run.samples(epoch) for epoch in run.sample_epochs],
         "state": {**state, "seconds": 0},
-        "best": [value.tolist() for model in run.models("best") for value in model.state_dict().values()],
+        "best": [dict(model.state_dict()) for model in run.models("best")],
     }
-    return {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in content.items()}
+    return {name: hashlib.sha256(repr(exact(value)).encode()).hexdigest() for name, value in content.items()}
 
 
 def _timeless(rows: list[dict[str, float]]) -> list[dict[str, float]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from chaos import exact
 from lightning_fabric import Fabric
 from PIL import Image
 from safetensors import safe_open
@@ -214,8 +215,7 @@ def _state(path: Path) -> str:
     """Everything in a checkpoint that does not tell the time."""
     state = load(path)
     state["record"]["rows"] = [{**row, "seconds": 0} for row in state["record"]["rows"]]
-    torch.set_printoptions(precision=17, threshold=10**6)
-    return repr({**state, "seconds": 0})
+    return repr(exact({**state, "seconds": 0}))
 
 
 @pytest.mark.parametrize("place", [0, 0.3, 0.7, 1])
@@ -452,6 +452,14 @@ def test_inputs_that_lie_otherwise_have_the_same_checksum() -> None:
     assert digest(column, None) != digest(None, column) and len(digest(torch.zeros(0, 3), torch.tensor([True]))) == 32
     assert checksum(column) == checksum(column.clone(memory_format=torch.contiguous_format))
     assert len({checksum(torch.zeros(5, 2, dtype=kind)) for kind in (torch.uint8, torch.bfloat16, torch.float64)}) == 3
+
+
+def test_what_a_transform_keeps_for_itself_is_no_part_of_a_run() -> None:
+    task = moons()
+    assert task.normalise is not None and isinstance(task.train.x, Tensor)
+    before = identity._describe(task.normalise)
+    task.normalise(task.train.x)
+    assert identity._describe(task.normalise) == before == "Standardise([0.506088, 0.239847], [0.862688, 0.500588])"
 
 
 def test_what_does_not_change_the_run_may_differ(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def _describe(transform: Transform | None) -> str:
         if isinstance(value, (list, tuple)):
             return f"[{', '.join(map(text, value))}]"
         if is_dataclass(value):
-            return f"{type(value).__name__}({', '.join(text(getattr(value, field.name)) for field in fields(value))})"
+            shown = (text(getattr(value, field.name)) for field in fields(value) if field.repr)  # not what it keeps
+            return f"{type(value).__name__}({', '.join(shown)})"
         return f"{value:.6g}" if isinstance(value, float) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
     description = text(transform)
