@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint test-all chaos docs bench clean
+.PHONY: help setup demo test lint test-all chaos security docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -38,6 +38,14 @@ test-all: lint docs  ## the same with the slow tests and the docs
 
 chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)
 	NOISEPROOF_CHAOS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m '' tests/chaos
+
+.venv/security: $(READY)
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet pip-audit==2.10.1 cyclonedx-bom==7.5.0
+
+security: .venv/security  ## sbom.json (CycloneDX) of all that is installed, and its known vulnerabilities (asks pypi.org)
+	.venv/security/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file sbom.json $(BIN)/python
+	.venv/security/bin/pip-audit --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 .venv/.docs: $(READY)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'

@@ -188,7 +188,7 @@ def _key(issues: pd.DataFrame, config: Mapping[str, Any]) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected JSON in {path}, got {error}.") from error
     if not isinstance(content, dict):
         raise ValueError(f"Expected an audit of format {FORMAT} in {path}, got {type(content).__name__}. Audit again.")

@@ -268,7 +268,7 @@ class ParquetColumns:
     """
 
     def __init__(self, path: Path) -> None:
-        self.file = open_parquet(path)
+        self.path, self.file = path, open_parquet(path)
         self.empty: pd.DataFrame = self.file.schema_arrow.empty_table().to_pandas()
         self.names = list(self.empty.columns)
         self.rows: Any = None  # (N,) positions in the file; by default all
@@ -299,7 +299,8 @@ class ParquetColumns:
             return self._copy(names=name)
         if name not in self.names:
             raise KeyError(name)
-        column = self.file.read(columns=[name]).to_pandas()[name].reset_index(drop=True)
+        with readable(self.path):
+            column = self.file.read(columns=[name]).to_pandas()[name].reset_index(drop=True)
         return column if self.rows is None else column.iloc[self.rows]
 
     def take(self, rows: Any) -> ParquetColumns:
@@ -313,7 +314,8 @@ class ParquetColumns:
 
     def read(self) -> pd.DataFrame:
         """All columns as a DataFrame."""
-        frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(split_blocks=True, self_destruct=True)
+        with readable(self.path):
+            frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(split_blocks=True, self_destruct=True)
         frame = frame[self.names].reset_index(drop=True)
         return frame if self.rows is None else frame.take(self.rows)
 
