@@ -88,6 +88,7 @@ from noiseproof.audit.issues import badges
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.core.files import check_files, replacing_all
 from noiseproof.core.spreadsheets import plain_cell, safe_table
+from noiseproof.data.frames import write_csv
 from noiseproof.data.sources import PathLike
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
     With ``csv_safe``, no spreadsheet takes a cell of issues.csv for a formula; `read_audit` reads cells as they were.
     """
     began = time.perf_counter()
-    table, summary, predictions = report.table(), report.summary(), _predictions(report)
+    table, predictions = report.table(), _predictions(report)
     # pandas quotes carriage returns in cells only if they can end a line.
     texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
     end = "\r\n" if any("\r" in text for text in texts) else "\n"
@@ -253,12 +254,12 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
             written.append(folder / name)
             return part_of(name)
 
-        cells = safe_table(table) if csv_safe else table
-        cells.to_csv(part(FILES[0]), index=False, lineterminator=end, encoding="utf-8")
+        write_csv(safe_table(table) if csv_safe else table, part(FILES[0]), end)
         if importlib.util.find_spec("pyarrow") is not None:
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
-        summary["seconds"]["writing"] = round(time.perf_counter() - began, 3)
-        for name, content in zip(FILES[1:], (summary, {**report.config, "csv_safe": csv_safe}), strict=True):
+        report.seconds["writing"] = round(time.perf_counter() - began, 3)
+        contents = report.summary(), {**report.config, "csv_safe": csv_safe}
+        for name, content in zip(FILES[1:], contents, strict=True):
             part(name).write_text(_to_json(content), encoding="utf-8")
         arrays = {PREDICTIONS: predictions, ROWS: report.row_digests}
         for name, array in arrays.items():

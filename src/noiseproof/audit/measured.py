@@ -22,6 +22,7 @@ from noiseproof.audit.measure.interval import Estimate, exact_share
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.reasons import GENERAL, general_sentences
 from noiseproof.core.files import replacing_all
+from noiseproof.data.frames import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +119,7 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
     for name in CHANGED:
         cells[name] = [str(value) for value in changed[name].tolist()]
     with replacing_all(folder) as part:
-        cells.to_csv(part(path.name), index=False, lineterminator=end, encoding="utf-8")
+        write_csv(cells, part(path.name), end)
         if (folder / PARQUET).exists():
             table = pd.read_parquet(folder / PARQUET)
             table = table.set_index("row", drop=False).loc[changed.index].assign(**{n: changed[n] for n in CHANGED})

@@ -166,7 +166,7 @@ class LabelReport:
     issues: tuple[Issue, ...]  # one of each type
     neighbour_recall: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)  # of each stage; `save` adds that of writing
     out_of_sample: NDArray[np.float32] | None = None  # (N, K) of models that did not see the row; of a thorough audit
     row_digests: Digests | None = None  # of all rows of the source
 

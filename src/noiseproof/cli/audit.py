@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from noiseproof.audit import LabelReport
     from noiseproof.core.progress import Progress
 
+BEGAN = clock.perf_counter()
 SHOWN = 10
 MEASURED = 50  # decisions that are enough for a first measurement
 EXPORTS = ("label-studio", "fiftyone")
@@ -271,7 +272,7 @@ def _check_out(out: str, data: str | None, force: bool) -> None:
 @contextmanager
 def _machine(engine: Any, address: str | None, threads: int | None) -> Iterator[None]:
     """Where the audit runs."""
-    from noiseproof.audit.evidence.engines import work_on
+    from noiseproof.core.cluster import work_on
     from noiseproof.core.threads import fixed_threads
 
     with fixed_threads(threads), work_on(engine, address):
@@ -296,11 +297,14 @@ def _run(
     interrupted = "interrupted, nothing was written."
     try:
         with training_exits(interrupted), _progress() as progress:
+            imported = clock.perf_counter()
             rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
             if "fiftyone" in exports:
                 check_pictures(rows.source)
             command = shlex.join(["noiseproof", *sys.argv[1:]])
-            return audit(rows, **options, seed=seed, progress=progress, command=command)
+            report = audit(rows, **options, seed=seed, progress=progress, command=command)
+            report.seconds["starting"] = round(imported - BEGAN, 3)
+            return report
     except KeyboardInterrupt:  # while the data was read
         say(interrupted)
         raise typer.Exit(130) from None

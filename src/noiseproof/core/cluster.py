@@ -1,11 +1,18 @@
-"""A connection to Ray, for every engine that hands it tasks."""
+"""Independent pieces of work, one after the other in this process or as tasks of Ray on several machines."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Literal, TypeVar, get_args
+
+from noiseproof.core.threads import fixed_number, fixed_threads
+
+Engine = Literal["local", "ray"]
+Outcome = TypeVar("Outcome")
+_RAY: ContextVar[Any] = ContextVar("ray", default=None)  # the module, inside a block of work on Ray
 
 
 @contextmanager
@@ -27,3 +34,67 @@ def ray_session(address: str | None, **local: Any) -> Iterator[Any]:
     finally:
         if started_here:
             ray.shutdown()
+
+
+@contextmanager
+def work_on(engine: Engine = "local", address: str | None = None) -> Iterator[None]:
+    """A block in which ``map_jobs`` works on ``engine``: on the cluster at ``address``, or all of this machine."""
+    if engine not in get_args(Engine):
+        raise ValueError(f"Expected an engine of {', '.join(get_args(Engine))}, got {engine!r}.")
+    if engine == "local":
+        if address is not None:
+            raise ValueError("Expected the engine ray beside `address`, got local, which ignores it.")
+        yield
+        return
+    with ray_session(address) as ray:
+        token = _RAY.set(ray)
+        try:
+            yield
+        finally:
+            _RAY.reset(token)
+
+
+def is_distributed() -> bool:
+    """Whether ``map_jobs`` hands its work to other processes here."""
+    return _RAY.get() is not None
+
+
+def map_jobs(
+    function: Callable[..., Outcome], jobs: Iterable[Any], *shared: Any, per_task: int = 1
+) -> Iterator[Outcome]:
+    """``function(job, *shared)`` for each of ``jobs``, in their order.
+
+    On Ray, tasks do ``per_task`` jobs each, with as many threads as this process has, so that the results are the same.
+    ``shared`` is sent to each machine once; arrays in it are not copied by the tasks, and can't be written to.
+    ``function`` belongs to a module. A task is repeated up to three times if its worker dies.
+
+    >>> list(map_jobs(pow, [2, 3], 2))
+    [4, 9]
+    """
+    ray = _RAY.get()
+    if ray is None:
+        for job in jobs:
+            yield function(job, *shared)
+        return
+    import torch
+
+    threads = min(torch.get_num_threads(), int(ray.cluster_resources().get("CPU", 1)) or 1)
+    fixed = None if fixed_number() is None else threads
+    references = [ray.put(each) for each in shared]
+    task = ray.remote(num_cpus=threads, max_retries=3)(_work)
+    waiting = list(jobs)
+    parts = [waiting[i : i + per_task] for i in range(0, len(waiting), per_task)]
+    tasks = [task.remote(function, threads, fixed, part, *references) for part in parts]
+    while tasks:
+        yield from ray.get(tasks.pop(0))  # popped, so that Ray forgets a result that was fetched
+
+
+def _work(
+    function: Callable[..., Outcome], threads: int, fixed: int | None, jobs: Sequence[Any], *shared: Any
+) -> list[Outcome]:
+    """A task of Ray."""
+    import torch
+
+    torch.set_num_threads(threads)
+    with fixed_threads(fixed):
+        return [function(job, *shared) for job in jobs]

@@ -41,6 +41,11 @@ def threads_for(work: float) -> Iterator[int]:
         yield number
 
 
+def fixed_number() -> int | None:
+    """The number of threads that ``fixed_threads`` has set here."""
+    return _fixed.get()
+
+
 @contextmanager
 def fixed_threads(number: int | None) -> Iterator[None]:
     """Run the block with ``number`` threads, whatever the size of the work; None changes nothing."""

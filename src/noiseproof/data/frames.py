@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # takes half a second to import
 
 Table: TypeAlias = "pd.DataFrame | PathLike | Any"  # polars, Arrow and Hugging Face tables, too
 NOTES = "noiseproof"  # the key of a frame's attrs
+LONG_TABLE, BLOCK = 50_000, 2**17  # rows that Arrow writes faster than pandas, and that it writes at once
 LONG_COLUMN = 2**26  # bytes of words that are looked at in parts before they are read
 
 
@@ -259,6 +260,49 @@ def open_parquet(path: Path) -> Any:
     file = pq.ParquetFile(path, pre_buffer=False)
     check_unpacked(8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path)
     return file
+
+
+def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
+    """Write a table as pandas does, byte by byte; a long one by Arrow, in a quarter of the time, if that can."""
+    try:
+        if len(frame) < LONG_TABLE:
+            raise ImportError("pandas is fast enough")
+        import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+        with open(path, "wb") as file:
+            file.write(frame.iloc[:0].to_csv(index=False, lineterminator=line_end).encode())
+            for i in range(0, len(frame), BLOCK):
+                cells = [_cell_texts(frame[name].iloc[i : i + BLOCK], line_end) for name in frame.columns]
+                lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), "", line_end)
+                file.write(lines.buffers()[2])
+    except (ImportError, TypeError, ValueError):  # the latter by Arrow, of a column that it does not know
+        frame.to_csv(path, index=False, lineterminator=line_end, encoding="utf-8")
+
+
+def _cell_texts(column: pd.Series[Any], line_end: str) -> Any:
+    """The cells of a column as pandas writes them, an Arrow array of strings."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    cells = pa.array(column, from_pandas=True)
+    cells = cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
+    if pa.types.is_boolean(cells.type):
+        texts = pc.if_else(cells, "True", "False")
+    elif pa.types.is_integer(cells.type):
+        texts = cells.cast(pa.string())
+    elif pa.types.is_float64(cells.type):
+        size = pc.abs(cells)
+        is_plain = pc.or_(pc.equal(size, 0), pc.and_(pc.greater_equal(size, 1e-4), pc.less(size, 1e6)))
+        written = [repr(value) for value in cells.filter(pc.invert(is_plain)).to_pylist()]  # else Arrow's differ
+        texts = pc.if_else(pc.equal(pc.floor(cells), cells), ".0", "")
+        texts = pc.binary_join_element_wise(cells.cast(pa.string()), texts, "")
+        texts = pc.replace_with_mask(texts, pc.fill_null(pc.invert(is_plain), False), pa.array(written, pa.string()))
+    elif pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+        quoted = pc.binary_join_element_wise('"', pc.replace_substring(cells.cast(pa.string()), '"', '""'), '"', "")
+        texts = pc.if_else(pc.match_substring_regex(cells, f'[,"{line_end}]'), quoted, cells.cast(pa.string()))
+    else:
+        raise TypeError(f"a column of {cells.type}")
+    return pc.fill_null(texts, "")
 
 
 class ParquetColumns:

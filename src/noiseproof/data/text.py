@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.checks import check_count
+from noiseproof.core.cluster import map_jobs
 from noiseproof.core.progress import Progress
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
@@ -33,7 +34,7 @@ _SPACELESS = (
 # A word of two letters or more, as in scikit-learn, or one character of those scripts with its marks.
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # texts that the axes are fitted to
-BLOCK, BATCH = 10_000, 64
+BLOCK, BATCH, PER_TASK = 10_000, 64, 32  # texts at once, by a network, and batches of a task
 PRETRAINED = "wordllama"  # where installed: measured in docs/audit.md
 
 
@@ -63,14 +64,14 @@ class TextFeatures:
     def encode(self, rows: Iterable[str]) -> Tensor:
         """(N, dim) float32, computed in blocks to save memory."""
         texts = list(rows)
-        blocks = [
-            torch.from_numpy(
-                self.project.transform(self.weigh.transform(self.hash.transform(texts[i : i + BLOCK])[:, self.known]))
-            ).float()
-            for i in range(0, len(texts), BLOCK)
-        ]
+        blocks = map_jobs(TextFeatures._encode_block, _split(texts, BLOCK), self)
         none = torch.zeros(0, self.project.n_components)
         return torch.nn.functional.normalize(torch.cat([none, *blocks]), dim=1)
+
+    @staticmethod
+    def _encode_block(texts: Sequence[str], features: TextFeatures) -> Tensor:
+        counts = features.hash.transform(texts)[:, features.known]
+        return torch.from_numpy(features.project.transform(features.weigh.transform(counts))).float()
 
 
 @FEATURES.register_class("tfidf")
@@ -103,12 +104,8 @@ class WordLlamaFeatures(Extractor):
         return WordVectors.weights()
 
     def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
-        blocks = [torch.zeros(0, 256)]
-        for start in range(0, len(rows), BLOCK):
-            blocks.append(word_vectors().mean(rows[start : start + BLOCK]))
-            if progress is not None:
-                progress("encoding texts", min(start + BLOCK, len(rows)), len(rows))
-        return np.asarray(torch.cat(blocks).numpy())
+        blocks = map_jobs(_mean_vectors, _split(rows, BLOCK))
+        return np.asarray(torch.cat([torch.zeros(0, 256), *_counted(blocks, len(rows), progress)]).numpy())
 
 
 @FEATURES.register_class("sentence-transformers")
@@ -129,10 +126,10 @@ class SentenceTransformerFeatures(Extractor):
         return loaded_weights("sentence_transformers", self.network)
 
     def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
-        def encode(texts: Sequence[str]) -> Tensor:
-            return torch.as_tensor(self.network.encode(list(texts), show_progress_bar=False))
+        return _in_batches(self, rows, progress)
 
-        return _in_batches(encode, rows, progress)
+    def encode_batch(self, texts: list[str]) -> Tensor:
+        return torch.as_tensor(self.network.encode(texts, show_progress_bar=False))
 
 
 @FEATURES.register_class("transformers")
@@ -157,30 +154,45 @@ class TransformerFeatures(Extractor):
         return loaded_weights("transformers", self.network)
 
     def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> NDArray[np.float32]:
-        @torch.inference_mode()
-        def encode(texts: Sequence[str]) -> Tensor:
-            inputs = self.tokenizer(
-                list(texts), padding=True, truncation=True, max_length=self.max_length, return_tensors="pt"
-            )
-            states: Tensor = self.network(**inputs).last_hidden_state  # (B, T, F)
-            mask = inputs["attention_mask"][..., None].to(states.dtype)
-            mean: Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
-            return mean
+        return _in_batches(self, rows, progress)
 
-        return _in_batches(encode, rows, progress)
+    @torch.inference_mode()
+    def encode_batch(self, texts: list[str]) -> Tensor:
+        inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt")
+        states: Tensor = self.network(**inputs).last_hidden_state  # (B, T, F)
+        mask = inputs["attention_mask"][..., None].to(states.dtype)
+        mean: Tensor = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+        return mean
 
 
-def _in_batches(
-    encode: Callable[[Sequence[str]], Tensor], texts: Sequence[str], progress: Progress | None
-) -> NDArray[np.float32]:
+def _split(texts: Sequence[str], size: int) -> list[list[str]]:
+    return [list(texts[i : i + size]) for i in range(0, len(texts), size)]
+
+
+def _counted(blocks: Iterable[Any], total: int, progress: Progress | None) -> Iterator[Any]:
+    """The blocks of features, with progress by the number of texts."""
+    done = 0
+    for block in blocks:
+        yield block
+        done += len(block)
+        if progress is not None:
+            progress("encoding texts", done, total)
+
+
+def _mean_vectors(texts: list[str]) -> Tensor:
+    return word_vectors().mean(texts)
+
+
+def _encode_batch(texts: list[str], extractor: Any) -> NDArray[np.float32]:
+    return np.asarray(extractor.encode_batch(texts).float().cpu().numpy())
+
+
+def _in_batches(extractor: Any, texts: Sequence[str], progress: Progress | None) -> NDArray[np.float32]:
     """Return the features of texts, those of similar length together, which need less padding."""
     order = np.argsort([len(text) for text in texts], kind="stable")
-    blocks = []
-    for start in range(0, len(texts), BATCH):
-        blocks.append(encode([texts[i] for i in order[start : start + BATCH]]).float().cpu().numpy())
-        if progress is not None:
-            progress("encoding texts", min(start + BATCH, len(texts)), len(texts))
-    joined = np.concatenate(blocks)
+    batches = _split([texts[i] for i in order], BATCH)
+    blocks = map_jobs(_encode_batch, batches, extractor, per_task=PER_TASK)
+    joined = np.concatenate([*_counted(blocks, len(texts), progress)])
     x = np.empty_like(joined)
     x[order] = joined
     return x

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.evidence.engines import map_jobs
+from noiseproof.core.cluster import map_jobs
 from noiseproof.core.progress import Progress
 from noiseproof.core.threads import NUMBER_WORK, threads_for
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.accelerate import Job, fit_many
+from noiseproof.accelerate.networks import Stack
 from noiseproof.audit.evidence.fold_networks import FoldSettings, is_foldable, make_members, train_folds
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds
 from noiseproof.audit.evidence.join import join, mix
@@ -20,6 +21,7 @@ from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.judge.posterior import NoisyRows, fit_class_noise
 from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count, check_labels
+from noiseproof.core.cluster import is_distributed, map_jobs
 from noiseproof.core.progress import Progress
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
@@ -27,7 +29,7 @@ from noiseproof.strategies import Strategy
 from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages
 from noiseproof.strategies.row_tables import FixedTargets
 from noiseproof.train.loop import Result
-from noiseproof.train.methods import get_method
+from noiseproof.train.methods import Method, get_method
 from noiseproof.train.settings import Settings, make_fabric
 from noiseproof.train.task import Task
 
@@ -102,8 +104,7 @@ def cross_validate(
     near = neighbours or _neighbours(inputs, seed)
     model = MODEL if model == "auto" else model
 
-    robust = trainer.held_out(number, method, model)
-    linear = trainer.held_out(number, "ce", LINEAR)
+    robust, linear = trainer.train([(method, model, number), ("ce", LINEAR, number)])
     own = None if taught is None else given
     votes, agreement = neighbour_votes(learned, near, num_classes, apart=fold, given=own)
     first = {"network": robust.pred_probs, "linear": linear.pred_probs, "neighbours": votes, **(others or {})}
@@ -113,7 +114,7 @@ def cross_validate(
     if has_second_round:
         truth = soft_labels(given, torch.from_numpy(probs)) if taught is None or taught.truth is None else taught.truth
         votes = neighbour_votes(truth, near, num_classes, apart=fold, given=own)[0]
-        second = trainer.held_out(number, "ce", model, truth)
+        (second,) = trainer.train([("ce", model, number)], truth)
         predictions = {**first, f"neighbours{CORRECTED}": votes, f"network{CORRECTED}": second.pred_probs}
         probs, weights = _combined(given, predictions, others, taught)
     assert robust.dynamics is not None and linear.dynamics is not None
@@ -159,8 +160,7 @@ def watch_training(
     runs = 2 if fold is None else 2 + int(fold.max())
     trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
     near = neighbours or _neighbours(inputs, seed, given, groups)
-    robust = trainer.watched(method, MODEL if model == "auto" else model)
-    linear = trainer.watched("ce", LINEAR) if fold is None else trainer.held_out(fold, "ce", LINEAR)
+    robust, linear = trainer.train([(method, MODEL if model == "auto" else model, None), ("ce", LINEAR, fold)])
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
     guess, confidence = votes.argmax(1), votes.max(1)  # of neighbours alone, as models memorise some rows
     predictions = {"linear": linear.pred_probs, "neighbours": votes, **(others or {})}
@@ -262,6 +262,47 @@ def default_epochs(num_rows: int) -> int:
     return min(40, max(4, round(epochs)))
 
 
+@dataclass(frozen=True)
+class _Training:
+    """Networks of one method and model: one for each fold, or one of all rows."""
+
+    method: str
+    model: str
+    fold: Tensor | None  # (N,), None for one run on all rows
+    folds: int
+    is_stacked: bool  # whether all folds train as one network
+    number: int  # of the first run, from which its seed is derived
+    only: int | None = None  # the one fold to leave out; by default all in turn
+
+    @property
+    def left_out(self) -> Sequence[int]:
+        return range(self.folds) if self.only is None else (self.only,)
+
+    @property
+    def runs(self) -> int:
+        return max(1, len(self.left_out))
+
+    def parts(self) -> list[_Training]:
+        """Trainings that do not depend on each other."""
+        if self.is_stacked or self.fold is None:
+            return [self]
+        return [replace(self, number=self.number + i, only=i) for i in range(self.folds)]
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """Predictions of a run for the rows of the fold that it left out, and their sums for those it trained on."""
+
+    evidence: Evidence
+    sums: tuple[Tensor, Tensor] | None  # (n, K) probabilities, and how often each row was seen (n, 1)
+
+
+def _train(training: _Training, trainer: _Trainer, truth: Tensor | None) -> Sequence[Evidence | _LeftOut]:
+    if training.is_stacked:
+        return [trainer.together(training, truth)]
+    return [trainer.watch(training)] if training.fold is None else trainer.leave_out(training, truth)
+
+
 class _Trainer:
     """Trains models and collects their predictions: those of all folds at once where the method allows it."""
 
@@ -286,74 +327,117 @@ class _Trainer:
         self.seed, self.num_jobs = seed, 0
         self.done, self.progress, self.total = 0, progress, runs * self.epochs
 
-    def held_out(self, fold: Tensor, method: str, model: str, truth: Tensor | None = None) -> Evidence:
-        """Evidence of each row from models trained without its ``fold``; with ``truth`` (N, K), on soft labels."""
-        evidence = self._together(fold, method, model, truth)
-        return self._one_by_one(fold, method, model, truth) if evidence is None else evidence
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"progress": None}  # which belongs to this process
 
-    def watched(self, method: str, model: str) -> Evidence:
-        """One run on all rows: evidence of its predictions for each row during training."""
-        evidence = self._together(torch.full((len(self.data),), -1), method, model)
-        if evidence is not None:
-            return replace(evidence, dynamics=None)
-        (result,) = self._run([self._job(self.data, method, model, [TrainingAverages()])])
-        return _evidence([result.strategies[-1]], torch.arange(len(self.data)))
+    def train(self, wanted: Sequence[tuple[str, str, Tensor | None]], truth: Tensor | None = None) -> list[Evidence]:
+        """Evidence from each (method, model, fold); as they don't depend on each other, from tasks of their own on Ray.
 
-    def _together(self, fold: Tensor, method: str, model: str, truth: Tensor | None = None) -> Evidence | None:
-        """Evidence from one stacked training; None where method or model need runs of their own."""
-        data, settings = self.data.to(self.device), self._settings(model)
-        num_folds = int(fold.max()) + 1
-        parts = get_method(method, Task(self.data), settings)
+        With folds (N,) from models trained without a row's own, on soft labels where there is ``truth`` (N, K); with
+        None from one run on all rows, by its predictions for each row during training.
+        """
+        planned = [self._plan(*each) for each in wanted]
+        is_spread = is_distributed() and self.device.type == "cpu"  # a GPU of this machine is faster than tasks
+        if not is_spread:
+            return [self._evidence(training, _train(training, self, truth)) for training in planned]
+        parts = [training.parts() for training in planned]
+        results = map_jobs(_train, [part for each in parts for part in each], self, truth)
+        evidence = []
+        for training, each in zip(planned, parts, strict=True):
+            outcomes: list[Evidence | _LeftOut] = []
+            for part in each:
+                outcomes += next(results)
+                self._count_epochs(self.epochs * part.runs)
+            evidence.append(self._evidence(training, outcomes))
+        return evidence
+
+    def _plan(self, method: str, model: str, fold: Tensor | None) -> _Training:
+        """A training of the folds: together where method and model allow it, else one run for each."""
+        folds = 0 if fold is None else int(fold.max()) + 1
+        is_stacked = self._make_stack(method, model, 1, 0) is not None
+        training = _Training(method, model, fold, folds, is_stacked, self.num_jobs + 1)
+        self.num_jobs += 1 if is_stacked else training.runs
+        return training
+
+    def _make_stack(
+        self, method: str, model: str, num_folds: int, number: int
+    ) -> tuple[Method, FoldSettings, Stack] | None:
+        """The networks of all folds as one; None where method or model need runs of their own."""
+        parts = get_method(method, Task(self.data), self._settings(model))
         if not is_foldable(parts):
             return None
-        stacked = FoldSettings(
-            model, self.epochs, self.batch_size, _rate(model), seed=derive_seed(self.seed, self.num_jobs + 1)
-        )
-        stack = make_members(parts, stacked, data.x, data.num_classes, num_folds)
-        if stack is None:
-            return None
-        self.num_jobs += 1
+        settings = FoldSettings(model, self.epochs, self.batch_size, _rate(model), seed=derive_seed(self.seed, number))
+        stack = make_members(parts, settings, self.data.to(self.device).x, self.data.num_classes, num_folds)
+        return None if stack is None else (parts, settings, stack)
+
+    def together(self, training: _Training, truth: Tensor | None) -> Evidence:
+        """Evidence from one stacked training of all folds."""
+        made = self._make_stack(training.method, training.model, training.folds, training.number)
+        assert made is not None
+        parts, settings, stack = made
+        data = self.data.to(self.device)
+        fold = torch.full((len(data),), -1) if training.fold is None else training.fold
         target = (self.learned if truth is None else truth).to(self.device)
         averages = train_folds(
-            stack, parts.loss.to(self.device), data, target, fold.to(self.device), stacked,
-            lambda: self._count_epochs(max(1, num_folds)),
+            stack, parts.loss.to(self.device), data, target, fold.to(self.device), settings,
+            lambda: self._count_epochs(training.runs),
         )  # fmt: skip
         tables = (each.cpu().numpy() for each in (averages.probs, averages.missed, averages.doubt, averages.dynamics))
         probs, missed, doubt, dynamics = tables
-        return Evidence(probs, None, missed, doubt, dynamics=dynamics)
+        return Evidence(probs, None, missed, doubt, dynamics=None if training.fold is None else dynamics)
 
-    def _one_by_one(self, fold: Tensor, method: str, model: str, truth: Tensor | None) -> Evidence:
-        """Evidence of the rows left out, from one run for each fold."""
-        data = self.data
-        held_out, parts, jobs = [], [], []
-        for number in range(int(fold.max()) + 1):
-            rows = (fold != number).nonzero()[:, 0]
-            parts.append(rows)
-            held_out.append((fold == number).nonzero()[:, 0])
+    def watch(self, training: _Training) -> Evidence:
+        """Evidence from one run on all rows."""
+        job = self._job(self.data, training.method, training.model, [TrainingAverages()], training.number)
+        (result,) = self._run([job])
+        return _evidence(result.strategies[-1])
+
+    def leave_out(self, training: _Training, truth: Tensor | None) -> list[_LeftOut]:
+        """What runs without each of the folds predict for its rows, and for those that they train on."""
+        data, fold, jobs = self.data, training.fold, []
+        assert fold is not None
+        for i, left_out in enumerate(training.left_out):
+            rows, held_out = ((mask).nonzero()[:, 0] for mask in (fold != left_out, fold == left_out))
             extra: list[Strategy] = [TrainingAverages()] if truth is None else [FixedTargets(truth[rows])]
-            extra.append(HeldOutAverages(take(data.x, held_out[-1]), data.given[held_out[-1]]))
-            jobs.append(self._job(replace(data, given=self.learned).subset(rows), method, model, extra))
-        results = self._run(jobs)
-        evidence = _evidence([result.strategies[-1] for result in results], torch.cat(held_out).argsort())
-        if truth is not None:
+            extra.append(HeldOutAverages(take(data.x, held_out), data.given[held_out]))
+            learned = replace(data, given=self.learned).subset(rows)
+            jobs.append(self._job(learned, training.method, training.model, extra, training.number + i))
+        outcomes = []
+        for result in self._run(jobs):
+            seen = result.strategies[-2]
+            sums = (seen.probs.cpu(), seen.sums[:, :1].cpu()) if isinstance(seen, TrainingAverages) else None
+            outcomes.append(_LeftOut(_evidence(result.strategies[-1]), sums))
+        return outcomes
+
+    def _evidence(self, training: _Training, outcomes: Sequence[Evidence | _LeftOut]) -> Evidence:
+        """The evidence of all rows from the outcomes of a training."""
+        if isinstance(outcomes[0], Evidence):
+            return outcomes[0]
+        parts, fold = [part for part in outcomes if isinstance(part, _LeftOut)], training.fold
+        assert fold is not None
+        order = torch.cat([(fold == number).nonzero()[:, 0] for number in range(training.folds)]).argsort().numpy()
+
+        def all_rows(name: str) -> NDArray[np.float32]:
+            return np.asarray(np.concatenate([getattr(part.evidence, name) for part in parts])[order])
+
+        evidence = Evidence(all_rows("pred_probs"), None, all_rows("unlearned"), all_rows("doubt"))
+        if parts[0].sums is None:
             return evidence
-        sums, times = torch.zeros(len(data), data.num_classes), torch.zeros(len(data), 1)
-        for rows, result in zip(parts, results, strict=True):
-            averages = result.strategies[-2]
-            assert isinstance(averages, TrainingAverages)
-            sums[rows] += averages.probs.cpu()
-            times[rows] += averages.sums[:, :1].cpu()
-        return replace(evidence, dynamics=sums.div_(times).numpy())
+        total, times = torch.zeros(len(fold), self.data.num_classes), torch.zeros(len(fold), 1)
+        for number, part in enumerate(parts):
+            assert part.sums is not None
+            total[fold != number] += part.sums[0]
+            times[fold != number] += part.sums[1]
+        return replace(evidence, dynamics=total.div_(times).numpy())
 
     def _settings(self, model: str) -> Settings:
         return Settings(model, self.epochs, self.batch_size, f"adam:lr={_rate(model)},weight_decay=1e-4")
 
-    def _job(self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy]) -> Job:
+    def _job(self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy], number: int) -> Job:
         settings, task = self._settings(model), Task(data)
         base = get_method(method, task, settings)
         observed = replace(base, strategies=(*base.strategies, *extra))
-        self.num_jobs += 1
-        return Job(task, observed, settings, derive_seed(self.seed, self.num_jobs), progress=self._count)
+        return Job(task, observed, settings, derive_seed(self.seed, number), progress=self._count)
 
     def _count(self, epoch: int, step: int, steps: int, row: Any) -> None:
         if row is not None:
@@ -377,9 +461,8 @@ def _rate(model: str) -> float:
     return 1e-2 if model == LINEAR else 2e-3
 
 
-def _evidence(averages: Sequence[Any], order: Tensor) -> Evidence:
-    def all_rows(name: str) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = torch.cat([part.mean(name).cpu() for part in averages])[order].numpy()
-        return values
-
-    return Evidence(all_rows("probs"), None, all_rows("missed"), all_rows("doubt"))
+def _evidence(averages: Any) -> Evidence:
+    return Evidence(
+        averages.mean("probs").cpu().numpy(), None, averages.mean("missed").cpu().numpy(),
+        averages.mean("doubt").cpu().numpy(),
+    )  # fmt: skip
