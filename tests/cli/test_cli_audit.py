@@ -507,6 +507,8 @@ finally:
     ("arguments", "error"),
     [
         (["t.csv"], "Expected --label, the name of the column with the given labels, got none."),
+        (["t.csv", "--label", "kind", "--engine", "cluster"], "Expected an engine of local, ray, got 'cluster'."),
+        (["t.csv", "--label", "kind", "--address", "auto"], "Expected the engine ray beside --address, got local"),
         (["t.csv", "--label", "kinds"], "Expected a column 'kinds' in {}/t.csv, found none. Did you mean 'kind'?"),
         (["t.csv", "--label", "kind", "--text", "words"], "Expected a column 'words' in {}/t.csv, found none. There"),
         (

@@ -176,8 +176,10 @@ def audit(
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
     from noiseproof.audit.early import check_request
     from noiseproof.audit.judge.goal import parse_goal
+    from noiseproof.core.cluster import check_engine
 
     exports = _exports(export)
+    check_engine(engine, address)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {

@@ -36,14 +36,19 @@ def ray_session(address: str | None, **local: Any) -> Iterator[Any]:
             ray.shutdown()
 
 
+def check_engine(engine: str, address: str | None) -> None:
+    """Refuse an unknown engine, or an address beside one that has none."""
+    if engine not in get_args(Engine):
+        raise ValueError(f"Expected an engine of {', '.join(get_args(Engine))}, got {engine!r}.")
+    if engine == "local" and address is not None:
+        raise ValueError("Expected the engine ray beside `address`, got local, which ignores it.")
+
+
 @contextmanager
 def work_on(engine: Engine = "local", address: str | None = None) -> Iterator[None]:
     """A block in which ``map_jobs`` works on ``engine``: on the cluster at ``address``, or all of this machine."""
-    if engine not in get_args(Engine):
-        raise ValueError(f"Expected an engine of {', '.join(get_args(Engine))}, got {engine!r}.")
+    check_engine(engine, address)
     if engine == "local":
-        if address is not None:
-            raise ValueError("Expected the engine ray beside `address`, got local, which ignores it.")
         yield
         return
     with ray_session(address) as ray:

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from noiseproof.core.checks import check_count
-
 WORK = 30_000_000  # multiplications of a step that occupy one thread, about a millisecond
 NUMBER_WORK = 30  # of neighbours and trees in a step, about, for each number of a table
 
@@ -52,6 +50,8 @@ def fixed_threads(number: int | None) -> Iterator[None]:
     if number is None:
         yield
         return
+    from noiseproof.core.checks import check_count  # imports torch
+
     check_count("threads", number, 1)
     token = _fixed.set(number)
     try:

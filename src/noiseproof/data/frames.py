@@ -275,7 +275,7 @@ def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
                 cells = [_cell_texts(frame[name].iloc[i : i + BLOCK], line_end) for name in frame.columns]
                 lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), "", line_end)
                 file.write(lines.buffers()[2])
-    except (ImportError, TypeError, ValueError):  # the latter by Arrow, of a column that it does not know
+    except (ImportError, NotImplementedError, TypeError, ValueError):  # by Arrow, of a column that it does not know
         frame.to_csv(path, index=False, lineterminator=line_end, encoding="utf-8")
 
 
