@@ -86,11 +86,12 @@ def audit(
         data = read_rows(data, seed=seed, progress=progress, **reading)
     elif reading:
         raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
-    row_digests = data.source.row_digests  # of the data as it was read, before hours of training
     asked = {"method": method, "epochs": epochs}
     method, model = METHOD if method is None else method, "auto" if model is None else model
     training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)
+    with clock("digests of rows"):
+        row_digests = data.source.row_digests  # of the data as it was read, before hours of training
     folds = (5 if len(data) < MANY else 3) if folds is None else folds
     work = NUMBER_WORK * (0 if data.x is None else data.x.size)
     with threads_for(work):
