@@ -36,5 +36,6 @@ def plain_cell(cell: Any) -> Any:
 def safe_table(table: pd.DataFrame) -> pd.DataFrame:
     """A copy of a table for spreadsheets, whose words and names of columns are no formulas."""
     words = [name for name in table.columns if table[name].dtype.kind not in "biufMm"]
-    safe = table.assign(**{name: [safe_cell(cell) for cell in table[name]] for name in words})
+    unsafe = [name for name in words if any(safe_cell(cell) is not cell for cell in table[name].unique())]
+    safe = table.assign(**{name: [safe_cell(cell) for cell in table[name]] for name in unsafe})
     return safe.rename(columns=safe_cell)
