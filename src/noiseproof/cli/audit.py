@@ -176,10 +176,8 @@ def audit(
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
     from noiseproof.audit.early import check_request
     from noiseproof.audit.judge.goal import parse_goal
-    from noiseproof.core.cluster import check_engine
 
-    exports = _exports(export)
-    check_engine(engine, address)
+    exports = _exports(export, engine, address)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
@@ -202,7 +200,11 @@ def audit(
     return _show(report, files, out)
 
 
-def _exports(export: str | None) -> list[str]:
+def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
+    """The tools to write for; refuses unknown ones, and an engine that does not exist, before torch is imported."""
+    from noiseproof.core.cluster import check_engine
+
+    check_engine(engine, address)
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
         raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
