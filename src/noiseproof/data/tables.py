@@ -161,7 +161,11 @@ def _numbers(frame: Frame, column: str, impute: bool = False) -> NDArray[np.floa
     cells = frame[column]
     if isinstance(cells.dtype, pd.CategoricalDtype):
         cells = cells.astype(object)
-    numbers = pd.to_numeric(cells, errors="coerce")
+    try:
+        numbers = pd.to_numeric(cells, errors="coerce")
+    except OverflowError:  # whole numbers of hundreds of digits, which are infinite as real ones
+        cells = cells.map(lambda cell: float(str(cell)) if isinstance(cell, int) else cell)
+        numbers = pd.to_numeric(cells, errors="coerce")
     values = np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
     non_numbers = np.flatnonzero((numbers.isna() & cells.notna()).to_numpy())
     values[non_numbers] = [_quantity(str(cell)) for cell in cells.iloc[non_numbers]]
