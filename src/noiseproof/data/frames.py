@@ -263,7 +263,7 @@ def open_parquet(path: Path) -> Any:
 
 
 def write_csv(frame: pd.DataFrame, path: Path, line_end: str = "\n") -> None:
-    """Write a table as pandas does, byte by byte; a long one by Arrow, in a quarter of the time, if that can."""
+    """Write a table as pandas does, byte by byte; a long one by Arrow, in less than half of the time, if that can."""
     try:
         if len(frame) < LONG_TABLE:
             raise ImportError("pandas is fast enough")
