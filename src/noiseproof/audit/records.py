@@ -125,16 +125,16 @@ class TextRecords(Records):
 
     def digests(self) -> Digests:
         order = sorted(range(len(self.header)), key=lambda k: self.header[k])
-        names = "\0".join(self.header[k] for k in order)
+        width = len(order)
 
         def content(cells: list[str]) -> bytes:
-            known = [cells[k] if k < len(cells) else "" for k in order]
-            return "\0".join([names, *known, *cells[len(order) :]]).encode("utf-8", "surrogatepass")
+            cells += [""] * (width - len(cells))
+            return "\0".join([cells[k] for k in order] + cells[width:]).encode("utf-8", "surrogatepass")
 
         records = (cells for _, cells in self._walk())
         if self.has_header:
             next(records, None)
-        return digest_rows(map(content, records))
+        return digest_rows(map(content, records), "\0".join(self.header[k] for k in order))
 
     def replace(self, name: str, cells: Mapping[int, str], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         """Write the file with other ``cells`` in column ``name``, by record, quoted where the old ones are."""

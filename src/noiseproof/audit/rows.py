@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from noiseproof.data.sparse import is_sparse
@@ -21,9 +22,10 @@ Digests = NDArray[np.uint64]  # (N, 2): 16 bytes a row
 BYTES = 16
 
 
-def digest_rows(rows: Iterable[bytes]) -> Digests:
-    """Return the digest of each row, by BLAKE2b."""
-    digests = b"".join(hashlib.blake2b(row, digest_size=BYTES).digest() for row in rows)
+def digest_rows(rows: Iterable[bytes], names: str = "") -> Digests:
+    """Return the digest of each row by XXH3, other ones for other ``names`` of columns."""
+    seed = xxhash.xxh3_64_intdigest(names.encode("utf-8", "surrogatepass"))
+    digests = b"".join(xxhash.xxh3_128_digest(row, seed) for row in rows)
     return np.frombuffer(digests, "<u8").reshape(-1, 2).astype(np.uint64)
 
 
