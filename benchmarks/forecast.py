@@ -57,7 +57,7 @@ def loss_of(method: str, dataset: str, num_classes: int) -> Loss:
     data = NoisyData(
         x=torch.zeros(num_classes, 1), given=labels, classes=tuple(map(str, labels.tolist())), index=labels
     )
-    return get_method(method, Task(data, dataset=dataset), Settings()).loss
+    return get_method(method, Task(data, dataset=dataset.partition(":")[0]), Settings()).loss
 
 
 @cache
@@ -74,7 +74,7 @@ def read_cells(table: str, column: str) -> list[Cell]:
             reference |= dict.fromkeys([(cell.block, cell.column), cell.column], cell.published.mean)
     cells = []
     for cell in published:
-        classes = CLASSES[cell.fields["dataset"]] if column else int(cell.column.split()[0])
+        classes = CLASSES[cell.fields["dataset"].partition(":")[0]] if column else int(cell.column.split()[0])
         loss = loss_of(cell.fields["method"], cell.fields["dataset"], classes)
         share = cell.published.mean / reference.get((cell.block, cell.column), reference[cell.column])
         block = cell.block or f"WebVision, {classes} classes"

@@ -20,10 +20,11 @@ from noiseproof.analysis.before.forecast import Forecast
 from noiseproof.analysis.before.forecast import forecast as make_forecast
 from noiseproof.analysis.before.untrained import probe
 from noiseproof.cli import app
+from noiseproof.core.margin import LabelProb
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
 from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
-from noiseproof.losses.settled import settled
+from noiseproof.losses.settled import SettledAttention, settled
 from noiseproof.losses.verdict import FALL, LEARNS, PARTLY, SLOW
 from noiseproof.strategies import Run, Strategy
 from noiseproof.train import Method, Settings, Task, prepare, train
@@ -149,7 +150,7 @@ def test_few_classes(num_classes: int) -> None:
 
 def test_what_cannot_be_forecast_is_refused() -> None:
     with pytest.raises(ValueError, match="needs attention, logits"):
-        forecast("nal", 10)
+        forecast("nal:beta=1", 10)
     with pytest.raises(ValueError, match="one row's 10 logits alone"):
         forecast("peer", 10)  # of other rows too
     with pytest.raises(ValueError, match=r"`margins` \(N,\)"):
@@ -302,6 +303,28 @@ def test_ln_is_judged_at_its_best_covariance(lam: float, tau: float, start: floa
         weight = tau * residual[0] / best**2 / tau**2
         found = float(settled_loss.sample_weight(torch.tensor([margin], dtype=torch.float64)))
         assert found == pytest.approx(weight, rel=2e-3)
+
+
+@pytest.mark.parametrize("lam", [0.1, 0.5, 10.0])
+def test_nal_is_judged_at_its_best_attention(lam: float) -> None:
+    """The weight is that of the loss minimised over τ numerically, and the whole loss its minimum."""
+    loss = settled(get_loss(f"nal:lam={lam}"), 10)
+    for margin in (-6.0, -1.0, 0.5, 3.0):
+        p = 1 / (1 + math.exp(-margin))
+        tau = np.linspace(1e-4, 1, 400_001)
+        values = -np.log1p(-tau * (1 - p)) - lam * np.log(tau)
+        best = tau[np.argmin(values)]
+        weight = best * p * (1 - p) / (1 - best * (1 - p))
+        at = torch.tensor([margin], dtype=torch.float64)
+        assert float(loss.sample_weight(at)) == pytest.approx(weight, rel=2e-3)
+        assert float(SettledAttention(lam).value(LabelProb.from_margin(at))) == pytest.approx(values.min(), rel=1e-6)
+
+
+def test_nal_learns_many_classes_only_with_a_large_lambda() -> None:
+    """The NAL paper has λ = 0.5 for 10 classes and 10 for 100."""
+    assert make_forecast("nal:lam=0.5", 10).answer == make_forecast("nal:lam=10", 100).answer == "learns"
+    result = make_forecast("nal:lam=0.5", 100)
+    assert result.answer == "underfits" and result.instead[0].loss.startswith("nal:lam=10")
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,9 @@ def test_text_makes_the_same_strategy() -> None:
 
 
 def test_wrong_company_is_refused(task: Task) -> None:
+    for loss in ("peer", "cr"):
+        with pytest.raises(ValueError, match=f"probabilities of the given labels to estimate T from, got `{loss}"):
+            fit(task, get_loss(loss) + Forward(torch.eye(K)), EstimateTransition(1))
     with pytest.raises(ValueError, match="`forward` or `backward` to estimate T for, got `ce`"):
         fit(task, "ce", EstimateTransition(1))
     with pytest.raises(ValueError, match=r"`warmup` below the 4 epochs of the run \(.*\), got 4. Lower `warmup`"):

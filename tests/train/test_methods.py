@@ -144,8 +144,21 @@ def test_the_heads_of_ln_start_at_a_tenth(digits: Task) -> None:
     [("ln", None, 5.0), ("ln", 0, None), ("ln", 2.5, 2.5), ("ce", None, None), ("ce", 0, None),
      ("2*ln + ce", None, 5.0), ("unit:loss=mae", None, None), ("nal", 1, 1.0)],
 )  # fmt: skip
-def test_gradients_are_clipped_by_default_where_they_have_no_bound(loss: str, clip: Any, limit: float | None) -> None:
-    assert Settings(clip=clip).clip_for(get_loss(loss)) == limit
+def test_gradients_are_clipped_by_default_where_they_have_no_bound(
+    digits: Task, loss: str, clip: Any, limit: float | None
+) -> None:
+    assert Settings(clip=clip).clip_for(get_loss(loss), digits) == limit
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss", "limit"),
+    [(Settings(), "ce", 1.0), (Settings(), "ln", 1.0), (Settings(clip=0), "ce", None), (Settings(clip=3), "ce", 3.0),
+     (Settings(model="lenet5"), "ce", None)],
+)  # fmt: skip
+def test_gradients_are_clipped_where_auto_chooses_lenet5(settings: Settings, loss: str, limit: float | None) -> None:
+    """22 of 58 methods predicted one class on 1000 digits of MNIST at the default learning rate (docs/methods.md)."""
+    images = from_arrays(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), [0, 1, 0, 1])
+    assert settings.clip_for(get_loss(loss), prepare(images)) == limit
 
 
 def test_the_largest_gradient_of_a_step(digits: Task) -> None:
@@ -249,15 +262,15 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
     "noise-f": ("ce", "linear", {"noise-f": {"sigma": 0.1}}),
     "noise-theta": ("ce", "linear", {"noise-theta": {"sigma": 0.1}}),
     "tgce": ("gce:q=0.7", "linear", {"prune": {"start": 100, "every": 10, "k": 0.5}}),
-    "ln": ("ln:lam=1,tau=0.5,t=0.01", "gaussian-root", {}),
-    "ln-nodummy": ("ln:lam=1,tau=0.5,t=0.01,dummy=false", "gaussian-root", {}),
+    "ln": ("ln:lam=1,tau=0.5,t=0.01,start=0.316", "gaussian-root", {}),
+    "ln-nodummy": ("ln:lam=1,tau=0.5,t=0.01,dummy=false,start=0.316", "gaussian-root", {}),
     "ln-identity": ("ln:tau=0.5,covariance=identity", "linear", {}),
     "ln-isotropic": ("ln:lam=1,tau=0.5,covariance=isotropic", "gaussian-scale:isotropic=true", {}),
     "ln-diagonal": ("ln:lam=1,tau=0.5,covariance=diagonal", "gaussian-scale", {}),
     "het": ("het:tau=1,samples=100", "gaussian-scale", {}),
     "het-tau": ("het:tau=10,samples=100", "gaussian-scale", {}),
     "het-tau-full": ("het:tau=10,samples=100,covariance=full", "gaussian-factors:rank=4", {}),
-    "nal": ("nal:lam=0.5", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
+    "nal": ("nal:lam=1", "attention", {"estimated-targets": {"start": 120, "every": 3, "alpha": 0.9}}),
     "selc": ("ce", "linear", {"estimated-targets": {"start": 75, "every": 1, "alpha": 0.9}}),
     "elr": ("elr:lam=3", "linear", {"target-memory": {"beta": 0.7}}),
     "elr+": (

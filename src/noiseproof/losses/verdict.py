@@ -79,7 +79,8 @@ def verdict(loss: Loss, weights: Weights) -> Verdict:
     maximum = largest_weight(loss, total, way)
     left_behind = ratio(total(-FALL), maximum)
     slowness = _duration(total, way) / _duration(weights.of(as_loss("ce")), way)
-    return Verdict(*_answer(left_behind, slowness), maximum, left_behind, slowness)
+    thresholds = max(getattr(term, "thresholds", (LEARNS, PARTLY)) for _, term in terms_of(loss))
+    return Verdict(*_answer(left_behind, slowness, *thresholds), maximum, left_behind, slowness)
 
 
 def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> float:
@@ -106,13 +107,13 @@ def _duration(weight: Callable[[float], float], way: float) -> float:
     return float(span / 2 * sum(share / rate for share, rate in zip(shares, rates, strict=True)))
 
 
-def _answer(left_behind: float, slowness: float) -> tuple[Answer, str]:
+def _answer(left_behind: float, slowness: float, learns: float, partly: float) -> tuple[Answer, str]:
     if slowness > SLOW:
         return "underfits", f"it is {slowness:.0f} times slower than cross entropy at the same learning rate"
     share = f"a label that falls {FALL:g} behind keeps {left_behind:.2%} of the largest weight"
-    if not left_behind >= PARTLY:  # also NaN, of a loss without any weight
+    if not left_behind >= partly:  # also NaN, of a loss without any weight
         return "underfits", f"{share}, too little to return"
-    if left_behind < LEARNS:
+    if left_behind < learns:
         return "partly", f"{share}, too little for many to return"
     return "learns", f"{share}, and it is {slowness:.3g} times slower than cross entropy"
 

@@ -244,8 +244,14 @@ class SiguaBackward(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_reached("warmup", run)
-        if not any(isinstance(part, Backward) for part in run.loss.modules()):
+        if not isinstance(run.loss, Backward):  # the sign of a sum says nothing of the corrected term
             raise ValueError(f"Expected the loss `backward` for sigua-bc, got `{run.loss}`. Use sigua for others.")
+        for other in run.strategies:
+            if isinstance(other, (Selection, Prune)):
+                raise ValueError(
+                    f"Expected no other selection beside sigua-bc, got `{other}`: it would keep the rows whose "
+                    "corrected loss is negative, from which sigua-bc moves away. Leave one out."
+                )
 
     def phase(self, run: Run) -> bool:
         return run.epoch < self.warmup
@@ -279,7 +285,12 @@ class Prune(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
-        check_noise(self, self.start, run)
+        for other in run.strategies:
+            if other.makes == "real" and other.ends > self.start:
+                raise ValueError(
+                    f"Expected no noise on targets from the `start` of prune on, got `{other}`: it keeps the "
+                    f"probabilities of right labels below `k` as well. End it there ({other.name}:until={self.start})."
+                )
 
     def start_epoch(self, run: Run) -> None:
         age = (run.epoch - self.start) % self.every  # of the last decision, in epochs

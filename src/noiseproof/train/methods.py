@@ -319,6 +319,11 @@ def _renewed_rate(context: MethodContext) -> float:
     return round(min(0.01, max(1e-4, 0.1755 / steps)), 6)
 
 
+def root_start(context: MethodContext) -> float:
+    """The start of LN's heads at which the first squares of the other logits, (K − 1)·start², sum to about 1."""
+    return round(1 / math.sqrt(context.num_classes), 3)
+
+
 # Losses fitted to the number of classes (bias and curriculum papers)
 
 
@@ -451,10 +456,10 @@ define("backward", "Backward correction, its T estimated as for forward, and bou
 
 define("ln", "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
        "ln:lam={lam},tau={tau},t={t},dummy={dummy},predict={predict},start={start}", head="gaussian-root",
-       tau=0.5, lam=1.0, t=0.01, dummy=True, predict="classes", start=0.1)
+       tau=0.5, lam=1.0, t=0.01, dummy=True, predict="classes", start=root_start)
 define("ln-nodummy", "LN without the dummy class (LN paper, Table 3).",
        "ln:lam={lam},tau={tau},t={t},dummy=false,start={start}", head="gaussian-root",
-       tau=0.5, lam=1.0, t=0.01, start=0.1)
+       tau=0.5, lam=1.0, t=0.01, start=root_start)
 define("ln-identity", "LN with Σ = I (LN paper, Table 3).",
        "ln:tau={tau},t={t},covariance=identity,start={start}",
        tau=0.5, t=0.01, start=0.1)
@@ -480,11 +485,11 @@ define("gp", "A Gaussian process, solved at once from up to 5000 samples, in pla
 # The NAL paper lets targets follow from epoch 60 of 500, in every 10th, which ends a cycle of its learning rate. Where
 # the rate falls but once, as by default here, it is from 40 of 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40
 # of 120.
-define("nal", "Noise attention learning; λ is its paper's 0.5, or 10, and targets follow from 40 % of the training.",
+define("nal", "Noise attention learning; λ is K/10, 0.5 at least, and targets follow from 40 % of the training.",
        "nal:lam={lam},beta={beta},floor={floor}",
        "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor}", head="attention",
-       lam=by_classes(0.5, 10.0), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01), delta=0.0, beta=0.0,
-       floor=0.0)
+       lam=lambda s: max(0.5, s.num_classes / 10), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01),
+       delta=0.0, beta=0.0, floor=0.0)
 define("selc", "Cross entropy against targets that follow the model from a quarter of the training on.",
        "ce", "estimated-targets:start={start},alpha={alpha}",
        start=epoch(0.25), alpha=0.9)

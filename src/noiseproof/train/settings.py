@@ -30,7 +30,8 @@ class Settings:
         batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
         clip: largest norm of the gradient; 0 for none. By default that of the loss (``Loss.max_norm``), which those
-            have whose gradient has no bound: 5 for ``ln``.
+            have whose gradient has no bound: 5 for ``ln``; and 1 for ``lenet5`` where ``auto`` chose it, whose units
+            the first steps otherwise leave without a gradient.
         drop_last: drop a last batch that is smaller than the others.
         compile: train the model with ``torch.compile``: minutes at the start, faster steps.
         workers: processes that read inputs from disk.
@@ -85,9 +86,12 @@ class Settings:
         """The number of rows of a step."""
         return num_rows if self.batch_size == "full" else min(self.batch_size, num_rows)
 
-    def clip_for(self, loss: Loss) -> float | None:
+    def clip_for(self, loss: Loss, task: Task) -> float | None:
         """The largest norm of the gradient; None: any."""
-        return loss.max_norm if self.clip is None else self.clip or None
+        if self.clip is not None:
+            return self.clip or None
+        is_chosen = self.model == "auto" and self.model_for(task) == "lenet5"
+        return min(filter(None, (loss.max_norm, 1.0 if is_chosen else None)), default=None)
 
     def model_for(self, task: Task) -> str:
         """The spec of the backbone; ``auto`` chooses one that suits the inputs and trains on a CPU."""

@@ -14,11 +14,14 @@ from torch import Tensor
 from noiseproof.analysis.before.robustness import check_of_logits
 from noiseproof.core.checks import check_count
 from noiseproof.losses import Loss, NoSolution, Remargin, calibrate, remargin_for
+from noiseproof.losses.attention import NoiseAttention
 from noiseproof.losses.calibrate import expected_margin, logit_bias
 from noiseproof.losses.settled import root_excess, settled
 from noiseproof.losses.spec import as_loss
 from noiseproof.losses.sums import WeightedSum, terms_of
 from noiseproof.losses.verdict import FALL, LEARNS, RANK, Answer, Weights, largest_weight, ratio, verdict
+
+ATTENTION = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)  # λ of NAL that are tried, its paper's 0.5 and 10 among them
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def forecast(
         reason = f"its root starts {excess:.2g} times too long and explains labels as noise before the mean learns"
         return replace(result, answer="partly", reason=reason, instead=_shorter(given, weights))
     if loss is not given:
-        return result
+        return result if result.answer == "learns" else replace(result, instead=_attentive(given, weights))
     complete = result.answer == "learns" or not alternatives
     return result if complete else replace(result, instead=_alternatives(loss, result, weights))
 
@@ -140,6 +143,17 @@ def _shorter(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
     judged = verdict(settled(other, weights.num_classes), weights)
     why = "a root that starts at a tenth of the model's own start"
     return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
+
+
+def _attentive(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
+    """NAL with the smallest λ of a grid that learns."""
+    for lam in ATTENTION if isinstance(loss, NoiseAttention) else ():
+        other = loss.with_hyperparameters(lam=lam)
+        judged = verdict(settled(other, weights.num_classes), weights)
+        if lam > loss.lam and judged.answer == "learns":
+            why = "a λ that makes turning away from a label cost more"
+            return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
+    return ()
 
 
 def _alternatives(loss: Loss, result: Forecast, weights: Weights) -> tuple[Alternative, ...]:
