@@ -147,10 +147,12 @@ def _shorter(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
 
 def _attentive(loss: Loss, weights: Weights) -> tuple[Alternative, ...]:
     """NAL with the smallest λ of a grid that learns."""
-    for lam in ATTENTION if isinstance(loss, NoiseAttention) else ():
+    if not isinstance(loss, NoiseAttention):
+        return ()
+    for lam in ATTENTION:
         other = loss.with_hyperparameters(lam=lam)
         judged = verdict(settled(other, weights.num_classes), weights)
-        if lam > loss.lam and judged.answer == "learns":
+        if judged.answer == "learns":
             why = "a λ that makes turning away from a label cost more"
             return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
     return ()
