@@ -485,10 +485,10 @@ define("gp", "A Gaussian process, solved at once from up to 5000 samples, in pla
 # The NAL paper lets targets follow from epoch 60 of 500, in every 10th, which ends a cycle of its learning rate. Where
 # the rate falls but once, as by default here, it is from 40 of 100 on, in every one (ANIMAL-10N); SELC: from 20 to 40
 # of 120.
-define("nal", "Noise attention learning; λ is K/10, 0.5 at least, and targets follow from 40 % of the training.",
+define("nal", "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the training.",
        "nal:lam={lam},beta={beta},floor={floor}",
        "estimated-targets:start={start},every={every},alpha={alpha},delta={delta},floor={floor}", head="attention",
-       lam=lambda s: max(0.5, s.num_classes / 10), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01),
+       lam=lambda s: min(10, max(0.5, s.num_classes / 10)), alpha=0.9, start=epoch(0.4), every=lambda s: s.every(0.01),
        delta=0.0, beta=0.0, floor=0.0)
 define("selc", "Cross entropy against targets that follow the model from a quarter of the training on.",
        "ce", "estimated-targets:start={start},alpha={alpha}",
