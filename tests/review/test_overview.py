@@ -221,10 +221,10 @@ def test_a_map_is_that_of_the_features_and_is_kept(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(projection, "project", None)  # nothing is computed again
     again = projection_of(folder)
     assert again.compute() == answer and again.context.nearby is None and len(kept) == 1
-    # Another file is another map.
+    # A file that has changed has none.
     path = tmp_path / "flowers.csv"
     pd.read_csv(path).assign(petal=lambda t: t["petal"] + 1e-3).to_csv(path, index=False)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="The data has changed since the audit"):
         projection_of(folder).compute()
 
 

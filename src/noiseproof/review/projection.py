@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
-from noiseproof.audit.sources.base import AuditData
+from noiseproof.audit.sources.base import AuditData, NoRows
 from noiseproof.core.files import file_digest
 from noiseproof.data.features import digest, keep_array, read_array
 from noiseproof.review.context import Context, Labels
@@ -189,7 +189,8 @@ class Projection:
         if data is None:
             data = read_again(self.audit.config, cache_beside(self.audit.folder))
         if data.pred_probs is None:
-            raise ValueError("the rows have no features.")
+            rows = self.context.rows
+            raise ValueError(rows.note if isinstance(rows, NoRows) else "the rows have no features.")
         keep = np.flatnonzero((data.row >= 0) & (self.context.labels.at[data.row] >= 0))
         return log_ratios(data.pred_probs[keep]), data.row[keep]
 
