@@ -43,7 +43,7 @@ chaos: setup  ## kill, fill the disk and flip bits at every place instead of a f
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet pip-audit==2.10.1 cyclonedx-bom==7.5.0
 
-security: .venv/security  ## sbom.json (CycloneDX) of all that is installed, and its known vulnerabilities (asks pypi.org)
+security: .venv/security  ## sbom.json (CycloneDX) of all that is installed, and its known vulnerabilities (asks the package index)
 	.venv/security/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file sbom.json $(BIN)/python
 	.venv/security/bin/pip-audit --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 

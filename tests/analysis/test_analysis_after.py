@@ -272,7 +272,8 @@ def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
 
 def test_which_parameters_vary() -> None:
     assert cost.varied(["gce:q=0.3", "ce"]) is None
-    assert cost.varied(["gce:q=0.3", "gce"]) is None
+    with_default = cost.varied(["gce:q=0.3", "gce"])
+    assert with_default is not None and with_default.to_dict("list") == {"q": [0.3, 0.7]}
     assert cost.varied(["gce:q=0.3", "gce:q=0.3"]) is None
     assert cost.varied(["ce & momentum:alpha=0.9", "ce & momentum:alpha=0.99"]) is None
     two = cost.varied(["ln:tau=2,lam=1", "ln:tau=4,lam=1", "ln:tau=2,lam=3"])

@@ -175,7 +175,7 @@ def test_benchmarks_write_it(tmp_path: Path) -> None:
     expected = experiment.make_task()
     assert torch.equal(run.task.train.x, expected.train.x)  # type: ignore[arg-type]
     assert np.array_equal(run.given, expected.train.given.numpy())
-    with pytest.raises(FileNotFoundError, match="Benchmarks keep theirs no longer"):
+    with pytest.raises(FileNotFoundError, match="Benchmarks keep theirs with `weights = true` only"):
         run.models()
 
 

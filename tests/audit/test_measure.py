@@ -225,6 +225,9 @@ def test_a_damaged_design_is_refused(tmp_path: Path) -> None:
     audit, _ = make_audit(tmp_path)
     Design.open(audit)
     np.save(tmp_path / "strata.npy", np.zeros(7, np.int16))
+    with pytest.raises(ValueError, match=r"strata\.npy as it was written, got something else"):
+        Design.read(audit)
+    (tmp_path / "checksums.json").unlink()
     with pytest.raises(ValueError, match=r"measure\.json.*other rows.*measure anew"):
         Design.read(audit)
 

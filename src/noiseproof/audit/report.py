@@ -90,10 +90,10 @@ def audit(
     method, model = METHOD if method is None else method, "auto" if model is None else model
     training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)
-    with clock("digests of rows"):
-        row_digests = data.source.row_digests  # of the data as it was read, before hours of training
     folds = (5 if len(data) < MANY else 3) if folds is None else folds
     work = NUMBER_WORK * (0 if data.x is None else data.x.size)
+    with threads_for(work), clock("digests of rows"):
+        row_digests = data.source.row_digests  # of the data as it was read, before hours of training
     with threads_for(work):
         evidence = gather(
             data, mode=mode, folds=folds, seed=seed, clock=clock, device=device, **training,

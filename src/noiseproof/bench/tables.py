@@ -430,7 +430,7 @@ def render(table: PaperTable, yours: Sequence[Comparison], reruns: Sequence[Comp
     >>> print(render(table, none, none, "markdown").split("\\n\\n")[1])
     | method | setting | published | rerun | z | seeds | commit |
     | :-- | :-- | --: | --: | --: | --: | --: |
-    | MAE scale | 50 classes | **66.72** | cannot run |  |  |  |
+    | MAE scale | 50 classes | **66.72** | not rerun |  |  |  |
     """
     if format not in FORMATS:
         raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")

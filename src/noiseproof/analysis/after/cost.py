@@ -120,7 +120,7 @@ def varied(specs: Sequence[str]) -> pd.DataFrame | None:
         if "&" in spec or "+" in spec:  # more than one call
             return None
         calls.append(parse_call(spec))
-    given = {key for _, params in calls for key in params}
+    given = list(dict.fromkeys(key for _, params in calls for key in params))
     table = pd.DataFrame([{**_defaults(name, given), **params} for name, params in calls])
     if len({name for name, _ in calls}) != 1 or table.isna().any(axis=None):
         return None
