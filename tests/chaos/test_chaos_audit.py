@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ def table(order: Any = range(ROWS)) -> pd.DataFrame:
 
 
 def save(folder: Path, frame: pd.DataFrame) -> None:
-    frame.to_csv(folder / "t.csv", index=False)
+    data = folder / f"t-{os.getpid()}.csv"
+    frame.to_csv(data, index=False)
+    data.replace(folder / "t.csv")  # whole, for another writer that reads it at this moment
     probs = np.eye(2)[(frame["true"] == "dog").to_numpy().astype(int)] * 0.8 + 0.1
     rows = read_rows(folder / "t.csv", label="y", ignore=["true"], pred_probs=probs)
     audit(rows).save(folder / "audit", force=True, tell=lambda _: None)

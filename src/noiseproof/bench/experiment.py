@@ -45,7 +45,7 @@ MEASURES = ("sample-weights", "annotators")  # see ``bench/measures.py``
 OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
-    "ln": 2, "ln-nodummy": 2, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2,
+    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 2,
 }  # fmt: skip
 
 
