@@ -157,13 +157,6 @@ class _Lists:
         clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 32
         self.index.train(self.x.numpy())
         self.index.add(self.x.numpy())
-        self.list_of, inverted = np.empty(N, np.int32), self.index.invlists  # (N,): the list of each row
-        for i in range(self.num_lists):
-            if size := inverted.list_size(i):
-                self.list_of[faiss.rev_swig_ptr(inverted.get_ids(i), size)] = i
-        self.centroids = self.index.quantizer.reconstruct_n(0, self.num_lists)
-        most = 10 * MAX_COMPARED * self.num_lists // N
-        self.around = faiss.knn(self.centroids, self.centroids, min(self.num_lists, max(64, most)))[1]  # lists, (L, m)
         sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[: 2 * min(SAMPLE, N // 2)]
         # On the first sample the number of lists is chosen, on the second the recall is measured.
         self.samples = [(part.numpy(), self._farthest(part)) for part in sample.chunk(2)]
@@ -180,8 +173,12 @@ class _Lists:
         """The nearest rows of all rows and their distances, (N, k), and the share of the true ones among them."""
         N, lists = len(self.x), self._enough_lists()
         index, distance = np.empty((N, self.k), np.int32), np.empty((N, self.k), np.float32)
+        inverted, pointed_to = self.index.invlists, self.faiss.rev_swig_ptr
         # Rows of one list are compared with much the same lists, which stay in the cache: that saves a third.
-        parts = np.split(np.argsort(self.list_of, kind="stable"), range(2**16, N, 2**16))
+        rows = np.concatenate(
+            [pointed_to(inverted.get_ids(i), n) for i in range(self.num_lists) if (n := inverted.list_size(i))]
+        )
+        parts = np.split(rows, range(2**16, N, 2**16))
         for part, near in zip(parts, map_jobs(_search_part, parts, self, lists), strict=True):
             index[part], distance[part] = near
         self._search_wider(np.flatnonzero(np.isfinite(distance).sum(1) < self.enough), lists, index, distance)
@@ -199,22 +196,21 @@ class _Lists:
         while lists < self.num_lists and lists * len(self.x) < MAX_COMPARED * self.num_lists:
             if _share(self._search(sample, lists)[1], farthest) >= TARGET:
                 break
-            lists += max(1, lists // 10)
+            lists += max(1, lists // 5)
         return min(lists, self.num_lists)
 
     def _search(
         self, rows: NDArray[np.int64], lists: int, others: Any = None
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The nearest (of ``others``) in some lists to ``rows``; the row itself where there are too few, (n, k)."""
+        # The lists of common values are long: so the number of rows is limited, too.
+        limit = MAX_COMPARED if others is None and lists < self.num_lists else 0
         own = 0 if others is not None else min(self.largest, 3 * self.k)  # the row, and rows of its group
-        x = self.x[torch.from_numpy(rows)].numpy()
-        if others is None:
-            # The lists of common values are long: so the number of rows is limited, too.
-            self.index.nprobe, self.index.max_codes = lists, MAX_COMPARED if lists < self.num_lists else 0
-            square, index = self.index.search_preassigned(x, self.k + own, self._nearest_lists(rows, lists), None)
-        else:
-            options = self.faiss.SearchParametersIVF(nprobe=lists, sel=others)
-            square, index = self.index.search(x, self.k, params=options)
+        square, index = self.index.search(
+            self.x[torch.from_numpy(rows)].numpy(),
+            self.k + own,
+            params=self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others),
+        )
         is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
         first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
         is_own, index, square = (np.take_along_axis(table, first, 1) for table in (is_own, index, square))
@@ -222,21 +218,6 @@ class _Lists:
             np.where(is_own, rows[:, None], index).astype(np.int32),
             np.where(is_own, np.float32(np.inf), np.sqrt(square)),
         )
-
-    def _nearest_lists(self, rows: NDArray[np.int64], lists: int) -> NDArray[np.int64]:
-        """The nearest lists to ``rows``, nearest first, (n, lists), of those around the row's own: 8 times as many.
-
-        That misses hardly any, and comparing each row with all centroids would take a sixth of the search.
-        """
-        nearest_lists, order = np.empty((len(rows), lists), np.int64), np.argsort(self.list_of[rows], kind="stable")
-        for part in np.split(order, np.flatnonzero(np.diff(self.list_of[rows[order]])) + 1):
-            around = self.around[self.list_of[rows[part[0]]], : 8 * lists]
-            centroids = torch.from_numpy(self.centroids[around])
-            apart = torch.addmm(
-                centroids.square().sum(1), self.x[torch.from_numpy(rows[part])], centroids.T, alpha=-2
-            )  # (n, m): squared distance less the row's own square
-            nearest_lists[part] = around[apart.topk(lists, largest=False).indices.numpy()]
-        return nearest_lists
 
     def _search_wider(
         self, rows: NDArray[np.int64], lists: int, index: NDArray[np.int32], distance: NDArray[np.float32]
