@@ -37,9 +37,9 @@ def test_a_table_begins_with_the_columns_that_matter_and_names_rows_to_compare_w
         text = page.locator(".strip").get_attribute("aria-label")
         assert text.startswith("petal: above ") and " % of rose, above " in text and text.endswith(" % of iris")
         assert page.locator(".fields summary").inner_text() == "13 more columns, 1 zero or empty"
-        assert not page.get_by_text("noise0").is_visible()
+        assert not page.get_by_text("noise0", exact=True).is_visible()
         page.locator(".fields summary").click()
-        assert page.get_by_text("noise0").is_visible()
+        assert page.get_by_text("noise0", exact=True).is_visible()
         assert page.locator("details tr").last.inner_text().split() == ["empty", "0"]  # at the end
         assert page.locator(".votes li").all_inner_texts() == ["iris 1: ann"]
         assert page.locator(".fields").first.get_by_text("ann", exact=True).count() == 0
