@@ -67,8 +67,8 @@ def audit_again(
     report = audit(
         data, mode=config["mode"], method=None if config["method"] == METHOD else config["method"],
         model=config["model"], estimator=_estimator(config) if estimator is None else estimator,
-        epochs=config["epochs"], folds=config["folds"], goal=config["goal"], seed=config["seed"], device=device,
-        progress=progress, command=config["command"],
+        epochs=config["epochs"], folds=config["folds"], goal=config["goal"], issues=config.get("issues"),
+        seed=config["seed"], device=device, progress=progress, command=config["command"],
     )  # fmt: skip
     if lost := sorted({*chosen} - {*report.data.row.tolist()}):
         raise ValueError(

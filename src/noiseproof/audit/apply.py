@@ -6,9 +6,11 @@ import filecmp
 import math
 import tempfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -21,7 +23,11 @@ from noiseproof.audit.evidence.estimators import FittedClasses, check_classifier
 from noiseproof.audit.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.audit.files import Audit, cache_beside, read_audit
 from noiseproof.audit.inputs import read_again
+from noiseproof.audit.issues import Fix
+from noiseproof.audit.issues.base import issue_types
+from noiseproof.audit.memory import label_cells, with_label_cells, without_columns
 from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
+from noiseproof.audit.records import rewrite
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import merge_labels
@@ -51,6 +57,7 @@ def corrected(
     accept_all: bool = False,
     yes: bool = False,
     excluded: Excluded = "leave-out",
+    fix: Sequence[str] = (),
 ) -> Any:
     """Return a copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
@@ -58,31 +65,65 @@ def corrected(
     Rows of a table that have moved are found by their content; data with rows that changed, came or went, or with other
     labels, is refused. ``accept_all`` and ``yes`` are those of `corrections`. Excluded rows of tables and data sets are
     left out, unless ``excluded`` is "mark"; labels alone stay whole, as their places mean inputs (`reviewed_rows` says
-    which rows are excluded).
+    which rows are excluded). ``fix`` names issue types whose remedy is carried out, too (`plan_fixes`).
     """
     _check_excluded(excluded)
-    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all)
+    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all or bool(fix))
     plan = plan_corrections(
         audit, reviewed.decisions, reviewed.answers(), merges=reviewed.merges, accept_all=accept_all, yes=yes
     )
     if not yes:
         plan.check(audit.folder)
     left_out = plan.excluded if excluded == "leave-out" else ()
-    return _source(audit).corrected(audit, data, plan.changes, becomes=plan.becomes, left_out=frozenset(left_out))
+    fixes = _joined(plan_fixes(audit, fix))
+    copy = _source(audit).corrected(
+        audit, data, plan.changes, becomes={**fixes.becomes, **plan.becomes}, left_out=fixes.left_out.union(left_out)
+    )
+    for column, rewrite_cell in fixes.cells.items():
+        cells = enumerate(label_cells(copy, column)[0])
+        copy = with_label_cells(copy, column, {row: new for row, cell in cells if (new := rewrite_cell(cell)) != cell})
+    return without_columns(copy, fixes.columns) if fixes.columns else copy
 
 
-def reviewed_rows(audit: Audit, reviewed: Standing) -> pd.DataFrame:
-    """Return the rows that are excluded, unclear or have a note, with their labels, in the order of the source."""
+def plan_fixes(audit: Audit, names: Sequence[str]) -> dict[str, Fix]:
+    """Return what the remedy of each issue type of ``names`` does to the data; refuse types without one.
+
+    Nothing is fixed unless it is named, always in a copy, and rows that go are listed.
+    """
+    kinds = {kind.name: kind for kind in issue_types()}
+    able = [name for name, kind in kinds.items() if kind.fixes]
+    fixes = {}
+    for name in names:
+        if name not in able:
+            why = f"nothing can be done about {name!r} by a command. {kinds[name].remedy}" if name in kinds else ""
+            raise ValueError(f"Expected issue types with a fix, {', '.join(able)}, got {name!r}{why and ': '}{why}")
+        fixes[name] = kinds[name].fix(audit)
+    joined = _joined(fixes)
+    source = _source(audit)
+    if (joined.columns or joined.cells) and not source.has_columns:
+        raise ValueError(f"Expected a table whose columns can be changed, got {source.files or 'labels alone'}.")
+    return fixes
+
+
+def _joined(fixes: Mapping[str, Fix]) -> Fix:
+    return reduce(or_, fixes.values(), Fix())
+
+
+def reviewed_rows(audit: Audit, reviewed: Standing, fixes: Mapping[str, Fix] | None = None) -> pd.DataFrame:
+    """Return the rows that are excluded, unclear, noted or left out by ``fixes``, with their labels, in order."""
     import pandas as pd
 
     choices = {row: one.decision for row, one in reviewed.decisions.items() if one.decision in ("exclude", "unclear")}
-    issues = audit.issues[audit.issues["row"].isin([*choices, *reviewed.notes])].sort_values("row")
+    notes = {row: f"left out by --fix {name}" for name, fix in (fixes or {}).items() for row in fix.left_out}
+    choices = {**choices, **dict.fromkeys(notes, "exclude")}
+    notes |= reviewed.notes
+    issues = audit.issues[audit.issues["row"].isin([*choices, *notes])].sort_values("row")
     rows = issues["row"].tolist()
     table = {
         "row": rows, "id": issues["id"].tolist(), "given_label": issues["given_label"].tolist(),
         "excluded": [choices.get(row) == "exclude" for row in rows],
         "unclear": [choices.get(row) == "unclear" for row in rows],
-        "note": [reviewed.notes.get(row, "") for row in rows],
+        "note": [notes.get(row, "") for row in rows],
     }  # fmt: skip
     return pd.DataFrame(table)
 
@@ -109,6 +150,7 @@ def write_corrected(
     left_out: Collection[int] = (),
     link: bool = False,
     same_ok: bool = False,
+    fix: Fix | None = None,
 ) -> Path:
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
@@ -122,18 +164,31 @@ def write_corrected(
     Args:
         becomes: classes to merge, and the ones they become, in all rows.
         left_out: rows that the copy goes without (`kept_out`); refused for labels alone and for Excel files.
+        fix: what issue types add to that (`plan_fixes`).
     """
-    out, left_out, source = Path(out), frozenset(left_out), _source(audit)
+    fix = fix or Fix()
+    out, left_out, source = Path(out), fix.left_out.union(left_out), _source(audit)
+    becomes = {**fix.becomes, **(becomes or {})}
     if left_out and not source.can_leave_out:
         raise ValueError(f"Expected no rows to leave out of {source.files or 'labels alone'}, got {len(left_out)}.")
     place = source.find_rows(audit, {**changes, **dict.fromkeys(left_out)})
     audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
     changes = _moved(changes, place)
-    changes = merge_labels(audit, changes, becomes or {}, source.labels if becomes else None)
+    changes = merge_labels(audit, changes, becomes, source.labels if becomes else None)
     changes = {row: label for row, label in changes.items() if row not in left_out}
+
+    def write(path: Path) -> None:
+        if not fix.columns and not fix.cells:
+            return source.write_corrected(audit, changes, path, link=link, left_out=left_out)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            part = Path(folder, path.name)
+            source.write_corrected(audit, changes, part, link=link, left_out=left_out)
+            return rewrite(part, path, fix, columns=[audit.config["label"]], header=audit.config.get("header", True))
+
     if not out.exists() and not out.is_symlink():
-        source.write_corrected(audit, changes, out, link=link, left_out=left_out)
-    elif out.is_symlink() or not same_ok or not _is_written(audit, changes, out, link, left_out):
+        write(out)
+    elif out.is_symlink() or not same_ok or not _is_written(write, out):
         raise FileExistsError(f"Expected a new path for the corrected data, {out} exists. Choose another with --out.")
     return out
 
@@ -164,13 +219,11 @@ def list_beside(out: Path) -> Path:
     return out.with_name(f"{out.name.split('.')[0]}-review.csv")
 
 
-def _is_written(
-    audit: Audit, changes: Mapping[int, str], out: Path, link: bool, left_out: Collection[int] = ()
-) -> bool:
+def _is_written(write: Callable[[Path], None], out: Path) -> bool:
     """Return whether ``out`` is byte for byte what would be written."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder, out.name)
-        _source(audit).write_corrected(audit, changes, fresh, link=link, left_out=left_out)
+        write(fresh)
         existing, wanted = (
             {path.relative_to(top): path for path in (top, *top.rglob("*")) if path.is_file()} for top in (out, fresh)
         )

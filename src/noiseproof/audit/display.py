@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.analysis.page.shell import environment
+from noiseproof.audit.issues.base import NEEDS_ACTION, list_findings
 from noiseproof.core.messages import plain, printable, quoted
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def as_html(report: LabelReport) -> str:
         headline=_headline(report, summary), summary=summary, classes=classes[:MAX_CLASSES],
         other_classes=max(0, len(classes) - MAX_CLASSES), worst=worst, named=named, next=NEXT,
         has_content=any(label["picture"] or label["text"] for label in worst),
+        findings=[one for one in list_findings(summary) if one["score"] >= NEEDS_ACTION],
         highest=max((one["noise_rate"] for one in classes), default=0) or 1,
     )  # fmt: skip
 

@@ -40,7 +40,9 @@ classes), ``worst_pairs`` [{given, suggested, issues, probability}] (probability
 ``near_duplicates`` {groups, rows, conflicting (groups with different labels), conflicts (the first thousand of these):
 [{group, rows, labels}]}, ``outliers`` {rows, cut}, ``known`` {trusted (rows), annotators}, ``models`` [{name, weight}]
 (whose predictions were joined), ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
-``neighbour_recall``, ``seconds`` {stage: s}. `noiseproof measure` adds ``measured`` (estimates with their intervals),
+``neighbour_recall``, ``seconds`` {stage: s}, and the entries of further issue types by their names, {rows (of types
+about rows), findings: [{about, score (in [0, 1], 1 is worst), sentence, picture {title, bars [[name, length]], unit,
+marked [positions]} or null, columns, rows}]}. `noiseproof measure` adds ``measured`` (estimates with their intervals),
 ``goal`` and ``reliability`` [{probabilities (models | recalibrated), predicted, measured, low, high, decisions}].
 
 ``config.json``: ``format`` 2, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
@@ -51,7 +53,8 @@ of the labels in an .npz file of arrays; null where they are in a separate file)
 that whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names
 its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
 licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
-in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``seed``, ``source_rows``, ``labels_sha256`` (of the
+in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``issues`` (types that were
+asked for, or null), ``seed``, ``source_rows``, ``labels_sha256`` (of the
 given labels, one a line, in the order of the source; rows without one: an empty line), ``rows_sha256`` (of the numbers
 in rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet would take for formulas have an apostrophe
 before them), ``versions``, ``command``, ``again`` (how often decisions were learned, if they were).

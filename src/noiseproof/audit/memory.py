@@ -264,6 +264,20 @@ def without_rows(data: Any, left_out: Collection[int]) -> Any:
     return data.iloc[rows] if hasattr(data, "iloc") else _rows_of(data, rows)
 
 
+def without_columns(data: Any, names: Collection[str]) -> Any:
+    """Return a table without some columns."""
+    if isinstance(data, dict):
+        return {name: values for name, values in data.items() if name not in names}
+    if isinstance(data, list):
+        return [{name: value for name, value in row.items() if name not in names} for row in data]
+    library = library_of(data)
+    if library == "datasets":
+        return data.remove_columns(list(names))
+    if library == "pyarrow":
+        return data.drop_columns(list(names))
+    return data.drop(list(names)) if library == "polars" else data.drop(columns=list(names))
+
+
 def _rows_of(values: Any, rows: list[int]) -> Any:
     if isinstance(values, (list, tuple)):
         return type(values)(values[row] for row in rows)

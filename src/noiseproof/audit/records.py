@@ -8,9 +8,12 @@ import io
 import json
 import mmap
 import re
+import shutil
+import tempfile
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from functools import cached_property
 from importlib import import_module
@@ -24,11 +27,14 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.files import as_ids, as_words
 from noiseproof.audit.rows import Digests, digest_frame, digest_rows
+from noiseproof.core.files import replacing
 from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes, read_json_lines, table_kind
 from noiseproof.data.frames import ParquetColumns, read_arrow, read_file, sheet_frame
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from noiseproof.audit.issues import Fix
 
 
 def open_records(path: Path, columns: Sequence[str | None] = (), *, header: bool = True) -> Records:
@@ -78,6 +84,10 @@ class Records(ABC):
     @abstractmethod
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         """Write the file with other ``cells`` in column ``name``, by row, and without the rows ``left_out``."""
+
+    @abstractmethod
+    def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        """Write the file without the columns ``names``."""
 
 
 class TextRecords(Records):
@@ -153,6 +163,19 @@ class TextRecords(Records):
             quoted = self.data[begin + first : begin + first + 1] == b'"'
             self._write(_as_cell(self._encoded(cell), self.comma, quoted=quoted), out)
             done = begin + last
+        self._write(self.data[done:], out)
+
+    def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        kept = [k for k, name in enumerate(self.header) if name not in names]
+        if self.is_wide:
+            out.write(self.format.mark)
+        done, records = 0, [span for span, _ in self._walk()]
+        for begin, end in records:
+            record = self.data[begin:end]
+            spans = _split(record, self.comma)
+            cells = [record[first:last] for k, (first, last) in enumerate(spans) if k in kept or k >= len(self.header)]
+            self._write(self.data[done:begin] + self.comma.join(cells) + record[spans[-1][1] :], out)
+            done = end
         self._write(self.data[done:], out)
 
     def _encoded(self, cell: str) -> bytes:
@@ -243,6 +266,9 @@ class MemoryRecords(FrameRecords):
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         raise ValueError("Expected a table file, got a table in memory. `noiseproof.audit.corrected` returns it.")
 
+    def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        self.replace("", {}, out)
+
 
 class ArrowRecords(FrameRecords):
     """The rows of a Parquet, Feather or Arrow file, whose schema and types stay as they are."""
@@ -258,6 +284,12 @@ class ArrowRecords(FrameRecords):
         table = with_cells(read_arrow(self.path), name, cells)
         if left_out:
             table = table.take([row for row in range(len(table)) if row not in left_out])
+        self._save(table, out)
+
+    def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        self._save(read_arrow(self.path).drop_columns(list(names)), out)
+
+    def _save(self, table: Any, out: BinaryIO) -> None:
         if table_kind(self.path) == ".parquet":
             import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -311,6 +343,18 @@ class JsonRecords(FrameRecords):
                 line = line[:begin] + json.dumps(cells[row], ensure_ascii=is_ascii) + line[end:]
             out.write(line.encode(found.encoding, "surrogatepass"))
 
+    def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        found = detect_format(self.path)
+        with open_bytes(self.path) as file:
+            data = file.read()[len(found.mark) :]
+        out.write(found.mark)
+        for line in io.StringIO(data.decode(found.encoding, "surrogatepass"), newline="\n"):
+            if line.strip():
+                row = {name: value for name, value in json.loads(line).items() if name not in names}
+                end = line[len(line.rstrip("\r\n")) :]
+                line = json.dumps(row, ensure_ascii=data.isascii()) + end
+            out.write(line.encode(found.encoding, "surrogatepass"))
+
 
 class ExcelRecords(FrameRecords):
     """The rows of the first sheet of an .xlsx file, of which only the changed cells are written anew."""
@@ -337,6 +381,41 @@ class ExcelRecords(FrameRecords):
             for info in book.infolist():
                 content = book.read(info)
                 copy.writestr(info, _with_sheet_cells(content, places, self.path) if info.filename == part else content)
+
+    def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        raise ValueError(
+            f"Expected to keep all columns of {self.path}, to which other cells may refer, got {len(names)} to leave "
+            "out. Save the sheet as a .csv file and audit that."
+        )
+
+
+def rewrite(path: Path, out: Path, fix: Fix, *, columns: Sequence[str | None] = (), header: bool = True) -> None:
+    """Write the table in ``path`` to ``out`` with the cells and without the columns of ``fix``."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        steps: list[tuple[str, Any]] = [*fix.cells.items(), *([("", None)] if fix.columns else [])]
+        for number, (name, rewrite_cell) in enumerate(steps):
+            records = open_records(path, columns, header=header)
+            path = Path(folder, f"{number}-{out.name}")
+            with packing(path) as file:
+                if rewrite_cell is None:
+                    records.drop(fix.columns, file)
+                    continue
+                old = enumerate(records.values(name))
+                cells = {row: new for row, cell in old if (new := rewrite_cell(cell)) != cell}
+                records.replace(name, cells, file)
+        with replacing(out, overwrite=False) as part:
+            shutil.move(path, part)
+
+
+@contextmanager
+def packing(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
+    """Open a file to write, packed if it is called .gz, also where ``name`` is what it will be called."""
+    with open(path, "wb") as file:
+        if not (name or path.name).lower().endswith(".gz"):
+            yield file
+            return
+        with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
+            yield packed  # type: ignore[misc]  # it writes like any file
 
 
 def _first_sheet(book: zipfile.ZipFile) -> str:

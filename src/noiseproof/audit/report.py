@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from noiseproof.audit.figures import FIGURES
 from noiseproof.audit.files import COLUMNS, FORMAT, LOCK, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
-from noiseproof.audit.issues.base import MAX_LISTED
+from noiseproof.audit.issues.base import MAX_LISTED, chosen_types
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.reasons import TRUSTED, general_sentences
@@ -54,6 +54,7 @@ def audit(
     epochs: int | None = None,
     folds: int | None = None,
     goal: str = "f1",
+    issues: str | Sequence[str] | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
@@ -77,11 +78,14 @@ def audit(
         epochs: of the network.
         folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
         goal: what the cut is made for: ``f1``, ``precision=0.9``, ``recall=0.9`` or ``budget=300`` (rows).
+        issues: names of issue types to look for beside wrong labels, near-duplicates and outliers, or ``all``; by
+            default those that take little time.
     """
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
     check_models(method, model, estimator)
     parse_goal(goal)  # before an hour of work
+    chosen_types(issues)
     if not isinstance(data, AuditData):
         data = read_rows(data, seed=seed, progress=progress, **reading)
     elif reading:
@@ -109,14 +113,15 @@ def audit(
         "mode": mode if trained else "predictions", **training,
         "estimator": estimator if estimator is None or isinstance(estimator, str) else repr(estimator),
         "models": _shares(trained.weights) if trained else [],
-        "folds": folds if trained and mode == "thorough" else None, "goal": goal, "seed": seed,
+        "folds": folds if trained and mode == "thorough" else None, "goal": goal, "issues": issues, "seed": seed,
         "source_rows": data.source_rows, "rows_sha256": digest_all(row_digests), "versions": _versions(),
         "command": command,
     }  # fmt: skip
     recall = evidence.surroundings.neighbour_recall
     out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
-    issues = find_issues(evidence, labels)
-    return LabelReport(data, issues, recall, config, clock.seconds, out_of_sample, row_digests)
+    with threads_for(work), clock("other issues"):
+        found = find_issues(evidence, labels, issues)
+    return LabelReport(data, found, recall, config, clock.seconds, out_of_sample, row_digests)
 
 
 def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:

@@ -28,6 +28,7 @@ from noiseproof.cli.show import (
 if TYPE_CHECKING:
     from noiseproof.audit.apply import Comparison, Retraining
     from noiseproof.audit.files import Audit
+    from noiseproof.audit.issues import Fix
     from noiseproof.audit.plan import Plan
     from noiseproof.audit.standing import Standing
 
@@ -43,6 +44,13 @@ UnsettledRows = Annotated[
 ]
 
 
+FixTypes = Annotated[
+    str | None,
+    typer.Option(
+        "--fix", metavar="TYPE,…",
+        help="Carry out the remedy of issue types, in the copy: near-duplicate, spelling, columns, … of the report.",
+    ),
+]  # fmt: skip
 CsvSafe = Annotated[
     bool,
     typer.Option(help="In the list of reviewed rows, an apostrophe before cells that are formulas in spreadsheets."),
@@ -60,6 +68,7 @@ CsvSafe = Annotated[
         "apply audit/ --unsettled leave",
         "apply photos-audit/ --link",
         "apply audit/ --excluded mark --no-csv-safe",
+        "apply audit/ --fix near-duplicate,spelling,columns",
     ),
     rich_help_panel=YOUR_DATA,
 )
@@ -83,6 +92,7 @@ def apply(
     unsettled: UnsettledRows = "latest",
     excluded: Excluded = "leave-out",
     link: Link = False,
+    fix: FixTypes = None,
     csv_safe: CsvSafe = True,
     retrain: Annotated[
         bool, typer.Option("--retrain", help="Train on the given and the corrected labels; compare on held-out rows.")
@@ -97,11 +107,14 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit import read_audit
-    from noiseproof.audit.apply import kept_out, plan_retraining
+    from noiseproof.audit.apply import kept_out, plan_fixes, plan_retraining
     from noiseproof.audit.conflicts import read_conflicts
     from noiseproof.audit.plan import plan_corrections, read_reviewed
 
-    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all)
+    if fix and retrain:
+        raise ValueError("Expected --fix or --retrain, got both. Audit the fixed data again, and compare there.")
+    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all or bool(fix))
+    fixes = plan_fixes(audit, [name.strip() for name in (fix or "").split(",") if name.strip()])
     disputed = read_conflicts(folder, decisions)
     decided = {row: one for row, one in reviewed.decisions.items() if unsettled == "latest" or row not in disputed}
     reviewed.decisions, answers, merges = decided, reviewed.answers(), reviewed.merges
@@ -117,9 +130,10 @@ def apply(
             settings: dict[str, Any] = {"method": method, "epochs": epochs, "estimator": estimator, "seed": seed}
             planned = plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **settings)
     # A stopped retraining left its corrected data: the same command continues with it.
-    files = _write(audit, reviewed, plan, left_out, out, csv_safe, link=link, same_ok=planned is not None)
+    files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, link=link, same_ok=planned is not None)
     comparison = None if planned is None else _retrain(planned, files["corrected"], shown=not as_json)
     result = _count(audit, reviewed, plan) | {"conflicts": disputed, "unsettled": unsettled} | files
+    result["fixed"] = _fixed(fixes)
     if as_json:
         return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
@@ -133,17 +147,33 @@ def _write(
     left_out: tuple[int, ...],
     out: Path | None,
     csv_safe: bool,
+    fixes: Mapping[str, Fix],
     **options: bool,
 ) -> dict[str, Any]:
     """Write the corrected data, and the list of excluded, unclear and noted rows."""
+    from functools import reduce
+    from operator import or_
+
     from noiseproof.audit.apply import default_out, list_beside, reviewed_rows, write_corrected, write_reviewed
 
-    out, rows = out or default_out(audit), reviewed_rows(audit, reviewed)
+    out, rows = out or default_out(audit), reviewed_rows(audit, reviewed, fixes)
+    fix = reduce(or_, fixes.values()) if fixes else None
     if len(rows) and not options["same_ok"] and list_beside(out).exists():
         raise FileExistsError(f"Expected no {list_beside(out)}, where excluded rows are listed. Choose another --out.")
-    written = write_corrected(audit, plan.changes, out, becomes=plan.becomes, left_out=left_out, **options)
+    written = write_corrected(audit, plan.changes, out, becomes=plan.becomes, left_out=left_out, fix=fix, **options)
     listed = write_reviewed(rows, out, same_ok=options["same_ok"], csv_safe=csv_safe)
     return {"left_out": len(left_out), "listed": listed, "corrected": written}
+
+
+def _fixed(fixes: Mapping[str, Fix]) -> dict[str, dict[str, Any]]:
+    """What was fixed, by issue type."""
+    return {
+        name: {
+            "left_out": sorted(fix.left_out), "columns": sorted(fix.columns), "merged": dict(fix.becomes),
+            "rewritten": sorted(fix.cells),
+        }
+        for name, fix in fixes.items()
+    }  # fmt: skip
 
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
@@ -186,6 +216,12 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
 
 def _show_reviewed(result: Mapping[str, Any]) -> None:
     """Show what was decided beside labels, line by line, where there is something."""
+    for kind, fixed in result["fixed"].items():
+        parts = [f"{len(rows)} rows left out"] if (rows := fixed["left_out"]) else []
+        parts += [f"column {name!r} left out" for name in fixed["columns"]]
+        parts += [f"{spelling!r} is {label!r} in all rows" for spelling, label in fixed["merged"].items()]
+        parts += [f"cells of column {name!r} rewritten" for name in fixed["rewritten"]]
+        echo(f"fixed {kind}: {'; '.join(parts) or 'there was nothing to fix'}")
     for spelling, label in result["merged"].items():
         echo(f"merged: {spelling!r} is {label!r} in all rows")
     for name, count in result["new_classes"].items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +33,8 @@ ARGUMENTS = {  # of Python, and the options that stand for them
     name: f"--{name.replace('_', '-')}"
     for name in (
         "label", "text", "id", "time", "annotators", "ignore", "trusted", "labels", "pred_probs", "embeddings",
-        "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "seed", "device", "threads",
-        "engine", "address",
+        "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "issues", "seed", "device",
+        "threads", "engine", "address",
     )
 } | {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # fmt: skip
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
@@ -108,6 +108,9 @@ Folds = Annotated[
 Goal = Annotated[
     str, option("What the labels called wrong should achieve: f1, precision=0.9, recall=0.9, or budget=300 (rows).")
 ]
+IssueTypes = Annotated[
+    str | None, option("Issue types to look for beside wrong labels: all, or a,b; by default those that are quick.")
+]
 Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
 Address = Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")]
 Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
@@ -129,6 +132,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit data.csv --label y --model trees",
         "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
         "audit data.csv --label y --goal precision=0.9",
+        "audit data.csv --label y --issues all",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
         "audit data.csv --label y --no-csv-safe",
@@ -160,6 +164,7 @@ def audit(
     csv_safe: CsvSafe = True,
     again: Again = False,
     goal: Goal = "f1",
+    issues: IssueTypes = None,
     export: Export = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -191,6 +196,7 @@ def audit(
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
         "epochs": epochs, "folds": folds, "goal": goal, "device": device,
+        "issues": issues,
     }  # fmt: skip
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)
@@ -384,8 +390,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     ]
     show(("row", "quality", "given", "suggested", "why"), rows)
     echo()
-    for headline in filter(None, (issue.headline(summary) for issue in report.issues)):
-        echo(headline)
+    _show_issues(report, summary)
     for skipped in summary["skipped"]:
         first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
         echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
@@ -396,6 +401,20 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     echo(f"time: {sum(summary['seconds'].values()):.1f} s")
     echo(f"files: {', '.join(map(str, files))}")
     echo(f"next: noiseproof review {shlex.quote(out)}")
+
+
+def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
+    """Show a line for each issue type that was found, what needs action first."""
+    from noiseproof.audit.issues.base import NEEDS_ACTION
+
+    lines = {issue.name: issue.headline(summary) for issue in report.issues}
+    for issue in sorted(report.issues, key=lambda issue: -issue.score):
+        if line := lines[issue.name]:
+            needs_action = issue.score >= NEEDS_ACTION
+            fix = f" [apply --fix {issue.name}]" if issue.fixes and needs_action else ""
+            echo(f"{'' if needs_action else 'also '}{plain(line)}{fix}")
+    if absent := ", ".join(name for name, line in lines.items() if not line and name != "label"):
+        echo(f"not found: {absent}")
 
 
 def _progress() -> AbstractContextManager[Progress]:

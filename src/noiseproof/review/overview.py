@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit
+from noiseproof.audit.issues.base import list_findings
 from noiseproof.review.context import Labels
 from noiseproof.review.queue import rounded
 
@@ -34,6 +35,7 @@ class Overview:
             "noise_rate": [rounded(rate) for rate in wrong.tolist()],
             "cut": _cuts(audit),
         }
+        self.findings = list_findings(audit.summary)
         self.histogram = {"rows": self._histogram(slice(None)), "issues": self._histogram(self.issue)}
 
     def _histogram(self, at: Any) -> list[list[int]]:
@@ -47,6 +49,7 @@ class Overview:
         """Return the counts that no decision changes."""
         return {
             "matrix": self.matrix, "classes": self.classes, "histogram": self.histogram, "noise_rate": self.noise_rate,
+            "findings": self.findings,
         }  # fmt: skip
 
     def show(self, decided_rows: NDArray[np.int64]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,9 +32,12 @@ from noiseproof.models.timm import spelled_out
 from noiseproof.train.methods import check_method
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from noiseproof.audit.sources.base import AuditData
 
 Mode = Literal["thorough", "fast"]
+MOST_CELLS = 20_000  # rows whose columns issue types look at
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
 ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
@@ -85,6 +89,23 @@ class AuditEvidence(Brief):
     def groups(self) -> NDArray[np.int64] | None:
         """Rows that belong together, (N,): by the user's groups or as near-duplicates."""
         return merge_groups(self.data.groups, self.surroundings.duplicates.group)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The columns as in the source, by position among the rows: the audited ones, at most 20 000 of them in order.
+
+        Arrays have numbered columns; texts, pictures and predictions none.
+        """
+        import pandas as pd
+
+        rows, table = np.flatnonzero(self.data.row >= 0), self.data.table
+        if len(rows) > MOST_CELLS:
+            rows = rows[np.linspace(0, len(rows) - 1, MOST_CELLS).astype(np.int64)]
+        if table is None:
+            return pd.DataFrame(index=rows)
+        if (frame := table.frame) is None:
+            return pd.DataFrame(table.values[rows], index=rows)
+        return pd.DataFrame({name: frame[name].iloc[rows].array for name in frame.columns}, index=rows)
 
     def with_note(self, note: str) -> AuditEvidence:
         return replace(self, data=replace(self.data, notes=(*self.data.notes, note)))

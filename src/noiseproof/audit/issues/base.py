@@ -1,53 +1,127 @@
-"""The contract of an issue type: which rows have it, why, and what to do about it."""
+"""The contract of an issue type: which rows, columns or classes have it, how bad that is, why, and what to do."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.plugins import load_plugins
-from noiseproof.core.registry import Registry
+from noiseproof.core.registry import Registry, near_names
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 MAX_LISTED = 1000  # rows or groups that summary.json lists
+MAX_SHOWN = 5  # findings of one type on a page
+ALWAYS = ("label", "near-duplicate", "outlier")  # types that every audit has: their columns are part of its format
+NEEDS_ACTION = 0.5  # score of findings that come first in every listing
+
+
+class Bars(NamedTuple):
+    """A picture of a finding: labelled bars."""
+
+    title: str
+    bars: Sequence[tuple[str, float]]  # what each one is, and its length
+    unit: str  # of the lengths: "rows", "%"
+    marked: Sequence[int] = ()  # bars that are the problem
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem of a dataset, with the figures behind it."""
+
+    about: str  # such as: column 'age'
+    score: float  # in [0, 1], 1 is worst; from NEEDS_ACTION on, something should be done
+    sentence: str
+    picture: Bars | None = None
+    columns: tuple[str, ...] = ()  # that it is about
+    rows: tuple[int, ...] = ()  # of the source, the first thousand
+
+    def as_dict(self) -> dict[str, Any]:
+        picture = self.picture and {**self.picture._asdict(), "bars": [list(bar) for bar in self.picture.bars]}
+        return asdict(self) | {
+            "score": round(self.score, 4), "picture": picture and picture | {"marked": list(picture["marked"])},
+            "columns": list(self.columns), "rows": list(self.rows[:MAX_LISTED]),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What `apply --fix` does to a copy of the data."""
+
+    left_out: frozenset[int] = frozenset()  # rows of the source
+    columns: frozenset[str] = frozenset()  # to leave out
+    becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged into others
+    cells: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # new cells of a column, from the old ones
+
+    def __bool__(self) -> bool:
+        return bool(self.left_out or self.columns or self.becomes or self.cells)
+
+    def __or__(self, other: Fix) -> Fix:
+        return Fix(
+            self.left_out | other.left_out, self.columns | other.columns, {**self.becomes, **other.becomes},
+            {**self.cells, **other.cells},
+        )  # fmt: skip
 
 
 class Issue(ABC):
-    """Rows with one kind of problem among the N rows of an audit.
+    """One kind of problem among the N rows of an audit: of rows, columns, classes, or of the whole.
 
     ``issues.csv`` gets the ``columns``, ``summary.json`` the ``summary``, the terminal the ``headline``, and the review
-    page a badge for each row with a true value in the columns of ``badges``.
+    page a badge for each row with a true value in the columns of ``badges``, and the pictures of ``findings``.
     """
 
     name: ClassVar[str]
-    flag: ClassVar[str]  # column of issues.csv: whether a row has the issue
+    flag: ClassVar[str] = ""  # column of issues.csv: whether a row has the issue; "" for types that are not about rows
     badges: ClassVar[Mapping[str, str]] = {}  # columns of booleans, and their text on the review page
-    remedy: ClassVar[str]  # what to do about such rows, one sentence
+    remedy: ClassVar[str]  # what to do about it, one sentence
+    fixes: ClassVar[str] = ""  # what `apply --fix NAME` does, one sentence; "" where only a person can do something
+    is_quick: ClassVar[bool] = True  # whether every audit looks for it; others are asked for by name
+
+    @classmethod
+    def applies(cls, data: AuditData) -> bool:
+        """Whether such data can have the issue."""
+        return True
 
     @classmethod
     @abstractmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Self:
-        """Find the rows, from the evidence and the judgement of their labels."""
+        """Find it, from the evidence and the judgement of the labels."""
+
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        """What `apply --fix NAME` does: by default nothing."""
+        return Fix()
 
     @property
     @abstractmethod
     def mask(self) -> NDArray[np.bool_]:
         """Rows that have the issue, (N,)."""
 
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What was found about columns, classes or the whole, from the worst."""
+        return ()
+
+    @property
+    def score(self) -> float:
+        """How bad it is, in [0, 1]: that of the worst finding, or whether something can be done about some row."""
+        return max((one.score for one in self.findings), default=NEEDS_ACTION * float(self.mask.any()))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self.mask.sum())} of {len(self.mask)} rows)"
 
     def columns(self, data: AuditData, rows: NDArray[np.int64]) -> dict[str, Any]:
         """Columns of issues.csv for ``rows``."""
-        return {self.flag: self.mask[rows]}
+        return {self.flag: self.mask[rows]} if self.flag else {}
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
         """What it adds to the reason why the labels of ``rows`` are called wrong, "" for nothing."""
@@ -55,16 +129,59 @@ class Issue(ABC):
 
     def summary(self, data: AuditData) -> dict[str, Any]:
         """Entries of summary.json."""
-        return {self.name: {"rows": int((self.mask & (data.row >= 0)).sum())}}
+        rows = {"rows": int((self.mask & (data.row >= 0)).sum())} if self.flag else {}
+        findings = [one.as_dict() for one in self.findings[:MAX_LISTED]]
+        return {self.name: rows | ({"findings": findings} if findings or not self.flag else {})}
 
     def headline(self, summary: Mapping[str, Any]) -> str:
         """One line for the terminal, "" for none."""
-        rows = summary.get(self.name, {}).get("rows", 0)
+        found = summary.get(self.name, {})
+        if findings := found.get("findings", []):
+            more = f" ({len(findings) - 1} more in summary.json)" if len(findings) > 1 else ""
+            return f"{self.name}: {findings[0]['sentence']}{more}"
+        rows = found.get("rows", 0)
         return f"{self.name}: {rows} rows. {self.remedy}" if rows else ""
 
     def notes(self) -> list[str]:
         """Sentences for whoever reads the summary."""
         return []
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FoundIssue(Issue):
+    """An issue type that consists of findings, and of the rows among them if it has a ``flag``."""
+
+    found: tuple[Finding, ...]
+    is_found: NDArray[np.bool_]  # (N,)
+
+    @classmethod
+    def of(cls, data: AuditData, findings: Iterable[Finding], is_found: NDArray[np.bool_] | None = None) -> Self:
+        """The findings from the worst, and rows that have the issue, (N,), by default none."""
+        ordered = tuple(sorted(findings, key=lambda one: -one.score))
+        return cls(ordered, np.zeros(len(data), dtype=bool) if is_found is None else is_found)
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        return self.is_found
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return self.found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.found)} findings)"
+
+
+def leave_out_marked(kind: type[Issue], audit: Audit) -> Fix:
+    """Leave out all rows that have the issue."""
+    marked = audit.issues[kind.flag].astype(str) == "True"
+    return Fix(left_out=frozenset(audit.issues.loc[marked, "row"].tolist()))
+
+
+def found_columns(kind: type[Issue], audit: Audit) -> list[dict[str, Any]]:
+    """The findings of a type about columns, as summary.json has them."""
+    found: list[dict[str, Any]] = audit.summary.get(kind.name, {}).get("findings", [])
+    return [one for one in found if one["columns"]]
 
 
 ISSUES: Registry[Issue] = Registry("issue type")
@@ -77,9 +194,34 @@ def issue_types() -> list[type[Issue]]:
     return [ISSUES[name] for name in ISSUES]  # type: ignore[misc]  # classes alone are registered
 
 
-def find_issues(evidence: AuditEvidence, labels: LabelIssues) -> tuple[Issue, ...]:
-    """Find the rows of every issue type."""
-    return tuple(kind.find(evidence, labels) for kind in issue_types())
+def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
+    """The types called ``names``, or "all"; by default the quick ones. Those of ``ALWAYS`` come in any case."""
+    kinds = {kind.name: kind for kind in issue_types()}
+    if names is None or names == "all":
+        return [kind for kind in kinds.values() if kind.is_quick or names == "all"]
+    wanted = names.split(",") if isinstance(names, str) else names
+    for name in wanted:
+        if name not in kinds:
+            raise ValueError(f"Unknown issue type {name!r}. {near_names(name, ['all', *kinds])}")
+    return [kind for name, kind in kinds.items() if name in wanted or name in ALWAYS]
+
+
+def find_issues(
+    evidence: AuditEvidence, labels: LabelIssues, names: Sequence[str] | str | None = None
+) -> tuple[Issue, ...]:
+    """Look for every type of ``names`` that such data can have."""
+    return tuple(kind.find(evidence, labels) for kind in chosen_types(names) if kind.applies(evidence.data))
+
+
+def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings in a summary with their type, remedy and fix, from the worst; the five worst of each type."""
+    found = [
+        {"type": kind.name, "remedy": kind.remedy, "fixes": kind.fixes, **one}
+        for kind in issue_types()
+        if isinstance(part := summary.get(kind.name), Mapping)
+        for one in part.get("findings", [])[:MAX_SHOWN]
+    ]
+    return sorted(found, key=lambda one: -one["score"])
 
 
 def badges() -> dict[str, str]:

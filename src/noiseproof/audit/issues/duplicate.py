@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import MAX_LISTED, Issue, register_issue
+from noiseproof.audit.issues.base import MAX_LISTED, Fix, Issue, register_issue
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.duplicates import Duplicates
     from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
@@ -28,6 +29,7 @@ class NearDuplicates(Issue):
     flag = "is_near_duplicate"
     badges: ClassVar = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict"}
     remedy = "Keep one row of each group, and decide which label is right where they conflict."
+    fixes = "Leaves out all but the first row of each group whose labels agree."
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> NearDuplicates:
@@ -50,6 +52,13 @@ class NearDuplicates(Issue):
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
         return ["a near-duplicate has another label" if c else "" for c in self.duplicates.conflict[rows].tolist()]
+
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        is_true = audit.issues[[cls.flag, "duplicate_conflict"]].astype(str) == "True"
+        groups = audit.issues.loc[is_true[cls.flag] & ~is_true["duplicate_conflict"], ["row", "duplicate_group"]]
+        kept = groups.groupby("duplicate_group")["row"].min()
+        return Fix(left_out=frozenset({*groups["row"].tolist()} - {*kept.tolist()}))
 
     def summary(self, data: AuditData) -> dict[str, Any]:
         group = np.where(data.row >= 0, self.duplicates.group, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
 from noiseproof.audit.memory import columns_of
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
-from noiseproof.audit.records import MemoryRecords, Records, open_records
+from noiseproof.audit.records import MemoryRecords, Records, open_records, packing
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given, is_missing, spell_classes
@@ -338,12 +337,8 @@ class TableSource(Source):
         label = self._check_columns(self.records.header)
         spelling = spell_classes(audit, self.records.values(label), changes.values())
         cells = {row: spelling[name] for row, name in changes.items()}
-        with replacing(out, overwrite=False) as part, open(part, "wb") as file:
-            if out.name.lower().endswith(".gz"):
-                with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-                    self.records.replace(label, cells, packed, left_out)  # type: ignore[arg-type]  # it writes like any file
-            else:
-                self.records.replace(label, cells, file, left_out)
+        with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
+            self.records.replace(label, cells, file, left_out)
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         return None if columns is None else self._check_columns(columns)
