@@ -429,9 +429,11 @@ def test_a_planted_copy_a_planted_stranger_and_planted_mistakes(mode: str) -> No
     assert table["outlier_score"].idxmax() == 77
     assert [stage for stage, done, total in told if done == total] == [
         "digests of rows", "near-duplicates and outliers", "training", "judging labels",
+        "other issues",
     ]  # fmt: skip
     assert [*report.seconds] == [
         "reading", "digests of rows", "near-duplicates and outliers", "training", "judging labels",
+        "other issues",
     ]  # fmt: skip
 
 

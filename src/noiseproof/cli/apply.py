@@ -107,15 +107,12 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit import read_audit
-    from noiseproof.audit.apply import kept_out, plan_fixes, plan_retraining
+    from noiseproof.audit.apply import kept_out, plan_retraining
     from noiseproof.audit.conflicts import read_conflicts
     from noiseproof.audit.plan import plan_corrections, read_reviewed
 
-    if fix and retrain:
-        raise ValueError("Expected --fix or --retrain, got both. Audit the fixed data again, and compare there.")
     audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all or bool(fix))
-    fixes = plan_fixes(audit, [name.strip() for name in (fix or "").split(",") if name.strip()])
-    disputed = read_conflicts(folder, decisions)
+    fixes, disputed = _plan_fixes(audit, fix, retrain), read_conflicts(folder, decisions)
     decided = {row: one for row, one in reviewed.decisions.items() if unsettled == "latest" or row not in disputed}
     reviewed.decisions, answers, merges = decided, reviewed.answers(), reviewed.merges
     plan = plan_corrections(audit, decided, answers, merges=merges, accept_all=accept_all, yes=yes)
@@ -132,8 +129,7 @@ def apply(
     # A stopped retraining left its corrected data: the same command continues with it.
     files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, link=link, same_ok=planned is not None)
     comparison = None if planned is None else _retrain(planned, files["corrected"], shown=not as_json)
-    result = _count(audit, reviewed, plan) | {"conflicts": disputed, "unsettled": unsettled} | files
-    result["fixed"] = _fixed(fixes)
+    result = _count(audit, reviewed, plan) | {"conflicts": disputed, "unsettled": unsettled} | files | _fixed(fixes)
     if as_json:
         return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
@@ -165,15 +161,24 @@ def _write(
     return {"left_out": len(left_out), "listed": listed, "corrected": written}
 
 
-def _fixed(fixes: Mapping[str, Fix]) -> dict[str, dict[str, Any]]:
+def _plan_fixes(audit: Audit, fix: str | None, retrain: bool) -> dict[str, Fix]:
+    from noiseproof.audit.apply import plan_fixes
+
+    if fix and retrain:
+        raise ValueError("Expected --fix or --retrain, got both. Audit the fixed data again, and compare there.")
+    return plan_fixes(audit, [name.strip() for name in (fix or "").split(",") if name.strip()])
+
+
+def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
     """What was fixed, by issue type."""
-    return {
+    fixed = {
         name: {
             "left_out": sorted(fix.left_out), "columns": sorted(fix.columns), "merged": dict(fix.becomes),
             "rewritten": sorted(fix.cells),
         }
         for name, fix in fixes.items()
     }  # fmt: skip
+    return {"fixed": fixed}
 
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:

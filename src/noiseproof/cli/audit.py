@@ -201,9 +201,7 @@ def audit(
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)
     out, files = _save(report, out, force, exports, csv_safe)
-    if as_json:
-        return show_json({"folder": out, "files": files, **report.summary()})
-    return _show(report, files, out)
+    return show_json({"folder": out, "files": files, **report.summary()}) if as_json else _show(report, files, out)
 
 
 def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
