@@ -44,7 +44,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("sum", {"spec": "ce + 0.5*peer"}),
     ("sum", {"spec": "ael + 2*forward", "T": T}),
 ]
-OF_LOGITS = [name for name in LOSSES if getattr(LOSSES[name], "needs", {"logits"}) == {"logits"}]
+OF_LOGITS = [
+    name
+    for name in LOSSES  # those of several labels a row are tested in test_loss_multilabel.py
+    if getattr(LOSSES[name], "needs", {"logits"}) == {"logits"} and not getattr(LOSSES[name], "multilabel", False)
+]
 BATCHWISE = ("peer", "cr")  # look at the other rows of the batch
 CLASSES_ONLY = tuple(name for name in LOSSES if inspect.isclass(LOSSES[name]) and issubclass(LOSSES[name], Remargin))
 NOT_LINEAR = ("bitempered",)  # in the target

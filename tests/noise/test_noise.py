@@ -38,7 +38,10 @@ CLASSWISE = {
     'asymmetric:rate=0.25,map={"0": 2, "2": 0}': (3, lambda i, j: mapped({0: 2, 2: 0}, 0.25, i, j)),
     "matrix:T=[[0.7, 0.2, 0.1], [0, 1, 0], [0.5, 0, 0.5]]": (3, lambda i, j: T3[i][j]),
 }  # fmt: skip
-OTHERS = ("asymmetric-superclass", "chen", "xia", "open-set", "cifar10n", "cifar100n", "file")
+OTHERS = (
+    "asymmetric-superclass", "chen", "xia", "open-set", "cifar10n", "cifar100n", "file",
+    "label-flips", "missing-labels", "single-positive",
+)  # fmt: skip
 
 
 def mapped(pairs: dict[int, int], rate: float, i: int, j: int) -> float:

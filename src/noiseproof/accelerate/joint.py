@@ -92,6 +92,8 @@ def _is_simple(member: Stacked) -> bool:
         not run.strategies
         and not run.loss_draws
         and run.loss.independent_rows
+        and run.data.soft is None
+        and not run.data.multilabel
         and not run.loss.state_dict()  # such as weights of the classes, which may differ
         and (run.augment is None or not run.augment.columns)  # draws nothing
         and len(observers) == 2

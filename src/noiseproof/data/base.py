@@ -45,6 +45,13 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
             raise ValueError(f"Expected one `{name}` for each of the {len(x)} rows of x, got {len(column)}.")
 
 
+def _check_given(given: Tensor, num_classes: int) -> None:
+    """Refuse labels that are no classes (N,), and of rows with several labels no 0 or 1 for each class (N, K)."""
+    if given.dim() == 2 and given.shape[1] != num_classes:
+        raise ValueError(f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}.")
+    check_labels(given.flatten(), num_classes if given.dim() == 1 else 2)
+
+
 def _check_width(soft: Tensor | None, num_classes: int) -> None:
     if soft is not None and soft.shape[1:] != (num_classes,):
         raise ValueError(f"Expected soft labels of shape (N, {num_classes}), got {tuple(soft.shape)}.")
@@ -76,8 +83,8 @@ class Split:
     """One part of a dataset: inputs and the labels that came with them."""
 
     x: Inputs  # (N, …): a tensor (images: uint8 (N, C, H, W)) or lazy inputs
-    y: Tensor  # (N,) int64; of soft labels the most probable class, the first of several
-    clean: Tensor | None = None  # (N,) int64: the true labels where they are known
+    y: Tensor  # (N,) int64; of soft labels the most probable class; of several labels a row (N, K), 0 or 1
+    clean: Tensor | None = None  # like y: the true labels where they are known
     raw: Sequence[str] | None = None  # how to show each row to a person: its text, its file name
     soft: Tensor | None = None  # (N, K) float32: the distribution of each label, where it is not a single class
 
@@ -110,7 +117,9 @@ class Dataset:
     def __post_init__(self) -> None:
         for split in (self.train, self.test, self.validation, self.trusted):
             if split is not None:
-                check_labels(split.y, len(self.classes))
+                _check_given(split.y, len(self.classes))
+                if split.y.dim() != self.train.y.dim():
+                    raise ValueError("Expected one label a row in all parts of a dataset, or several in all of them.")
                 _check_width(split.soft, len(self.classes))
 
     @property
@@ -123,17 +132,17 @@ class NoisyData:
     """A training set with fixed given labels; indexing never returns a clean label."""
 
     x: Inputs  # (N, …)
-    given: Tensor  # (N,) int64: the labels to train on
+    given: Tensor  # (N,) int64: the labels to train on; where a row has several, (N, K), 0 or 1
     classes: tuple[str, ...]
     index: Tensor  # (N,) int64: the row number of each row in the source
-    clean: Tensor | None = None  # (N,) int64: the true labels if known, −1 for inputs of no class
+    clean: Tensor | None = None  # like given: the true labels if known, −1 for inputs of no class
     raw: Sequence[str] | None = None
     soft: Tensor | None = None  # (N, K) float32: distributions to train on, in which ``given`` is a most probable class
 
     def __post_init__(self) -> None:
         columns = {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw, "soft": self.soft}
         _check_lengths(self.x, columns)
-        check_labels(self.given, len(self.classes))
+        _check_given(self.given, len(self.classes))
         _check_width(self.soft, len(self.classes))
 
     def __len__(self) -> int:
@@ -148,13 +157,18 @@ class NoisyData:
         return len(self.classes)
 
     @property
+    def multilabel(self) -> bool:
+        """Whether rows have several labels."""
+        return self.given.dim() == 2
+
+    @property
     def labels(self) -> Tensor:
-        """The labels to train on: distributions (N, K) where there are any, else the given classes (N,)."""
+        """The labels to train on: distributions (N, K) where there are any, else the given ones."""
         return self.given if self.soft is None else self.soft
 
     @property
     def is_flipped(self) -> Tensor | None:
-        """Whether the given label differs from the clean one, (N,) bool; None if the truth is unknown."""
+        """Whether the given label differs from the clean one, bool like ``given``; None if the truth is unknown."""
         return None if self.clean is None else self.given != self.clean
 
     @property

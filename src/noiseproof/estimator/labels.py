@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse  # type: ignore[import-untyped]
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite
@@ -37,6 +38,24 @@ def encode_soft_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], ND
     names = getattr(y, "columns", None)
     classes = np.arange(len(labels.classes)) if names is None else np.asarray(names)
     return classes, labels.y.numpy(), labels.soft
+
+
+def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+    """The classes and the labels (N, K) of rows with several of them, 0 or 1; None for other labels.
+
+    As in scikit-learn, every matrix of zeros and ones is one. The classes are the columns of a table, or their numbers.
+    """
+    if y is None or getattr(y, "ndim", 2) != 2:
+        return None
+    try:
+        matrix = y.toarray() if issparse(y) else np.asarray(y)
+    except ValueError:  # rows of different lengths
+        return None
+    if matrix.ndim != 2 or matrix.shape[1] < 2 or matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
+        return None
+    check_consistent_length(X, matrix)
+    names = getattr(y, "columns", None)
+    return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(np.int64)
 
 
 def _check_objects(y: NDArray[Any]) -> None:

@@ -39,7 +39,7 @@ from noiseproof.estimator.inputs import (
     as_words,
     number_columns,
 )
-from noiseproof.estimator.labels import encode_soft_labels
+from noiseproof.estimator.labels import encode_indicators, encode_soft_labels
 from noiseproof.estimator.robust import RobustClassifier
 from noiseproof.estimator.seeds import RandomState, draw_seed
 from noiseproof.heads.linear import Linear
@@ -70,7 +70,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     Args:
         method: as ``noiseproof train --method``, or ``trees``: boosted trees in a ``RobustClassifier``. ``auto``
-            chooses by the estimated noise and the accuracy on held-out rows.
+            chooses by the estimated noise and the accuracy on held-out rows; where rows have several labels it is ce.
         model: a backbone's spec; ``auto`` chooses by the shape of the inputs.
         epochs: passes over the data.
         batch_size: rows of a step; ``full`` is all of them.
@@ -83,7 +83,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             None for another one each time.
 
     Attributes:
-        classes_: the labels, sorted.
+        classes_: the labels, sorted; of rows with several labels the columns of ``y``.
+        multilabel_: whether rows have several labels.
         method_: the method that was trained.
         held_out_accuracy_: the accuracy by the given labels of a fifth of the rows, of each method that ``auto`` tried;
             only if ``method`` is auto.
@@ -105,6 +106,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     """
 
     classes_: NDArray[Any]
+    multilabel_: bool
     n_features_in_: int
     predictor_: Predictor
     trees_: RobustClassifier
@@ -139,20 +141,26 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on inputs and one label a row, or soft labels: rows (N, K) of probabilities or counts.
+        """Train on inputs and one label a row, several labels, or soft labels: rows (N, K) of probabilities or counts.
 
         Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a list of texts or
         a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
-        of weight 0 is left out. The classes of soft labels are the columns of a DataFrame, or their numbers.
+        of weight 0 is left out. Several labels are a matrix (N, K) of zeros and ones, as in scikit-learn, also where
+        each row has one. The classes of a matrix are the columns of a DataFrame, or their numbers.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
             self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes
         seed = draw_seed(self.random_state)
         x = self._inputs(X, reset=True, seed=seed)
-        self.classes_, codes, soft = encode_soft_labels(x, y, "NoisyLabelClassifier")
+        indicators = encode_indicators(x, y)
+        self.multilabel_, soft = indicators is not None, None
+        if indicators is None:
+            self.classes_, codes, soft = encode_soft_labels(x, y, "NoisyLabelClassifier")
+        else:
+            self.classes_, codes = indicators
         labels = torch.from_numpy(codes)
         keep, weights = self._weights(x, labels, sample_weight)
-        if soft is None and (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
+        if soft is None and not self.multilabel_ and (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
             raise ValueError(
                 f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
             )
@@ -160,8 +168,13 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         rows = _Rows(x, labels[keep], weights, None if soft is None else soft[keep])
         self.method_, self.noise_rate_ = self.method, None
         if self.method == "auto":
-            self.method_ = self._choose(rows, seed)
+            self.method_ = "ce" if self.multilabel_ else self._choose(rows, seed)
         if self.method_ == "trees":
+            if self.multilabel_:
+                raise ValueError(
+                    "Expected one label a row for the method trees, got several. Use another method, or "
+                    "sklearn.multioutput.MultiOutputClassifier(RobustClassifier())."
+                )
             if soft is not None:
                 raise ValueError("Expected one label a row for the method trees, got soft labels. Use argmax(axis=1).")
             self.trees_, self.history_ = self._fit_trees(rows, seed), []
@@ -172,13 +185,16 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable label of each row, (N,)."""
-        predicted = self.predict_proba(X).argmax(1)  # first: it checks that the estimator is fitted
+        """The most probable label of each row, (N,); of several, (N, K), 1 for each that is more likely than not."""
+        p = self.predict_proba(X)  # first: it checks that the estimator is fitted
+        if self.multilabel_:
+            return (p > 0.5).astype(np.int64)
+        predicted = p.argmax(1)
         labels: NDArray[Any] = self.classes_[predicted]
         return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of each class, (N, K), in the order of ``classes_``."""
+        """The probability of each class, (N, K), in the order of ``classes_``; of several labels, of each by itself."""
         check_is_fitted(self)
         x = self._inputs(X, reset=False)
         if hasattr(self, "trees_"):
@@ -204,11 +220,14 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def predict_frame(self, X: Any) -> pd.DataFrame:
         """``predicted_label``, its probability as ``confidence``, and a column for each class, by the index of X.
 
-        After ``confidence`` there is the ``variance`` of ``predict_uncertainty``, where the method predicts one.
+        After ``confidence`` there is the ``variance`` of ``predict_uncertainty``, where the method predicts one. Of
+        several labels a row, there are the columns of the classes alone.
         """
         import pandas as pd
 
         p = self.predict_proba(X)
+        if self.multilabel_:
+            return pd.DataFrame(p, index=X.index if hasattr(X, "iloc") else None, columns=list(map(str, self.classes_)))
         columns = ["predicted_label", "confidence", *(["variance"] if self._predicts_variance() else [])]
         if taken := set(columns) & set(map(str, self.classes_)):
             raise ValueError(f"Expected classes with other names than {taken.pop()!r}, a column. Use predict_proba.")
@@ -224,6 +243,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        tags.classifier_tags.multi_label = True
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -413,7 +433,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         else:
             p = torch.cat([predictor(part) for part in parts]).double().cpu()
             variance = p.new_full((len(p),), math.nan)
-        return (p / p.sum(1, keepdim=True)).numpy(), variance.numpy()
+        return (p if self.multilabel_ else p / p.sum(1, keepdim=True)).numpy(), variance.numpy()
 
     def _fabric(self) -> Fabric:
         if self.device == "auto":
@@ -554,6 +574,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         elif "normalise.mean" in tensors:
             normalise = Standardise(tensors.pop("normalise.mean"), tensors.pop("normalise.std"))
         loss = None if description["loss"] is None else get_loss(description["loss"])
+        self.multilabel_ = loss is not None and loss.multilabel
         outputs = len(self.classes_) if loss is None else loss.num_outputs(len(self.classes_))
         model = without_weights(description["model"])  # the file has all weights
         saved = len({name.split(".")[1] for name in tensors if name.startswith("models.")})

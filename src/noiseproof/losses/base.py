@@ -61,6 +61,7 @@ class Loss(nn.Module):
     independent_rows: bool = True  # a row's loss does not depend on the other rows
     relative: bool = True  # a number that is added to all logits of a row changes nothing
     vanishes: bool = False  # whether nll = 0, which is what ignored rows get, costs nothing
+    multilabel: bool = False  # whether a row has several labels: targets (B, K) are 0 or 1 for each class
     extra_scores: int = 0  # columns of ``scores`` that belong to no class
     starts: Mapping[str, float] = {}  # by field of Output: the head's first weights over those of the model's own start
     max_norm: float | None = None  # of a step's gradient, unless the settings have one: for gradients without a bound
@@ -103,6 +104,10 @@ class Loss(nn.Module):
         predictors = self.predictors()
         return predictors[0].scores(out) if predictors else out.logits
 
+    def probabilities(self, out: Output) -> Tensor:
+        """The predicted probability of each class, (B, K)."""
+        return self.scores(out).softmax(1)
+
     def variance(self, out: Output) -> Tensor | None:
         """The variances (B, D) of the logits that the head predicts; None where it predicts none."""
         return next((part.variance(out) for part in self.predictors() if part is not self), None)
@@ -113,6 +118,11 @@ class Loss(nn.Module):
 
     def _inherit_from(self, *losses: Loss) -> None:
         """Set what this loss needs, predicts and supports from the ``losses`` inside it."""
+        if several := [loss for loss in losses if loss.multilabel]:
+            raise ValueError(
+                f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or wrapper inside "
+                "it instead: multilabel:loss=(ce + mae)."
+            )
         self.needs = frozenset().union(*(loss.needs for loss in losses))
         self.independent_rows = all(loss.independent_rows for loss in losses)
         self.takes = min((loss.takes for loss in losses), key=get_args(Targets).index)

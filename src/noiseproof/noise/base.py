@@ -62,8 +62,8 @@ def get_noise(spec: str, data_dir: str | Path | None = None, **params: Any) -> N
 class NoisyLabels:
     """The labels that a noise model returns, and the clean labels."""
 
-    given: Tensor  # (N,) int64
-    clean: Tensor  # (N,) int64; −1 where the image shows none of the classes
+    given: Tensor  # (N,) int64; of rows with several labels (N, K), 0 or 1
+    clean: Tensor  # the same; −1 where the image shows none of the classes
     num_classes: int
     noise: str  # the spec of the model
     nominal: float | None = None  # the requested rate, in the convention of the model
@@ -71,7 +71,7 @@ class NoisyLabels:
 
     @property
     def is_flipped(self) -> Tensor:
-        """Whether the given label differs from the clean one, (N,) bool."""
+        """Whether the given label differs from the clean one, bool, of the shape of ``given``."""
         return self.given != self.clean
 
     @property
@@ -80,7 +80,13 @@ class NoisyLabels:
         return float(self.is_flipped.double().mean())
 
     def transition(self) -> Tensor:
-        """The empirical matrix: T[i, j] = share of class i with label j; the identity for absent classes."""
+        """The empirical matrix: T[i, j] = share of class i with label j; the identity for absent classes.
+
+        Of several labels a row one for each class, (K, 2, 2).
+        """
+        if self.given.dim() == 2:
+            columns = zip(self.given.T, self.clean.T, strict=True)
+            return torch.stack([NoisyLabels(given, clean, 2, self.noise).transition() for given, clean in columns])
         known = self.clean >= 0
         pairs = self.clean[known] * self.num_classes + self.given[known]
         counts = torch.bincount(pairs, minlength=self.num_classes**2).view(self.num_classes, -1).double()
@@ -91,7 +97,7 @@ class NoisyLabels:
     def __repr__(self) -> str:
         noise = self.noise if len(self.noise) <= 80 else f"{self.noise[:79]}…"
         nominal = "no nominal rate" if self.nominal is None else f"nominal {100 * self.nominal:g} %"
-        flipped, total = int(self.is_flipped.sum()), len(self.given)
+        flipped, total = int(self.is_flipped.sum()), self.given.numel()
         return f"{noise}: {flipped} of {total} labels flipped, realised rate {100 * self.rate:.2f} % ({nominal})"
 
 
@@ -101,6 +107,7 @@ class NoiseModel(ABC):
     name: ClassVar[str] = ""
     needs: ClassVar[Literal["inputs", "predictions"] | None] = None  # what ``features`` must contain
     min_classes: ClassVar[int] = 1
+    multilabel: ClassVar[bool] = False  # whether it is for rows with several labels, (N, K)
 
     @property
     def classes(self) -> int | None:
@@ -117,7 +124,10 @@ class NoiseModel(ABC):
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> Tensor | NoisyLabels:
-        """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU; ``NoisyLabels`` if rows change as well."""
+        """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU; ``NoisyLabels`` if rows change as well.
+
+        Models that are ``multilabel`` get and return (N, K) int64, 0 or 1.
+        """
 
     def transition(self, num_classes: int) -> Tensor:
         """T[i, j] = P(given j | true i), (K, K) float64; rows sum to one."""
@@ -137,12 +147,13 @@ class NoiseModel(ABC):
         """Corrupt the full vector of clean ``labels`` once.
 
         Args:
-            labels: true classes, (N,) integers from 0; classes may have no sample.
+            labels: true classes, (N,) integers from 0; classes may have no sample. Of several labels a row, (N, K),
+                1 for each of them.
             generator: a ``torch.Generator`` on the CPU, or a seed; models that draw nothing need none.
             features: (N, …), for models that depend on each sample (see ``needs``); others ignore it.
             num_classes: by default that of the model or of the predictions, else the largest label plus one.
         """
-        clean = _as_labels(labels)
+        clean = _as_labels(labels, self.name, self.multilabel)
         if features is not None:
             features = features if isinstance(features, Tensor) else torch.from_numpy(np.asarray(features))
             if features.dim() < 2 or len(features) != len(clean):
@@ -159,11 +170,13 @@ class NoiseModel(ABC):
             raise ValueError(
                 f"Expected `features`, because `{self.name}` depends on each sample's {self.needs}, got none. {remedy}"
             )
+        if clean.dim() == 2:
+            num_classes = clean.shape[1]
         if num_classes is None:
             predicted = features.shape[1] if self.needs == "predictions" else None
             num_classes = self.classes or predicted or max(int(clean.max()) + 1, 1)
         num_classes = self._check_classes(num_classes)
-        check_labels(clean, num_classes)
+        check_labels(clean.flatten(), 2 if clean.dim() == 2 else num_classes)
         source = None if generator is None else as_generator(generator)
         with torch.device("cpu"):  # whatever torch.set_default_device is
             given = self.draw(clean, num_classes, source, features)
@@ -254,18 +267,21 @@ def rows_by_class(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
     return torch.split(labels.argsort(stable=True), torch.bincount(labels, minlength=num_classes).tolist())
 
 
-def _as_labels(labels: Any) -> Tensor:
+def _as_labels(labels: Any, noise: str, multilabel: bool) -> Tensor:
     remedy = "Encode the classes as integers from 0."
+    shape = "(N, K), 0 or 1" if multilabel else "(N,)"
     try:
         tensor = labels if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
-            f"Expected `labels` to be integers of shape (N,), got {type(labels).__name__}: {error}. {remedy}"
+            f"Expected `labels` to be integers of shape {shape}, got {type(labels).__name__}: {error}. {remedy}"
         ) from None
     if tensor.numel() == 0:
         raise ValueError(f"Expected at least one label, got shape {tuple(tensor.shape)}.")
-    if tensor.dim() != 1:
-        raise ValueError(f"Expected `labels` of shape (N,), got {tuple(tensor.shape)}. {remedy}")
+    if tensor.dim() != 1 + multilabel:
+        if tensor.dim() in (1, 2):
+            remedy = f"`{noise}` is for {'several labels' if multilabel else 'one label'} a row."
+        raise ValueError(f"Expected `labels` of shape {shape}, got {tuple(tensor.shape)}. {remedy}")
     if tensor.dtype is torch.bool or tensor.is_floating_point() or tensor.is_complex():
         raise TypeError(f"Expected integer `labels`, got {tensor.dtype}. {remedy}")
     return tensor.detach().to("cpu", torch.int64, copy=True)

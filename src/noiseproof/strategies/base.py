@@ -88,6 +88,12 @@ def check_together(loss: Loss, strategies: Sequence[Strategy]) -> None:
                 raise ValueError(
                     f"Expected one model to predict, got those of `{other}` and `{strategy}`. Leave one out."
                 )
+        if loss.multilabel and not strategy.multilabel:
+            works = [name for name in STRATEGIES if getattr(STRATEGIES[name], "multilabel", False)]
+            raise ValueError(
+                f"Expected strategies for several labels a row, got `{strategy}`, which needs one class a row. Leave "
+                f"it out, or use {', '.join(works)}."
+            )
         check_targets(loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out")
 
 
@@ -119,6 +125,7 @@ class Strategy:
     remembers: ClassVar[tuple[str, ...]] = ()  # attributes that checkpoints hold: tensors and plain values
     predicts: ClassVar[bool] = False  # whether a model of its own predicts in place of the trained ones
     makes: Targets = "classes"  # the most general targets that it gives to the loss
+    multilabel: ClassVar[bool] = False  # whether it works where rows have several labels
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: check the run, and allocate tables."""

@@ -17,12 +17,12 @@ class Batch:
 
     x: Tensor  # (b, …): augmented and normalised
     target: Tensor  # (b,) classes, (b, K) real numbers, or (M, b, K) where each model has its own
-    given: Tensor  # (b,): the given labels
+    given: Tensor  # (b,): the given labels; (b, K) where a row has several
     rows: Tensor  # (b,): row numbers in the training set
     all_rows: Tensor  # (count,): the rows of all processes, each once
     counts: Tensor | None = None  # (b,): 0 for a row that only fills up this process's share; None: all count
     count: int = 0  # rows of the step over all processes, which the loss is divided by
-    soft: Tensor | None = None  # (b, K): the given labels as distributions, where they are not single classes
+    soft: Tensor | None = None  # (b, K): the given labels as real numbers, where they are not single classes
 
     @property
     def label(self) -> Tensor:

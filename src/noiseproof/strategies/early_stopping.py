@@ -17,6 +17,7 @@ class EarlyStopping(Strategy):
     """
 
     validates = True
+    multilabel = True
     remembers = ("best", "waited")
 
     def __init__(self, patience: int = 10) -> None:

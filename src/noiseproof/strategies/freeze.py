@@ -19,6 +19,7 @@ class Freeze(Strategy):
     (Kumar et al. 2022).
     """
 
+    multilabel = True
     remembers = ("is_frozen",)
 
     def __init__(self, until: int | None = None) -> None:

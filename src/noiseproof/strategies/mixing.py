@@ -110,6 +110,7 @@ class Mixup(Strategy):
     """
 
     mixes: ClassVar[bool] = True
+    multilabel: ClassVar[bool] = True
     makes = "probabilities"
 
     def __init__(self, alpha: float = 1.0) -> None:

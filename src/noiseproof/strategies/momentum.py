@@ -21,6 +21,7 @@ class MomentumModel(Strategy):
     """
 
     capturable = True
+    multilabel = True
     predicts = True
 
     def __init__(self, alpha: float = 0.999) -> None:

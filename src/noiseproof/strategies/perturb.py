@@ -22,6 +22,7 @@ class StochasticLabelNoise(Strategy):
     """
 
     capturable = True
+    multilabel = True
 
     def __init__(self, sigma: float = 1.0, until: int | None = None) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
@@ -48,6 +49,7 @@ class LogitGradientNoise(Strategy):
     """Noise on the gradient of each sample's loss in its logits: ∇_f ℓ + σ_f·z (SLN paper, Eq. 2)."""
 
     capturable = True
+    multilabel = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
@@ -69,6 +71,7 @@ class WeightGradientNoise(Strategy):
     B."""
 
     capturable = True
+    multilabel = True
 
     def __init__(self, sigma: float = 0.1) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)

@@ -13,6 +13,7 @@ class SampleWeights(Strategy):
     """Multiply the loss of row i by w_i, for weights (N,) in the order of the training rows."""
 
     capturable = True
+    multilabel = True
 
     def __init__(self, table: Tensor) -> None:
         self.table = table

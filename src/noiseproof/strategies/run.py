@@ -170,7 +170,7 @@ class Run:
             params = drawn[(place % count).to(drawn.device)] if several else drawn
         index = (rows[place % count] if several else rows).to(self.device, non_blocking=True)
         given = self.data.given[index]
-        soft = None if self.data.soft is None else self.data.soft[index].to(self.dtype)
+        soft = self.labels(index) if self.data.multilabel or self.data.soft is not None else None
         return Batch(
             x=self.prepare(self.data.x[index] if raw is None else raw, self.augment, params),  # type: ignore[index]
             target=given if soft is None else soft,
@@ -183,8 +183,9 @@ class Run:
         )
 
     def labels(self, rows: Tensor) -> Tensor:
-        """The labels of training ``rows`` as a loss takes them: given classes (b,), or their distributions (b, K)."""
-        return self.data.given[rows] if self.data.soft is None else self.data.soft[rows].to(self.dtype)
+        """The labels of training ``rows`` as a loss takes them: given classes (b,), or real numbers (b, K)."""
+        labels = self.data.labels[rows]
+        return labels if labels.dim() == 1 else labels.to(self.dtype)
 
     def fetch(self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None) -> Tensor:
         """The inputs ``rows`` of ``x`` on the device, transformed."""

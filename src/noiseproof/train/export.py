@@ -43,8 +43,8 @@ class Predictor(nn.Module):
         self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None, *, variance: bool = False
     ) -> None:
         super().__init__()
-        if loss is not None and not loss.predictors():
-            loss = None  # its scores are the logits
+        if loss is not None and not loss.predictors() and not loss.multilabel:
+            loss = None  # the softmax of its logits
         self.loss = loss
         self.has_variance = variance and loss is not None and bool(loss.needs & {"root", "scale"})
         self.models = nn.ModuleList(models if self.draws or self.has_variance else map(_with_logits_only, models))
@@ -62,7 +62,7 @@ class Predictor(nn.Module):
         return self.loss is not None and self.loss.samples is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._mean([self._scores(out).softmax(1) for out in self._outputs(x)])
+        return self._mean([self._probabilities(out) for out in self._outputs(x)])
 
     def with_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Class probabilities (B, K), and the variance of the logits that the head predicts, their mean (B,)."""
@@ -71,7 +71,7 @@ class Predictor(nn.Module):
         means = [variance.mean(1) for variance in variances if variance is not None]
         if not self.has_variance or not means:
             raise ValueError("Expected a method whose head predicts a variance, such as ln or het, got another one.")
-        return self._mean([self._scores(out).softmax(1) for out in outs]), self._mean(means)
+        return self._mean([self._probabilities(out) for out in outs]), self._mean(means)
 
     def _outputs(self, x: Tensor) -> list[Output]:
         if self.normalise is not None:
@@ -83,8 +83,8 @@ class Predictor(nn.Module):
         """The mean over models."""
         return torch.stack(each).mean(0) if len(each) > 1 else each[0]
 
-    def _scores(self, out: Output) -> Tensor:
-        return out.logits if self.loss is None else self.loss.scores(out)
+    def _probabilities(self, out: Output) -> Tensor:
+        return out.logits.softmax(1) if self.loss is None else self.loss.probabilities(out)
 
 
 def _with_logits_only(model: nn.Module) -> nn.Module:

@@ -57,6 +57,11 @@ def build(job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_count
     method.check()
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
+    if loss.multilabel != task.train.multilabel:
+        expected = "several labels" if task.train.multilabel else "one label"
+        raise ValueError(f"Expected a loss of {expected} a row, as the data has, got `{loss}`.")
+    if loss.multilabel and job.samples:
+        raise ValueError("Expected one label a row to record margins of samples, got several. Leave `samples` out.")
     if task.train.soft is not None:
         check_targets(loss, "probabilities", "soft labels (N, K)", "Give single labels")
     run = Run(
@@ -107,7 +112,7 @@ def _check_shapes(loss: Loss, head: Head, *, backbone_features: int, adds: froze
         zeros = torch.zeros_like(out.logits)
         fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
         out = out._replace(**{name: fields[name] for name in adds})
-        copy.deepcopy(loss).cpu().eval()(out, torch.zeros(2, dtype=torch.int64))
+        copy.deepcopy(loss).cpu().eval()(out, zeros if loss.multilabel else torch.zeros(2, dtype=torch.int64))
 
 
 def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], int]:

@@ -25,6 +25,7 @@ from noiseproof.heads.base import gives, head_for
 from noiseproof.losses import (
     LOSSES,
     Loss,
+    MultiLabel,
     NoSolution,
     Remargin,
     calibrate,
@@ -96,7 +97,7 @@ class MethodContext:
     num_classes: int
     epochs: int
     steps: int  # over all epochs
-    shares: tuple[float, ...]  # (K,): of the given labels
+    shares: tuple[float, ...]  # (K,): of rows with each given label
     dataset: str = ""
     noise: str | None = None  # its kind, as the papers' tables have it; None: unknown
     rate: float | None = None
@@ -106,7 +107,7 @@ class MethodContext:
         """The context of a task and the settings of a run."""
         rows, K = len(task.train), task.train.num_classes
         labels = task.train.labels.cpu()
-        counts = torch.bincount(labels, minlength=K) if task.train.soft is None else labels.sum(0)
+        counts = torch.bincount(labels, minlength=K) if labels.dim() == 1 else labels.sum(0)
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)
@@ -161,7 +162,7 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     ``NAME:key=value,…`` is a named method or any loss; sums of losses are methods too. ``NAME@PAPER`` has the paper's
     hyperparameters for this dataset and noise, or for those given after it (``ln@ln:dataset=mnist``). ``& STRATEGY``
     adds a strategy, and may be repeated; ``& HEAD`` chooses a head, by default the one that gives what the loss needs.
-    Parts that cannot be trained together are refused.
+    Parts that cannot be trained together are refused. Where rows have several labels, the loss is that of each label.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train.task import prepare
@@ -181,7 +182,8 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     if others:
         raise ValueError(f"Expected one head, got {' and '.join([head, *others])}. Leave one out.")
     added = [get_strategy(part) for part in more if _first_word(part) not in HEADS]
-    method = Method(method.loss, head, (*method.strategies, *added))
+    loss = method.loss if method.loss.multilabel or not task.train.multilabel else MultiLabel(method.loss)
+    method = Method(loss, head, (*method.strategies, *added))
     method.check()
     return method
 

@@ -65,6 +65,8 @@ class Record:
             name: torch.full((len(run.models), run.num_rows), NOT_SEEN[name], dtype=dtype, device=run.device)
             for name, dtype in dtypes.items()
         }
+        if run.loss.multilabel:  # the prediction for each class, 0 or 1
+            self.seen["prediction"] = self.seen["prediction"][..., None].repeat(1, 1, run.num_classes)
 
     def start_epoch(self, elapsed: float = 0.0) -> None:
         """Count the seconds of an epoch, of which ``elapsed`` have passed before."""
@@ -85,7 +87,7 @@ class Record:
         scores = [loss.scores(out) for out in step.outs]
         for m, model_scores in enumerate(scores):
             self._store("loss", m, step.losses[m], batch)
-            self._store("prediction", m, model_scores.argmax(1), batch)
+            self._store("prediction", m, _predicted(loss, model_scores), batch)
             if self.samples:
                 weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
                 self._store("margin", m, margin(model_scores, batch.given), batch)
@@ -138,6 +140,9 @@ class Record:
         given = self.run.data.given
         truth = given if self.truth is None else self.truth
         loss, predicted = self.seen["loss"].double().mean(0), self.seen["prediction"]
+        if given.dim() == 2:  # each label of a row counts
+            loss = loss[:, None].expand_as(given).flatten()
+            given, truth, predicted = given.flatten(), truth.flatten(), predicted.flatten(1)
         hits_given, hits_truth = ((predicted == label).double().mean(0) for label in (given, truth))
         seen, flipped, of_a_class = predicted[0] >= 0, given != truth, truth >= 0
         groups = [seen, seen & ~flipped, seen & flipped, seen & of_a_class, seen & flipped & of_a_class]
@@ -174,7 +179,8 @@ class Record:
             metrics |= {"clean_validation_loss": nll, "clean_validation_accuracy": accuracy}
         if self.task.test is not None:
             nll, best, joint, accuracy = (_ratio(*pair) for pair in sums.pop(0))
-            metrics |= {"test_loss": nll, "test_accuracy": accuracy, f"test_top{TOP}": best}
+            metrics |= {"test_loss": nll, "test_accuracy": accuracy}
+            metrics["test_exact_match" if run.loss.multilabel else f"test_top{TOP}"] = best
             if len(run.models) > 1:
                 metrics["test_accuracy_ensemble"] = joint
         self.metrics.append(metrics)
@@ -193,12 +199,20 @@ class Record:
             given, label, each = run.data.given[rows], run.labels(rows), []
             for out in outs:
                 scores = run.loss.scores(out)
+                if run.loss.multilabel:
+                    losses = F.binary_cross_entropy_with_logits(scores, label, reduction="none").sum(1, keepdim=True)
+                    each.append(torch.cat([losses.double(), _predicted(run.loss, scores).double()], 1))
+                    continue
                 values = [F.cross_entropy(scores, label, reduction="none"), scores.argmax(1)]
                 values += [margin(scores, given), pull(run.loss, out, label)] if self.samples else []
                 each.append(torch.stack([value.double() for value in values], 1))
             return torch.stack(each, 2)
 
         measured = per_row(run, measure, models=[model.trained for model in run.models])
+        if run.loss.multilabel:
+            self.seen["loss"].copy_(measured[:, 0].T)
+            self.seen["prediction"].copy_(measured[:, 1:].permute(2, 0, 1))
+            return
         for name, values in zip(names, measured.permute(1, 2, 0), strict=True):
             self.seen[name].copy_(values)
 
@@ -256,6 +270,8 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
         (rows, counts, torch.stack([run.loss.scores(out) for out in outs], 1)) for rows, counts, outs in sweep(run, x)
     ]
     rows, counts, scores = (torch.cat(column) for column in zip(*parts, strict=True))  # scores: (n, M, K)
+    if run.loss.multilabel:
+        return run.processes.sum(_evaluate_labels(scores, counts, [y.to(run.device)[rows] for y in labels]))
     columns = [column.to(run.device)[rows] for column in labels]
     y = columns[0].clamp(min=0)
     log_p, predicted = scores.log_softmax(2).double(), scores.argmax(2)
@@ -272,6 +288,25 @@ def _evaluate(run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None
     known = [(counts & (column >= 0)).double() for column in columns]
     masks = torch.stack([known[0]] * 3 + known)
     return run.processes.sum(torch.stack([(torch.stack(values) * masks).sum(1), masks.sum(1)], 1))
+
+
+def _evaluate_labels(scores: Tensor, counts: Tensor, labels: Sequence[Tensor]) -> Tensor:
+    """As ``_evaluate`` for rows with several labels, in shares of their K labels; a top hit is a row without error."""
+    y, predicted = labels[0].to(scores.dtype), scores > 0
+    nll = F.binary_cross_entropy_with_logits(scores, y[:, None].expand_as(scores), reduction="none")
+    values = [
+        nll.double().mean((1, 2)),
+        (predicted == (y > 0)[:, None]).all(2).double().mean(1),
+        ((scores.sigmoid().mean(1) > 0.5) == (y > 0)).double().mean(1),
+        *((predicted == (column > 0)[:, None]).double().mean((1, 2)) for column in labels),
+    ]
+    mask = counts.double()
+    return torch.stack([torch.stack([(value * mask).sum(), mask.sum()]) for value in values])
+
+
+def _predicted(loss: Loss, scores: Tensor) -> Tensor:
+    """The predicted class of each row, (b,); 0 or 1 for each class (b, K) where rows have several labels."""
+    return (scores > 0).long() if loss.multilabel else scores.argmax(1)
 
 
 def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:

@@ -1,0 +1,112 @@
+"""Noise on rows with several labels: labels (N, K) are 0 or 1, and each of them may be wrong by itself.
+
+Order of draws: one number for each row and class, row by row; ``single-positive`` draws one for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from noiseproof.core.checks import check_number
+from noiseproof.noise.base import NoiseModel, register, uniform
+
+Rates = float | Sequence[float]
+
+
+def _check_rates(name: str, rates: Rates) -> None:
+    for rate in rates if isinstance(rates, Sequence) else [rates]:
+        check_number(name, rate, "[0, 1]", 0, 1, "It is a number, or a list with one for each class.")
+
+
+@register("label-flips")
+@dataclass(frozen=True)
+class LabelFlips(NoiseModel):
+    """Labels of a row are lost with probability ``missing`` and others appear with ``added``, each by itself.
+
+    Rates are numbers, or lists with one for each class: T[k] = [[1 − added_k, added_k], [missing_k, 1 − missing_k]].
+
+    >>> print(LabelFlips(missing=1, added=[0, 1]).corrupt([[1, 0], [0, 0]], generator=0))
+    label-flips:missing=1,added=[0, 1]: 3 of 4 labels flipped, realised rate 75.00 % (no nominal rate)
+    """
+
+    missing: Rates = 0.0
+    added: Rates = 0.0
+    multilabel: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_rates("missing", self.missing)
+        _check_rates("added", self.added)
+
+    @property
+    def classes(self) -> int | None:
+        lengths = {len(rates) for rates in (self.missing, self.added) if isinstance(rates, Sequence)}
+        if len(lengths) > 1:
+            raise ValueError(f"Expected as many rates in `missing` as in `added`, got {sorted(lengths)}.")
+        return next(iter(lengths), None)
+
+    def transition(self, num_classes: int) -> Tensor:
+        self._check_classes(num_classes)
+        missing, added = (
+            torch.as_tensor(rates, dtype=torch.float64).expand(num_classes) for rates in (self.missing, self.added)
+        )
+        return torch.stack([1 - added, added, missing, 1 - missing], 1).view(num_classes, 2, 2)
+
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+        T = self.transition(num_classes)
+        flip = torch.where(clean == 1, T[:, 1, 0], T[:, 0, 1])  # (N, K)
+        return torch.where(uniform(generator, *clean.shape) < flip, 1 - clean, clean)
+
+
+@register("missing-labels")
+@dataclass(frozen=True)
+class MissingLabels(NoiseModel):
+    """Each label of a row is lost with probability ``rate``, a number or one for each class; none is added.
+
+    The labels that are left are right, and a class without one says nothing: positive and unlabelled data, selected
+    completely at random (Elkan & Noto 2008).
+
+    >>> MissingLabels(1.0).corrupt([[1, 0], [1, 1]], generator=0).given.tolist()
+    [[0, 0], [0, 0]]
+    """
+
+    rate: Rates
+    multilabel: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_rates("rate", self.rate)
+
+    @property
+    def nominal(self) -> float | None:
+        return None  # the share of wrong labels depends on how many there are
+
+    @property
+    def classes(self) -> int | None:
+        return LabelFlips(self.rate).classes
+
+    def transition(self, num_classes: int) -> Tensor:
+        self._check_classes(num_classes)
+        return LabelFlips(self.rate).transition(num_classes)
+
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+        return LabelFlips(self.rate).draw(clean, num_classes, generator, features)
+
+
+@register("single-positive")
+@dataclass(frozen=True)
+class SinglePositive(NoiseModel):
+    """One label of each row is left, drawn from its labels with equal chances (Cole et al. 2021).
+
+    >>> SinglePositive().corrupt([[1, 1, 0], [0, 0, 0]], generator=0).given.sum(1).tolist()
+    [1, 0]
+    """
+
+    multilabel: ClassVar[bool] = True
+
+    def draw(self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None) -> Tensor:
+        chosen = (uniform(generator, len(clean)) * clean.sum(1)).floor()  # which of the labels, counted from 0
+        return ((clean.cumsum(1) == chosen[:, None] + 1) & (clean == 1)).long()
