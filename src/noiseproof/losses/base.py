@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -118,11 +118,7 @@ class Loss(nn.Module):
 
     def _inherit_from(self, *losses: Loss) -> None:
         """Set what this loss needs, predicts and supports from the ``losses`` inside it."""
-        if several := [loss for loss in losses if loss.multilabel]:
-            raise ValueError(
-                f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or wrapper inside "
-                "it instead: multilabel:loss=(ce + mae)."
-            )
+        _check_single(losses)
         self.needs = frozenset().union(*(loss.needs for loss in losses))
         self.independent_rows = all(loss.independent_rows for loss in losses)
         self.takes = min((loss.takes for loss in losses), key=get_args(Targets).index)
@@ -355,6 +351,15 @@ class MarginLoss(Loss):
         y = LabelProb.from_margin(margin)
         weight = self.slope(y) * y.miss if self._closed else _weight_by_autograd(self, margin)
         return weight / self.max_weight if unit else weight
+
+
+def _check_single(losses: Sequence[Loss]) -> None:
+    """Refuse losses of several labels a row inside another one."""
+    if several := [loss for loss in losses if loss.multilabel]:
+        raise ValueError(
+            f"Expected losses of one label a row inside another, got `{several[0]}`. Put the sum or wrapper inside it "
+            "instead: multilabel:loss=(ce + mae)."
+        )
 
 
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
