@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint test-all chaos security docs bench clean
+.PHONY: help setup demo test lint test-all integrations chaos security docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -34,7 +34,21 @@ lint: setup  ## ruff and mypy
 	$(BIN)/mypy --strict src
 
 test-all: lint docs  ## the same with the slow tests and the docs
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m ''
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not integration'
+
+# Label Studio, FiftyOne, Argilla and CVAT's formats, each in an environment of its own: their requirements do not fit.
+PACKAGES_fiftyone := fiftyone==1.22.1
+PACKAGES_label-studio := label-studio==1.23.2
+PACKAGES_argilla := argilla==2.8.0 requests
+PACKAGES_coco := pycocotools==2.0.11 datumaro==1.13.12
+
+.venv/integrations/%/.ready: $(READY)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
+	@touch $@
+
+integrations: $(patsubst %,.venv/integrations/%/.ready,fiftyone label-studio argilla coco)  ## other tools and libraries, for real (10 minutes, 4 GB)
+	$(BIN)/pytest -m integration tests/integrations
 
 chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)
 	NOISEPROOF_CHAOS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m '' tests/chaos

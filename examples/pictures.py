@@ -30,8 +30,8 @@ print(report.table().head(5)[["id", "given_label", "suggested_label"]].to_string
 # Review, without a server: one page that contains the pictures. The audit can be exported to other tools.
 audited = read_audit("audit")
 Path("review.html").write_text(file_page(audited), "utf-8")
-report.to_fiftyone("audit/fiftyone")
-report.to_label_studio("audit/label-studio.json")
+report.export("fiftyone", "audit/fiftyone")
+report.export("label-studio", "audit/label-studio.json")
 
 # Correct. A new folder with each picture in the folder of its label; photos/ is not changed.
 changes = corrections(audited, {}, accept_all=True, yes=True)

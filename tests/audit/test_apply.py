@@ -1081,5 +1081,5 @@ def test_names_that_xml_cannot_hold_are_refused_before_anything_is_exported(tmp_
     probs = np.eye(2)[[1, 0] * 20] * 0.8 + 0.1
     report = audit_rows(read_rows(tmp_path / "t.csv", label="y", pred_probs=probs))
     with pytest.raises(ValueError, match=r"can hold, got 'a\\x0bb'"):
-        report.to_label_studio(tmp_path / "tasks.json")
+        report.export("label-studio", tmp_path / "tasks.json")
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]

@@ -27,7 +27,6 @@ from noiseproof.audit.issues.duplicate import NearDuplicates
 from noiseproof.audit.issues.outlier import Outliers
 from noiseproof.audit.sources.arrays import ArraySource
 from noiseproof.audit.sources.base import Skipped
-from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.predictions import PredictionSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, replacing_all
@@ -330,13 +329,14 @@ def test_an_audit_is_not_replaced_under_an_open_review(tmp_path: Path) -> None:
 
 
 def test_label_studio_tasks(tmp_path: Path) -> None:
-    path = by_hand().to_label_studio(tmp_path / "tasks.json")
+    path = by_hand().export("label-studio", tmp_path / "tasks.json")
     first, second = json.loads(path.read_text("utf-8"))
     why = first["data"].pop("why")
     assert why.startswith("This looks like 'b\"ee' (90 %)")
     assert first == {
         "data": {
-            "text": "text 4", "row": 4, "id": "e", "given_label": "ant", "label_quality": 0.125, "is_label_issue": True,
+            "text": "text 4", "row": 4, "source_id": "e", "given_label": "ant", "suggested_label": 'b"ee',
+            "label_quality": 0.125, "is_label_issue": True, "is_near_duplicate": True, "is_outlier": False,
         },
         "predictions": [{
             "model_version": "noiseproof", "score": 0.9,
@@ -354,41 +354,9 @@ def test_label_studio_tasks(tmp_path: Path) -> None:
     shown = view.find("Text")
     assert shown is not None and shown.attrib == {"name": "text", "value": "$text"}
     with pytest.raises(FileExistsError, match="exists. Choose another name"):
-        by_hand().to_label_studio(tmp_path / "tasks.json")
-    everything = json.loads(by_hand().to_label_studio(tmp_path / "all.json", all_rows=True).read_text("utf-8"))
+        by_hand().export("label-studio", tmp_path / "tasks.json")
+    everything = json.loads(by_hand().export("label-studio", tmp_path / "all.json", all_rows=True).read_text("utf-8"))
     assert [task["data"]["row"] for task in everything] == [4, 1, 0, 2]
-
-
-def test_exports_of_pictures(tmp_path: Path) -> None:
-    report = by_hand()
-    ids = np.array(["ant/e 1.png", "b/a.png", "ant/c.png", "k/ü&b.png", "t"], dtype=object)
-    data = dataclasses.replace(report.data, ids=ids, source=PictureSource({"kind": "folder", "data": "/pictures"}))
-    report = dataclasses.replace(report, data=data)
-    tasks = json.loads(report.to_label_studio(tmp_path / "tasks.json").read_text("utf-8"))
-    assert [task["data"]["image"] for task in tasks] == [
-        "/data/local-files/?d=ant/e%201.png", "/data/local-files/?d=k/%C3%BC%26b.png",
-    ]  # fmt: skip
-    assert tasks[0]["predictions"][0]["result"][0]["to_name"] == "image"
-    folder = report.to_fiftyone(tmp_path / "fiftyone")
-    files, labels = (json.loads((folder / name).read_text("utf-8")) for name in ("data.json", "labels.json"))
-    assert files == {
-        "0000000": "/pictures/ant/e 1.png", "0000001": "/pictures/k/ü&b.png", "0000002": "/pictures/b/a.png",
-        "0000003": "/pictures/ant/c.png",
-    }  # fmt: skip
-    assert set(labels) == {"labels"} and list(labels["labels"]) == list(files)
-    first = labels["labels"]["0000000"]
-    assert first["attributes"].pop("why").startswith("This looks like")
-    assert first == {
-        "label": "ant", "confidence": 0.125,
-        "attributes": {
-            "is_label_issue": True, "suggested_label": 'b"ee', "predicted_label": 'b"ee', "row": 4, "id": "ant/e 1.png",
-            "is_outlier": False, "is_near_duplicate": True,
-        },
-    }  # fmt: skip
-    with pytest.raises(FileExistsError, match="which holds files"):
-        report.to_fiftyone(folder)
-    with pytest.raises(ValueError, match="Expected pictures to export to FiftyOne, got text"):
-        by_hand().to_fiftyone(tmp_path / "other")
 
 
 # --- from end to end --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,29 @@ def some_predictions(folder: Path) -> Example:
     return {"labels": folder / "y.npy"}
 
 
+def annotated_texts(folder: Path) -> Example:
+    words = {"cat": "purrs and sleeps", "dog": "barks and runs"}
+    tasks = [
+        {"id": i, "text": words[LABELS[i]], "label": GIVEN[i], "annotator": 1, "annotation_id": i} for i in range(N)
+    ]
+    (folder / "texts.json").write_text(json.dumps(tasks))
+    return {"data": folder / "texts.json"}
+
+
+def annotated_pictures(folder: Path) -> Example:
+    images = [{"id": i, "file_name": f"{i:02d}.png", "width": 20, "height": 20} for i in range(N)]
+    marks = [{"id": i + 1, "image_id": i, "category_id": 1 + (GIVEN[i] == "dog")} for i in range(N)]
+    for i, image in enumerate(images):
+        Image.new("RGB", (20, 20), (0, 10 * i, 0)).save(folder / str(image["file_name"]))
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    content = {"images": images, "annotations": marks, "categories": categories}
+    (folder / "coco.json").write_text(json.dumps(content))
+    return {"data": folder / "coco.json"}
+
+
 EXAMPLES: dict[str, Callable[[Path], Example]] = {
     "table": a_table, "text": a_text, "folder": a_folder, "arrays": an_array, "predictions": some_predictions,
+    "annotated-texts": annotated_texts, "annotated-pictures": annotated_pictures,
 }  # fmt: skip
 
 

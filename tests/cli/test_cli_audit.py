@@ -378,8 +378,8 @@ def test_pictures_with_exports(here: Path) -> None:
     tasks = json.loads(Path("audit/label-studio.json").read_text())
     assert len(tasks) == summary["issues"]
     labels = json.loads(Path("audit/fiftyone/labels.json").read_text())["labels"]
-    files = json.loads(Path("audit/fiftyone/data.json").read_text())
-    assert len(labels) == 40 and all(Path(file).exists() for file in files.values())
+    files = list(Path("audit/fiftyone/data").iterdir())
+    assert len(labels) == len(files) == 40 and all(file.exists() for file in files)
     table = pd.read_csv("audit/issues.csv")
     assert table["id"].iloc[0] == "dark/0.png"
     Path("audit/label-studio.json").write_text("old")
@@ -528,7 +528,7 @@ finally:
         ([], "Expected data to audit, or both --labels and --pred-probs (or --embeddings), got none."),
         (
             ["t.csv", "--label", "kind", "--export", "paper"],
-            "Expected --export of label-studio or fiftyone, got paper.",
+            "Expected --export of label-studio, argilla, cvat, fiftyone, coco, imagefolder, got paper.",
         ),
     ],
 )

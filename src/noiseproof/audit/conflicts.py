@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from noiseproof.audit.decisions import FILE, read_standing
+from noiseproof.audit.decisions import FILE
+from noiseproof.audit.exchange.decided import read_decided_in
 from noiseproof.audit.standing import Decision, Standing
 
 
@@ -42,7 +43,7 @@ def conflicts(standing: Standing) -> list[int]:
 def read_conflicts(folder: str | Path, decisions: str | Path | None = None) -> list[int]:
     """The rows on which people disagree by a file of decisions, by default that of the audit in ``folder``."""
     path = Path(decisions or Path(folder) / FILE)
-    return conflicts(read_standing(path)) if path.exists() else []
+    return conflicts(read_decided_in(folder, decisions)) if path.exists() else []
 
 
 def independent_pair(lines: Iterable[Decision]) -> tuple[Decision, Decision] | None:

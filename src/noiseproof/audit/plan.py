@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions, read_standing
+from noiseproof.audit.decisions import FILE, BadDecisions, Decision, check_decisions
+from noiseproof.audit.exchange.decided import read_decided_in
 from noiseproof.audit.files import Audit
 from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.audit.measure.design import measured_answers
@@ -203,10 +204,13 @@ def read_decided(
 
 
 def read_reviewed(folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False) -> Standing:
-    """Return all that was decided on the audit in ``folder``; only ``accept_all`` goes without the file."""
+    """Return all that was decided on the audit in ``folder``; only ``accept_all`` goes without the file.
+
+    ``decisions`` may also be what another tool exports (`noiseproof.audit.exchange`).
+    """
     path = Path(decisions or Path(folder) / FILE)
     if path.exists():
-        return read_standing(path)
+        return read_decided_in(folder, decisions)
     if not accept_all or decisions is not None:
         raise FileNotFoundError(
             f"Expected decisions in {path}, found none. Run `noiseproof review {folder}`, or use --accept-all."

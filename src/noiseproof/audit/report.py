@@ -289,14 +289,17 @@ class LabelReport:
             lock.release()
         return written
 
-    def to_label_studio(self, path: PathLike, *, all_rows: bool = False, force: bool = False) -> Path:
-        """Write tasks for Label Studio; see `noiseproof.audit.export.to_label_studio`."""
-        from noiseproof.audit.export import to_label_studio
+    def export(self, tool: str, path: PathLike, *, all_rows: bool | None = None, force: bool = False) -> Path:
+        """Write what another tool imports: label-studio, argilla, cvat, fiftyone, coco or imagefolder.
 
-        return to_label_studio(self, path, all_rows=all_rows, force=force)
+        The first three get issues alone by default, the others all rows. An existing file, or a folder that holds
+        files, is refused, unless ``force``.
+        """
+        from noiseproof.audit.exchange import TOOLS
+        from noiseproof.audit.exchange.base import exported_rows
 
-    def to_fiftyone(self, folder: PathLike, *, all_rows: bool = True, force: bool = False) -> Path:
-        """Write a folder that FiftyOne imports; see `noiseproof.audit.export.to_fiftyone`."""
-        from noiseproof.audit.export import to_fiftyone
-
-        return to_fiftyone(self, folder, all_rows=all_rows, force=force)
+        chosen, target = TOOLS[tool](), Path(path)
+        chosen.check(self.data.source)
+        rows = list(exported_rows(self, chosen.takes_all_rows if all_rows is None else all_rows))
+        chosen.write(self, target, rows, force=force)
+        return target

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 BEGAN = clock.perf_counter()
 SHOWN = 10
 MEASURED = 50  # decisions that are enough for a first measurement
-EXPORTS = ("label-studio", "fiftyone")
+EXPORTS = {  # file or folder that is written, by tool
+    "label-studio": "label-studio.json", "argilla": "argilla", "cvat": "cvat.xml", "fiftyone": "fiftyone",
+    "coco": "coco.json", "imagefolder": "imagefolder",
+}  # fmt: skip
 AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "device", "threads", "help")
 
 
@@ -90,7 +93,7 @@ CsvSafe = Annotated[
 Again = Annotated[
     bool, typer.Option("--again", help="Learn from the decisions on an audit, and rank its other labels anew.")
 ]
-Export = Annotated[str | None, option(f"Also write for {' or '.join(EXPORTS)}, or both: a,b.")]
+Export = Annotated[str | None, option(f"Also write for other tools, one or more of {', '.join(EXPORTS)}: a,b.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
 Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.")]
 Model = Annotated[
@@ -211,7 +214,7 @@ def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
     check_engine(engine, address)
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
-        raise ValueError(f"Expected --export of {' or '.join(EXPORTS)}, got {', '.join(unknown)}.")
+        raise ValueError(f"Expected --export of {', '.join(EXPORTS)}, got {', '.join(unknown)}.")
     return exports
 
 
@@ -298,7 +301,7 @@ def _run(
     """Read and audit the data with progress; interruption and divergence end the command."""
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.evidence.gather import check_models
-    from noiseproof.audit.export import check_pictures
+    from noiseproof.audit.exchange import TOOLS
     from noiseproof.audit.files import cache_beside
 
     check_models(options["method"], options["model"], options["estimator"])
@@ -307,8 +310,8 @@ def _run(
         with training_exits(interrupted), _progress() as progress:
             imported = clock.perf_counter()
             rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
-            if "fiftyone" in exports:
-                check_pictures(rows.source)
+            for tool in exports:
+                TOOLS[tool]().check(rows.source)
             command = shlex.join(["noiseproof", *sys.argv[1:]])
             report = audit(rows, **options, seed=seed, progress=progress, command=command)
             report.seconds["starting"] = round(imported - BEGAN, 3)
@@ -335,12 +338,7 @@ def _export(report: LabelReport, out: str, force: bool, exports: Sequence[str]) 
     """Write for other tools to ``out``."""
     from pathlib import Path
 
-    files = []
-    if "label-studio" in exports:
-        files.append(report.to_label_studio(Path(out, "label-studio.json"), force=force))
-    if "fiftyone" in exports:
-        files.append(report.to_fiftyone(Path(out, "fiftyone"), force=force))
-    return files
+    return [report.export(tool, Path(out, EXPORTS[tool]), force=force) for tool in exports]
 
 
 def _words(value: str | None) -> list[str]:

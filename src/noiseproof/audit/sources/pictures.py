@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
@@ -35,7 +36,7 @@ class PictureSource(Source):
     feature_kind = "pictures"
 
     def accepts(self, request: Request) -> bool:
-        return request.path is not None and request.path.is_dir()
+        return request.path is not None and request.path.is_dir() and find_tool(request.path) is None
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -53,11 +54,25 @@ class PictureSource(Source):
         notes = [note for note in dataset.notes if "training example" not in note]  # repeated for the readable rows
         if files.root != path:
             notes.append(f"Only {files.root.name}/ was audited. Name another folder to audit that one.")
-        ids = np.array(_relative_names(files), dtype=object)
+        labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
+        self.config["data"] = str(files.root)
+        return self._read_pictures(request, files, _relative_names(files), labels, classes, notes)
+
+    def _read_pictures(
+        self,
+        request: Request,
+        files: ImageFiles,
+        names: Sequence[str],
+        labels: Sequence[str],
+        classes: tuple[str, ...],
+        notes: list[str],
+    ) -> AuditData:
+        """Return the rows of picture files; one without a label, "", or that can't be read, is skipped."""
+        ids = np.array([*names], dtype=object)
         unreadable = _unreadable(files, ids, request)
         readable = ~np.logical_or.reduce([np.zeros(len(files), dtype=bool), *unreadable.values()])
         if not readable.any():
-            raise ValueError(f"Expected readable pictures in {path}, got none among {len(files)}.")
+            raise ValueError(f"Expected readable pictures in {request.path}, got none among {len(files)}.")
         x = None
         if request.needs_features:
             features, description = encode_pictures(
@@ -67,12 +82,11 @@ class PictureSource(Source):
             x = np.zeros((len(files), features.shape[1]), np.float32)
             x[readable] = features
             notes.append(self.note_features(description))
-        labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
-        self.config |= {"data": str(files.root), "labels_sha256": labels_digest(labels)}
-        given = np.array([classes.index(name) for name in dataset.classes])[dataset.train.y.numpy()]
-        row = np.arange(len(files))
-        data = AuditData(self, classes, given, row, len(files), x, ids=ids, notes=tuple(notes))
-        return data.without(list(unreadable.items()))
+        self.config["labels_sha256"] = labels_digest(labels)
+        number = {name: k for k, name in enumerate(classes)}
+        given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
+        data = AuditData(self, classes, given, np.arange(len(files)), len(files), x, ids=ids, notes=tuple(notes))
+        return data.without([("no label", given < 0), *unreadable.items()])
 
     # --- showing ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,92 @@
+"""Argilla: the folder of ``rg.Dataset.from_disk``, with suggestions; out and, as ``to_disk`` writes it, in."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, read_json, row_of, to_json, write_new
+from noiseproof.audit.files import check_folder
+
+if TYPE_CHECKING:
+    from noiseproof.audit.report import LabelReport
+
+QUESTION = "label"
+SIDE = 512  # pixels of a picture, which is part of its record
+
+
+@TOOLS.register_class("argilla")
+class Argilla(Tool):
+    """Records with the suggested label, and the settings of their dataset: one question, and why it is asked."""
+
+    listing = "records.json"
+    asks = True
+
+    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+        folder, source = check_folder(path, force=force), report.data.source
+        what = "image" if source.is_pictures else "text"
+        records = []
+        for row in rows:
+            shown = source.describe(row.row, row.id)
+            if what == "image":
+                picture, media = source.picture(row.row, row.id, SIDE) or (b"", "image/png")
+                shown = f"data:{media};base64,{base64.b64encode(picture).decode()}"
+            suggestion = {"value": row.suggested, "score": row.confidence, "agent": "noiseproof"}
+            records.append({
+                "id": row.key, "fields": {what: shown, "why": row.why},
+                "metadata": {name: value for name, value in row.facts.items() if name != "why"},
+                "suggestions": {QUESTION: suggestion}, "responses": {}, "vectors": {},
+            })  # fmt: skip
+        (folder / ".argilla").mkdir(parents=True, exist_ok=True)
+        settings = _settings(what, report.data.classes)
+        dataset = {"name": "noiseproof", "guidelines": settings["guidelines"], "allow_extra_metadata": True}
+        for name, content in (("dataset", dataset), ("settings", settings)):
+            write_new(folder / ".argilla" / f"{name}.json", to_json(content), force=True)
+        write_new(folder / self.listing, to_json(records), force=True)
+
+    def parse(self, path: Path) -> Any:
+        content = read_json(self.file(path))
+        names = {"fields", "responses"}
+        is_ours = isinstance(content, list) and all(isinstance(one, dict) and names <= {*one} for one in content)
+        return content if content and is_ours else None
+
+    def items(self, content: Any, path: Path) -> Iterator[Item]:
+        for at, record in enumerate(content):
+            facts, id, text = record.get("metadata") or {}, record.get("id", at), record["fields"].get("text")
+            for answer in _answers(record) or [{}]:
+                reviewer = str(answer.get("user_id") or "")
+                yield Item.of(at, answer.get("value"), facts, id, row_of(id), reviewer=reviewer, text=text)
+
+    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+        records = copy.deepcopy(content)
+        for at, label in changes.items():
+            for answer in _answers(records[at]):
+                answer["value"] = label
+        return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
+
+
+def _answers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the answers to the question of labels: the one that ours is called, or the only one."""
+    responses = record.get("responses") or {}
+    answers = responses.get(QUESTION, next(iter(responses.values()), [])) or []
+    return [answer for answer in answers if isinstance(answer.get("value"), str)]
+
+
+def _settings(what: str, classes: Sequence[str]) -> dict[str, Any]:
+    fields = [
+        {"name": name, "title": name, "required": True, "type": kind, "settings": {"type": kind}}
+        for name, kind in ((what, what), ("why", "text"))
+    ]
+    options = [{"value": name, "text": name} for name in classes]
+    question = {
+        "name": QUESTION, "title": QUESTION, "required": True, "type": "label_selection",
+        "settings": {"type": "label_selection", "options": options},
+    }  # fmt: skip
+    return {
+        "guidelines": "Choose the right label. The suggestion and its reason are those of noiseproof.",
+        "fields": fields, "questions": [question], "vectors": [], "metadata": [], "allow_extra_metadata": True,
+        "distribution": {"strategy": "overlap", "min_submitted": 1}, "mapping": None,
+    }  # fmt: skip

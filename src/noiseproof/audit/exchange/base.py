@@ -1,0 +1,177 @@
+"""What the formats of other tools share: rows on their way out, and labels on their way in."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from noiseproof.core.files import replacing
+from noiseproof.core.registry import Registry
+
+if TYPE_CHECKING:
+    from noiseproof.audit.report import LabelReport
+
+KEY = "row-"  # begins the names that stand for rows where a tool keeps nothing but a name
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of an audit, as it is written for another tool."""
+
+    row: int
+    id: str
+    given: str
+    suggested: str
+    predicted: str
+    confidence: float  # that the suggestion is right
+    quality: float
+    why: str
+    flags: dict[str, bool]  # is_label_issue, is_outlier, …
+
+    @property
+    def key(self) -> str:
+        return f"{KEY}{self.row}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The results of the audit by names that no tool uses itself."""
+        return {
+            "row": self.row, "source_id": self.id, "given_label": self.given, "suggested_label": self.suggested,
+            "predicted_label": self.predicted, "label_quality": self.quality, "why": self.why, **self.flags,
+        }  # fmt: skip
+
+
+def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
+    """Yield the rows of an audit from the worst label to the best; only issues, unless ``all_rows``."""
+    data, issues, order = report.data, report.label_issues, report.order
+    order = order if all_rows else order[issues.is_issue[order]]
+    names, classes = data.names, data.classes
+    for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
+        yield Row(
+            int(data.row[i]), str(names[i]), classes[data.given[i]], classes[issues.suggested[i]],
+            classes[issues.predicted[i]], round(float(issues.suggested_confidence[i]), 6),
+            round(float(issues.quality[i]), 6), why, {issue.flag: bool(issue.mask[i]) for issue in report.issues},
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Item:
+    """A label in a file of another tool: of a text or of a picture, by one person."""
+
+    at: int  # position of the text or picture in the file
+    label: str | None  # None: skipped, or not labelled yet
+    id: str = ""
+    row: int | None = None  # of the audit that the file was made from
+    given: str | None = None  # the label that it had then
+    reviewer: str = ""
+    text: str | None = None
+    file: Path | None = None
+
+    @classmethod
+    def of(
+        cls, at: int, label: str | None, facts: Mapping[str, Any], id: Any, row: int | None = None, **more: Any
+    ) -> Item:
+        """Return an item with what `Row.facts` says of its row, else with the tool's own ``id`` and ``row``."""
+        number, given = facts.get("row", row), facts.get("given_label")
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        return cls(at, label, str(facts.get("source_id", id)), number if is_number else None, given, **more)
+
+
+class Tool(ABC):
+    """A tool for labels: ``write`` makes what it imports, ``items`` reads what it exports."""
+
+    name: ClassVar[str]
+    listing: ClassVar[str] = ""  # the file of the labels, where the tool writes a folder
+    takes_all_rows: ClassVar[bool] = False  # by default, instead of issues alone
+    takes_texts: ClassVar[bool] = True  # beside pictures
+    asks: ClassVar[bool] = False  # whether somebody chose each label, also one that is the given one
+
+    def check(self, source: Any) -> None:
+        """Refuse a source that the tool can't import."""
+        if not self.takes_texts and not source.is_pictures:
+            raise ValueError(f"Expected pictures to export to {self.name}, got {source.name}. Use label-studio.")
+
+    def file(self, path: Path) -> Path:
+        """Return the file of the labels in what the tool wrote, a file or a folder."""
+        return path / self.listing if self.listing and path.is_dir() else path
+
+    @abstractmethod
+    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+        """Write ``rows`` for the tool."""
+
+    @abstractmethod
+    def parse(self, path: Path) -> Any:
+        """Return the content of a file of the tool, None if it is another tool's."""
+
+    @abstractmethod
+    def items(self, content: Any, path: Path) -> Iterator[Item]:
+        """Yield the labels in the content of a file."""
+
+    @abstractmethod
+    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+        """Return the content with other labels, by position, and without the positions ``left_out``."""
+
+
+TOOLS: Registry[Tool] = Registry("tool to export to", returns=Tool)
+
+
+def find_file(name: str, beside: Path) -> Path:
+    """Return a picture that a file names, in the file's folder or one above or right below it, where there is one."""
+    here = beside.resolve().parent
+    below = [here / folder for folder in ("", "data", "images", "images/default")]
+    places = [place / name for place in (*below, *here.parents)]
+    return next((place for place in places if os.path.isfile(place)), places[0])
+
+
+def row_of(key: Any) -> int | None:
+    """Return the row that a key stands for, None if it is none of ours."""
+    number = str(key).removeprefix(KEY)
+    return int(number) if str(key).startswith(KEY) and number.isascii() and number.isdigit() else None
+
+
+def write_new(path: Path, text: str, force: bool) -> None:
+    """Write a file; an existing one is refused, unless ``force``."""
+    if path.exists() and not force:
+        raise FileExistsError(f"Expected a new file, {path} exists. Choose another name.")
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def to_json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file, None of any other file."""
+    try:
+        is_json = path.suffix.lower() == ".json" and path.is_file()
+        return json.loads(path.read_text("utf-8-sig")) if is_json else None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Expected JSON in {path}, got {error}.") from error
+
+
+def remove_links(folder: Path) -> None:
+    """Remove what `picture_link` made of an earlier audit."""
+    for old in folder.glob(f"{KEY}*"):
+        old.unlink()
+
+
+def picture_link(report: LabelReport, row: Row, folder: Path) -> str:
+    """Link the picture of a row into ``folder``, by the number of the row, and return the name of the link.
+
+    Where links are not allowed, as on some Windows machines, it is copied.
+    """
+    file = report.data.source.file(row.id)
+    assert file is not None  # of a source of pictures
+    name = f"{row.key}{file.suffix.lower()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / name).symlink_to(file.absolute())
+    except OSError:
+        (folder / name).write_bytes(file.read_bytes())
+    return name

@@ -1,0 +1,92 @@
+"""CVAT: tags in its format "CVAT for images 1.1", out and in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, to_json, write_new
+from noiseproof.audit.exchange.coco import picture_size
+
+if TYPE_CHECKING:
+    from noiseproof.audit.report import LabelReport
+
+SHOWN = ("suggested_label", "label_quality", "why")  # attributes of a tag in CVAT
+
+
+@TOOLS.register_class("cvat")
+class Cvat(Tool):
+    """The given label of each picture as a tag; the labels of the task, to paste into CVAT, are in the .json beside."""
+
+    takes_texts = False
+
+    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+        attributes = [
+            {"name": name, "input_type": "text", "mutable": False, "values": [""], "default_value": ""}
+            for name in SHOWN
+        ]
+        labels = [{"name": name, "type": "tag", "attributes": attributes} for name in report.data.classes]
+        root = ET.Element("annotations")
+        ET.SubElement(root, "version").text = "1.1"
+        root.append(_task(labels, len(rows)))
+        for frame, row in enumerate(rows):
+            width, height = picture_size(report, row)
+            size = {"width": str(width), "height": str(height)}
+            image = ET.SubElement(root, "image", {"id": str(frame), "name": row.id, **size})
+            tag = ET.SubElement(image, "tag", {"label": row.given, "source": "manual"})
+            for name in SHOWN:
+                ET.SubElement(tag, "attribute", {"name": name}).text = str(row.facts[name])
+        write_new(path, _to_text(root), force)
+        write_new(path.with_suffix(".json"), to_json(labels), force)
+
+    def parse(self, path: Path) -> Any:
+        if path.suffix.lower() != ".xml":
+            return None
+        try:
+            root = ET.parse(path).getroot()
+        except ET.ParseError as error:
+            raise ValueError(f"Expected XML in {path}, got {error}.") from error
+        return root if root.tag == "annotations" else None
+
+    def items(self, content: Any, path: Path) -> Iterator[Item]:
+        for at, image in enumerate(content.iter("image")):
+            name, tags = image.get("name", ""), image.findall("tag")
+            if len(tags) > 1:
+                raise ValueError(f"Expected one tag for each picture, got {len(tags)} for {name}.")
+            yield Item(at, tags[0].get("label") if tags else None, name, file=find_file(name, path))
+
+    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+        root = copy.deepcopy(content)
+        for at, image in enumerate(list(root.iter("image"))):
+            if at in left_out:
+                root.remove(image)
+            for tag in image.findall("tag") if at in changes else ():
+                tag.set("label", changes[at])
+        return _to_text(root).encode()
+
+
+def _task(labels: Sequence[Mapping[str, Any]], size: int) -> ET.Element:
+    """Return the description of the task, as CVAT's own exports have it."""
+    meta = ET.Element("meta")
+    task = ET.SubElement(meta, "task")
+    for name, text in (("size", str(size)), ("mode", "annotation")):
+        ET.SubElement(task, name).text = text
+    parent = ET.SubElement(task, "labels")
+    for label in labels:
+        element = ET.SubElement(parent, "label")
+        for name in ("name", "type"):
+            ET.SubElement(element, name).text = label[name]
+        attributes = ET.SubElement(element, "attributes")
+        for attribute in label["attributes"]:
+            one = ET.SubElement(attributes, "attribute")
+            for name in ("name", "mutable", "input_type", "default_value", "values"):
+                ET.SubElement(one, name).text = "" if name == "values" else str(attribute[name])
+    return meta
+
+
+def _to_text(root: Any) -> str:
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"

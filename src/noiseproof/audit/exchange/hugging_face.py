@@ -1,0 +1,57 @@
+"""Hugging Face: a folder that ``load_dataset("imagefolder")`` reads, with the audit as columns; out and in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, picture_link, remove_links, row_of, write_new
+from noiseproof.audit.files import check_folder
+
+if TYPE_CHECKING:
+    from noiseproof.audit.report import LabelReport
+
+
+@TOOLS.register_class("imagefolder")
+class ImageFolder(Tool):
+    """Links to the pictures, and metadata.jsonl with a line for each: its given label and the results of the audit."""
+
+    listing = "metadata.jsonl"
+    takes_all_rows = True
+    takes_texts = False
+
+    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+        folder = check_folder(path, force=force)
+        remove_links(folder)
+        lines = [{"file_name": picture_link(report, row, folder), "label": row.given, **row.facts} for row in rows]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_new(folder / self.listing, _to_lines(lines), force=True)
+
+    def parse(self, path: Path) -> Any:
+        file = self.file(path)
+        if file.suffix.lower() != ".jsonl" or not file.is_file():
+            return None
+        try:
+            lines = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+        except ValueError as error:
+            raise ValueError(f"Expected JSON in every line of {file}, got {error}.") from error
+        is_ours = all(isinstance(line, dict) and {"file_name", "label"} <= {*line} for line in lines)
+        return lines if lines and is_ours else None
+
+    def items(self, content: Any, path: Path) -> Iterator[Item]:
+        folder = path if path.is_dir() else path.parent
+        for at, line in enumerate(content):
+            name, label = line["file_name"], line["label"]
+            label = None if label in (None, "") else str(label)
+            row = row_of(stem := Path(name).stem)
+            yield Item.of(at, label, line, name if row is None else stem, row, file=folder / name)
+
+    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+        lines = [{**line, "label": changes.get(at, line["label"])} for at, line in enumerate(content)]
+        return _to_lines([line for at, line in enumerate(lines) if at not in left_out]).encode()
+
+
+def _to_lines(lines: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)

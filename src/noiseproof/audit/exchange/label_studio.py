@@ -1,0 +1,120 @@
+"""Label Studio: tasks with predictions out, annotations (its exports JSON and JSON-MIN) in."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlsplit
+from xml.sax.saxutils import quoteattr
+
+from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, read_json, to_json, write_new
+
+if TYPE_CHECKING:
+    from noiseproof.audit.report import LabelReport
+
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML cannot hold
+FILES = "/data/local-files/?d="  # what Label Studio serves from its document root
+QUESTION = "label"  # the name of the choices
+
+
+@TOOLS.register_class("label-studio")
+class LabelStudio(Tool):
+    """Tasks of texts or pictures, with the suggested label as the prediction of each, and the labelling set-up.
+
+    Pictures are addressed as local files below the folder that holds the audited one: Label Studio serves them if that
+    is its LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT and the audited folder is a local storage of the project.
+    """
+
+    asks = True
+
+    def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+        source, classes = report.data.source, report.data.classes
+        if odd := [name for name in classes if NO_XML.search(name)]:
+            raise ValueError(
+                f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}. Remove control "
+                "characters, and audit again."
+            )
+        what = "image" if source.is_pictures else "text"
+        folder = Path(source.config["data"]).name if what == "image" else ""
+        tasks: list[dict[str, Any]] = []
+        for row in rows:
+            shown = f"{FILES}{quote(f'{folder}/{row.id}')}" if what == "image" else source.describe(row.row, row.id)
+            facts: dict[str, Any] = {name: value for name, value in row.facts.items() if name != "predicted_label"}
+            result: dict[str, Any] = {
+                "id": row.key, "from_name": QUESTION, "to_name": what, "type": "choices",
+                "value": {"choices": [row.suggested]},
+            }  # fmt: skip
+            prediction: dict[str, Any] = {"model_version": "noiseproof", "score": row.confidence, "result": [result]}
+            tasks.append({"data": {what: shown} | facts, "predictions": [prediction]})
+        write_new(path, to_json(tasks), force)
+        write_new(path.with_suffix(".xml"), _set_up(what, classes), force)
+
+    def parse(self, path: Path) -> Any:
+        content = read_json(path)
+        is_ours = isinstance(content, list) and all(isinstance(task, dict) for task in content)
+        return content if is_ours and any("data" in t or "annotation_id" in t for t in content) else None
+
+    def items(self, content: Any, path: Path) -> Iterator[Item]:
+        for at, task in enumerate(content):
+            data = task.get("data", task)
+            shown = data.get("image", data.get("text"))
+            content = {"file": _file(shown, path)} if "image" in data else {"text": shown}
+            for reviewer, label in list(_answers(task)) or [("", None)]:
+                yield Item.of(at, label, data, task.get("id", at), reviewer=reviewer, **content)
+
+    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+        tasks = copy.deepcopy([task for at, task in enumerate(content) if at not in left_out])
+        new = [changes.get(at) for at in range(len(content)) if at not in left_out]
+        for task, label in zip(tasks, new, strict=True):
+            if label is not None and "data" not in task:
+                task[_question(task)] = label
+            elif label is not None:
+                for choices in _choices(task):
+                    choices["value"]["choices"] = [label]
+        return to_json(tasks).encode()
+
+
+def _set_up(what: str, classes: Sequence[str]) -> str:
+    tag = {"image": '<Image name="image" value="$image"/>', "text": '<Text name="text" value="$text"/>'}[what]
+    choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
+    return (
+        f'<View>\n  {tag}\n  <Text name="why" value="$why"/>\n'
+        f'  <Choices name="{QUESTION}" toName="{what}" choice="single">\n{choices}\n  </Choices>\n</View>\n'
+    )
+
+
+def _choices(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the results with choices of the annotations that count."""
+    for annotation in task.get("annotations", ()):
+        if not annotation.get("was_cancelled"):
+            yield from (result for result in annotation.get("result", ()) if result.get("type") == "choices")
+
+
+def _question(task: Mapping[str, Any]) -> str:
+    """Return the name of the choices in a task of JSON-MIN."""
+    own = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "text", "image")
+    return QUESTION if QUESTION in task else next((name for name in task if name not in own), QUESTION)
+
+
+def _answers(task: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield who answered a task, and the label; None if it was skipped."""
+    if "data" not in task:
+        label = task.get(_question(task))
+        yield str(task.get("annotator", "")), label if isinstance(label, str) and label else None
+    for annotation in task.get("annotations", ()):
+        person = annotation.get("completed_by", "")
+        reviewer = str(person.get("email", person.get("id", "")) if isinstance(person, dict) else person)
+        labels = [label for one in _choices({"annotations": [annotation]}) for label in one["value"].get("choices", ())]
+        if len(labels) > 1:
+            raise ValueError(f"Expected one choice for each task, got {len(labels)} in task {task.get('id')}.")
+        yield reviewer, labels[0] if labels else None
+
+
+def _file(address: Any, beside: Path) -> Path:
+    """Return the picture that an address stands for: a local file, or one that was uploaded."""
+    parts = urlsplit(str(address))
+    name = parse_qs(parts.query).get("d", [""])[0] if parts.path.startswith("/data/local-files") else ""
+    return find_file(name or Path(parts.path).name, beside)

@@ -1,0 +1,160 @@
+"""Texts and pictures with labels in a file of another tool, such as Label Studio or CVAT."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from noiseproof.audit.exchange import find_tool
+from noiseproof.audit.exchange.base import Item, Tool
+from noiseproof.audit.files import Audit
+from noiseproof.audit.records import MemoryRecords, Records
+from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
+from noiseproof.audit.sources.pictures import PictureSource
+from noiseproof.audit.sources.text import TextSource
+from noiseproof.core.files import replacing, writing_folder
+from noiseproof.data.images import ImageFiles
+from noiseproof.data.pictures import THUMBNAIL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from noiseproof.data.tables import Frame
+
+
+class Annotated(Source):
+    """Rows in the order of a tool's file, with the last label of each; corrected copies are in the same format."""
+
+    @cached_property
+    def parsed(self) -> tuple[Tool, Any]:
+        found = find_tool(self.path)
+        assert found is not None
+        return found
+
+    @property
+    def path(self) -> Path:
+        return Path(self.config["data"])
+
+    @cached_property
+    def items(self) -> list[Item]:
+        tool, content = self.parsed
+        last: dict[int, Item] = {}
+        for item in tool.items(content, self.path):
+            if item.label is not None or item.at not in last:
+                last[item.at] = item
+        return list(last.values())
+
+    @cached_property
+    def item_ids(self) -> list[str]:
+        ids = [item.id for item in self.items]
+        return ids if len({*ids}) == len(ids) else [str(i) for i in range(len(ids))]
+
+    def is_of(self, request: Request, kind: str) -> bool:
+        """Whether the request is a tool's file whose items have a ``kind`` of input, text or file."""
+        path = request.path
+        if path is None or not (path.is_dir() or path.suffix.lower() in (".json", ".xml")):
+            return False
+        return find_tool(path) is not None and all(getattr(item, kind) is not None for item in self.items)
+
+    def default_out(self) -> Path:
+        return Path(f"corrected{self.path.suffix if self.path.is_file() else ''}")
+
+    def write_corrected(
+        self,
+        audit: Audit,
+        changes: Mapping[int, str],
+        out: Path,
+        *,
+        link: bool = False,
+        left_out: Collection[int] = (),
+    ) -> None:
+        """Write the tool's file with other labels; of a folder, a copy with that file."""
+        root, (tool, content) = self.locate(audit.folder), self.parsed
+        written = tool.relabelled(content, changes, left_out)
+        if root.is_file():
+            with replacing(out, overwrite=False) as part:
+                part.write_bytes(written)
+            return
+        if out.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"Expected a place outside {root}, which is not changed, got {out}.")
+        with writing_folder(out) as part:
+            copy = _link if link else shutil.copy2
+            shutil.copytree(root, part, symlinks=not link, copy_function=copy, dirs_exist_ok=True)
+            tool.file(part).unlink()
+            tool.file(part).write_bytes(written)
+
+
+def _link(file: str, at: str) -> None:
+    Path(at).symlink_to(Path(file).absolute())
+
+
+@SOURCES.register_class("annotated-texts")
+class AnnotatedTexts(Annotated, TextSource):
+    """Texts with the labels that people gave them in another tool."""
+
+    files = "a file of Label Studio, Argilla, CVAT, FiftyOne or COCO"
+    can_leave_out = True  # unlike an Excel file
+
+    def accepts(self, request: Request) -> bool:
+        return self.is_of(request, "text")
+
+    def read(self, request: Request) -> AuditData:
+        self.config |= {"label": "label", "text": "text", "id": "id"}
+        return super().read(request)
+
+    def _open_table(self, request: Request) -> Frame:
+        return self._table
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
+        import pandas as pd
+
+        cells = {"id": self.item_ids, "text": [i.text for i in self.items], "label": [i.label for i in self.items]}
+        return pd.DataFrame(cells, dtype=object)
+
+    @cached_property
+    def records(self) -> Records:
+        return MemoryRecords(self._table)
+
+
+@SOURCES.register_class("annotated-pictures")
+class AnnotatedPictures(Annotated, PictureSource):
+    """Pictures with the labels that people gave them in another tool."""
+
+    files = ""  # as texts
+
+    def accepts(self, request: Request) -> bool:
+        return self.is_of(request, "file")
+
+    def read(self, request: Request) -> AuditData:
+        if request.labels is not None:
+            raise ValueError(f"Expected no `labels` beside {self.path}, which has them.")
+        if self.items and not any(item.file is not None and item.file.is_file() for item in self.items):
+            raise FileNotFoundError(
+                f"Expected the pictures that {self.path} names, such as {self.items[0].id!r}, beside it, in a folder "
+                "data or images beside it, or above it, found none. Move the file to where its paths lead to them."
+            )
+        names = request.classes or sorted({label for label in self.labels if label})
+        return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), [])
+
+    @cached_property
+    def image_files(self) -> ImageFiles:
+        return ImageFiles(self.path.parent, [str(item.file) for item in self.items], size=THUMBNAIL, fit="squash")
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return self.item_ids
+
+    @cached_property
+    def labels(self) -> list[str]:
+        return [item.label or "" for item in self.items]
+
+    def _real_path(self, row: int) -> Path | None:
+        path = self.image_files.path(row)
+        return path if path.is_file() else None
+
+    def file(self, id: str) -> Path:
+        return self.image_files.path(self.ids.index(id))

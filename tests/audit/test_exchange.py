@@ -1,0 +1,393 @@
+"""Audits for other tools, and labels from them: formats by their documentation, and round trips."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from noiseproof.audit import LabelReport, audit, read_audit, read_rows, write_corrected
+from noiseproof.audit.decisions import BadDecisions
+from noiseproof.audit.exchange import TOOLS
+from noiseproof.audit.plan import read_reviewed
+from noiseproof.cli import app
+from noiseproof.cli.audit import EXPORTS
+
+CLASSES = ("cat", "dög & co")
+WRONG = ("cat/09 ü.png", "dög & co/04 ü.png")  # the pictures with wrong labels
+TEXT_TOOLS = ("label-studio", "argilla")
+ASKING = TEXT_TOOLS  # which record each answer
+
+# What the tools import, from their documentation.
+STRING, NUMBER, OBJECT = {"type": "string"}, {"type": "number"}, {"type": "object"}
+
+
+def an_object(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": [*required, *properties], "properties": properties}
+
+
+def list_of(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1}
+
+
+SCHEMAS = {
+    # labelstud.io/guide/predictions: tasks in Label Studio's JSON
+    "label-studio": list_of(an_object(
+        data=an_object("why"),
+        predictions=list_of(an_object(model_version=STRING, score=NUMBER, result=list_of(an_object(
+            id=STRING, from_name={"const": "label"}, to_name={"enum": ["image", "text"]}, type={"const": "choices"},
+            value=an_object(choices={**list_of(STRING), "maxItems": 1}),
+        )))),
+    )),
+    # docs.argilla.io: records by rg.Record
+    "argilla": list_of(an_object(
+        id=STRING, fields={**OBJECT, "additionalProperties": STRING}, metadata=OBJECT,
+        suggestions=an_object(label=an_object(value=STRING, score=NUMBER, agent=STRING)), responses=OBJECT,
+    )),
+    # docs.voxel51.com: FiftyOneImageClassificationDataset; attributes become fields, and these names are its own
+    "fiftyone": an_object(classes=list_of(STRING), labels={**OBJECT, "additionalProperties": an_object(
+        label=STRING, confidence=NUMBER, attributes={"not": {"anyOf": [
+            {"required": [name]} for name in ("id", "tags", "label", "confidence", "logits")
+        ]}},
+    )}),
+    # cocodataset.org/#format-data
+    "coco": an_object(
+        images=list_of(an_object(id=NUMBER, file_name=STRING, width=NUMBER, height=NUMBER)),
+        annotations=list_of(an_object(
+            id={"type": "integer", "minimum": 1}, image_id=NUMBER, category_id={"type": "integer", "minimum": 1},
+            bbox={**list_of(NUMBER), "minItems": 4, "maxItems": 4}, area=NUMBER, iscrowd={"const": 0},
+        )),
+        categories=list_of(an_object(id={"type": "integer", "minimum": 1}, name=STRING)),
+    ),
+    # huggingface.co/docs/datasets/image_dataset: a line of metadata.jsonl
+    "imagefolder": list_of(an_object(file_name=STRING, label=STRING)),
+}  # fmt: skip
+
+
+def probabilities(classes: list[int]) -> Any:
+    return np.eye(2)[classes] * 0.9 + 0.05
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
+    """A saved audit of 40 pictures, two of them in the wrong folder."""
+    monkeypatch.chdir(tmp_path)
+    for i in range(40):
+        given = i % 2 if i not in (4, 9) else 1 - i % 2
+        path = Path("photos", CLASSES[given], f"{i:02d} ü.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 10), (6 * i, 0, 255 * (i % 2))).save(path)
+    true = [int(path.name[:2]) % 2 for path in sorted(Path("photos").rglob("*.png"))]
+    report = audit(read_rows("photos", pred_probs=probabilities(true), classes=CLASSES))
+    report.save("audit")
+    return report
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
+    monkeypatch.chdir(tmp_path)
+    given = [CLASSES[i % 2 if i not in (4, 9) else 1 - i % 2] for i in range(40)]
+    pd.DataFrame({"t": [f"text <{i}>" for i in range(40)], "y": given}).to_csv("t.csv", index=False)
+    true = [i % 2 for i in range(40)]
+    report = audit(read_rows("t.csv", label="y", text="t", pred_probs=probabilities(true), classes=CLASSES))
+    report.save("audit")
+    return report
+
+
+def content_of(tool: str, path: Path) -> Any:
+    file = TOOLS[tool]().file(path)
+    if tool == "imagefolder":
+        return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return ET.parse(file) if tool == "cvat" else json.loads(file.read_text("utf-8"))
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_knows_every_tool() -> None:
+    assert {*EXPORTS} == {*TOOLS}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_a_tool_imports(tool: str, pictures: LabelReport) -> None:
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]))
+    content = content_of(tool, path)
+    if tool != "cvat":
+        jsonschema.validate(content, SCHEMAS[tool])
+    counts = {
+        "label-studio": lambda c: len(c), "argilla": lambda c: len(c), "imagefolder": lambda c: len(c),
+        "cvat": lambda c: len(c.findall("image")), "coco": lambda c: len(c["images"]),
+        "fiftyone": lambda c: len(c["labels"]),
+    }  # fmt: skip
+    assert counts[tool](content) == (40 if tool in ("fiftyone", "coco", "imagefolder") else 2)
+    with pytest.raises(FileExistsError):
+        pictures.export(tool, path)
+    pictures.export(tool, path, all_rows=False, force=True)
+    assert counts[tool](content_of(tool, path)) == 2
+
+
+@pytest.mark.parametrize("tool", TEXT_TOOLS)
+def test_what_a_tool_imports_of_texts(tool: str, texts: LabelReport) -> None:
+    content = content_of(tool, texts.export(tool, Path("audit", EXPORTS[tool])))
+    jsonschema.validate(content, SCHEMAS[tool])
+    assert {task["data" if tool == "label-studio" else "fields"]["text"] for task in content} == {
+        "text <4>",
+        "text <9>",
+    }
+
+
+def test_label_studio_serves_pictures_below_its_document_root(pictures: LabelReport, tmp_path: Path) -> None:
+    """The root is the folder that holds the audited one, which is a local storage: it can't be the root itself."""
+    tasks = content_of("label-studio", pictures.export("label-studio", "audit/tasks.json"))
+    addresses = [task["data"]["image"] for task in tasks]
+    prefix = "/data/local-files/?d="
+    assert addresses[0] == f"{prefix}photos/cat/09%20%C3%BC.png" and addresses[1].startswith(
+        f"{prefix}photos/d%C3%B6g%20%26"
+    )
+
+
+def test_links_to_pictures_open(pictures: LabelReport) -> None:
+    for tool, folder in (("fiftyone", "data"), ("imagefolder", "")):
+        links = sorted(pictures.export(tool, Path("audit", tool)).joinpath(folder).glob("row-*.png"))
+        assert len(links) == 40 and all(Image.open(link).size == (20, 10) for link in links)
+    fiftyone = content_of("fiftyone", Path("audit/fiftyone"))
+    assert {path.stem for path in Path("audit/fiftyone/data").iterdir()} == {*fiftyone["labels"]}
+    lines = content_of("imagefolder", Path("audit/imagefolder"))
+    assert {line["file_name"] for line in lines} == {path.name for path in Path("audit/imagefolder").glob("*.png")}
+
+
+def test_hugging_face_loads_what_is_written(pictures: LabelReport, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    pictures.export("imagefolder", "audit/imagefolder")
+    loaded = load_dataset("imagefolder", data_dir="audit/imagefolder", cache_dir=str(tmp_path / "cache"))["train"]
+    assert loaded.num_rows == 40 and loaded[0]["image"].size == (20, 10)
+    assert {row["source_id"] for row in loaded if row["is_label_issue"]} == {*WRONG}
+    write_corrected(read_audit("audit"), {4: "dög & co"}, Path("corrected"))
+    again = load_dataset("imagefolder", data_dir="corrected", cache_dir=str(tmp_path / "cache"))["train"]
+    assert tuple(again.features["label"].names) == CLASSES and sum(again["label"]) == 21
+
+
+def test_a_table_has_no_pictures_to_export(texts: LabelReport) -> None:
+    for tool in {*TOOLS} - {*TEXT_TOOLS}:
+        with pytest.raises(ValueError, match=f"Expected pictures to export to {tool}, got text. Use label-studio."):
+            texts.export(tool, "audit/x")
+    assert not Path("audit/x").exists()
+
+
+# --- back -------------------------------------------------------------------------------------------------------------
+
+
+def answer_label_studio(path: Path, labels: dict[str, str]) -> Path:
+    tasks = content_of("label-studio", path)
+    for number, task in enumerate(tasks):
+        choice = {"from_name": "label", "to_name": "image", "type": "choices"}
+        choice["value"] = {"choices": [labels[task["data"]["source_id"]]]}  # type: ignore[assignment]
+        annotation = {"id": number, "completed_by": {"email": "ann@example.com"}, "result": [choice]}
+        task |= {"id": 100 + number, "annotations": [{**annotation, "was_cancelled": False}]}
+    Path("export.json").write_text(json.dumps(tasks))
+    return Path("export.json")
+
+
+def answer_label_studio_min(path: Path, labels: dict[str, str]) -> Path:
+    tasks = content_of("label-studio", path)
+    flat = [
+        {**task["data"], "id": 7, "label": labels[task["data"]["source_id"]], "annotator": 2, "annotation_id": 3}
+        for task in tasks
+    ]
+    Path("export.json").write_text(json.dumps(flat))
+    return Path("export.json")
+
+
+def answer_argilla(path: Path, labels: dict[str, str]) -> Path:
+    records = content_of("argilla", path)
+    for record in records:
+        answer = {"value": labels[record["metadata"]["source_id"]], "user_id": "5b1cdd49"}
+        record |= {"responses": {"label": [answer]}, "status": "completed", "_server_id": "x"}
+    (path / "records.json").write_text(json.dumps(records))
+    return path
+
+
+def answer_cvat(path: Path, labels: dict[str, str]) -> Path:
+    """CVAT keeps no more of the names than it was given: here, files without their folders."""
+    tree = ET.parse(path)
+    for image in tree.iter("image"):
+        for tag in image.iter("tag"):
+            tag.set("label", labels[image.get("name", "")])
+        image.set("name", Path(image.get("name", "")).name)
+    tree.write("export.xml", encoding="utf-8")
+    return Path("export.xml")
+
+
+def answer_fiftyone(path: Path, labels: dict[str, str]) -> Path:
+    """An export without attributes, as numbers of classes: rows are known by the names of their files."""
+    content = content_of("fiftyone", path)
+    classes = list(CLASSES)
+    numbers = {
+        key: classes.index(labels.get(one["attributes"]["source_id"], one["label"]))
+        for key, one in content["labels"].items()
+    }
+    Path("back").mkdir()
+    Path("back/labels.json").write_text(json.dumps({"classes": classes, "labels": numbers}))
+    return Path("back")
+
+
+def answer_coco(path: Path, labels: dict[str, str]) -> Path:
+    content = content_of("coco", path)
+    number = {one["name"]: one["id"] for one in content["categories"]}
+    name = {image["id"]: image["file_name"] for image in content["images"]}
+    for one in content["annotations"]:
+        one.pop("attributes")
+        one["category_id"] = number.get(labels.get(name[one["image_id"]], ""), one["category_id"])
+    Path("export.json").write_text(json.dumps(content))
+    return Path("export.json")
+
+
+def answer_imagefolder(path: Path, labels: dict[str, str]) -> Path:
+    lines = content_of("imagefolder", path)
+    new = [{"file_name": one["file_name"], "label": labels.get(one["source_id"], one["label"])} for one in lines]
+    (path / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in new))
+    return path
+
+
+ANSWERS: dict[str, tuple[str, Callable[[Path, dict[str, str]], Path]]] = {
+    "label-studio": ("label-studio", answer_label_studio),
+    "label-studio-min": ("label-studio", answer_label_studio_min),
+    "argilla": ("argilla", answer_argilla), "cvat": ("cvat", answer_cvat), "fiftyone": ("fiftyone", answer_fiftyone),
+    "coco": ("coco", answer_coco), "imagefolder": ("imagefolder", answer_imagefolder),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_labels_come_back_as_decisions(case: str, pictures: LabelReport) -> None:
+    tool, answer = ANSWERS[case]
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]))
+    back = answer(path, {WRONG[0]: "dög & co", WRONG[1]: "dög & co"})  # accept one, keep the other
+    decided = read_reviewed("audit", back).decisions
+    by_id = {one.id: one.decision for one in decided.values()}
+    assert by_id == {WRONG[0]: "accept"} | ({WRONG[1]: "keep"} if tool in ASKING else {})
+    result = CliRunner().invoke(app, ["apply", "audit", "--decisions", str(back), "--out", "corrected", "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout)["changed"] == 1
+    assert Path("corrected", "dög & co", "09 ü.png").exists() and not Path("corrected", "cat", "09 ü.png").exists()
+
+
+def test_new_classes_skips_and_several_people_come_back(pictures: LabelReport) -> None:
+    path = pictures.export("label-studio", "audit/tasks.json")
+    back = answer_label_studio(path, {WRONG[0]: "bird", WRONG[1]: "cat"})
+    tasks = json.loads(back.read_text())
+    tasks[0]["annotations"].append(
+        {"completed_by": 3, "result": [{"type": "choices", "value": {"choices": ["cat"]}}], "was_cancelled": False}
+    )
+    tasks[1]["annotations"] = [{"completed_by": 3, "result": [], "was_cancelled": True}]
+    back.write_text(json.dumps(tasks))
+    reviewed = read_reviewed("audit", back)
+    lines = {(one.reviewer, one.decision, one.label) for row in reviewed.decisions for one in reviewed.lines(row)}
+    assert lines == {("ann@example.com", "other", "bird"), ("3", "keep", "cat"), ("3", "skip", "")}
+    assert (
+        CliRunner().invoke(app, ["apply", "audit", "--decisions", str(back), "--out", "c"]).stdout.count("conflicts: 1")
+    )
+
+
+def test_labels_of_another_audit_are_refused(pictures: LabelReport) -> None:
+    back = answer_label_studio(pictures.export("label-studio", "audit/tasks.json"), dict.fromkeys(WRONG, "cat"))
+    tasks = json.loads(back.read_text())
+    for change, message in (
+        ({"source_id": "cat/77.png"}, "got one of 'cat/77.png' in export.json, which it does not have"),
+        ({"given_label": "bird"}, "with the given label 'bird' in export.json, which is 'cat' there"),
+        ({"row": 400}, "which it does not have"),
+    ):
+        changed = [{**tasks[0], "data": {**tasks[0]["data"], **change}}]
+        Path("export.json").write_text(json.dumps(changed))
+        with pytest.raises(BadDecisions, match=message):
+            read_reviewed("audit", "export.json")
+    Path("export.json").write_text('{"a": 1}')
+    with pytest.raises(BadDecisions, match="Expected decisions, or labels from argilla, coco, .* got something else"):
+        read_reviewed("audit", "export.json")
+    Path("export.json").write_text("{")
+    with pytest.raises(ValueError, match="Expected JSON in export.json"):
+        read_reviewed("audit", "export.json")
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_labelled_pictures_are_audited_and_corrected_in_their_own_format(case: str, pictures: LabelReport) -> None:
+    """All rows go out, are labelled in the tool, and come back as a dataset of their own."""
+    tool, answer = ANSWERS[case]
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
+    names = [pictures.data.names[i] for i in range(40)]
+    labelled = answer(path, {name: name.split("/")[0] for name in names})
+    if tool == "argilla":  # its pictures are part of its records, and not files
+        with pytest.raises(ValueError, match="Expected .* a folder of pictures .* got argilla."):
+            read_rows(labelled, pred_probs=probabilities([0] * 40))
+        return
+    if tool == "fiftyone":
+        shutil.copytree(path / "data", labelled / "data", symlinks=True)
+    if tool == "coco":
+        with pytest.raises(FileNotFoundError, match="found none. Move the file to where its paths lead to them"):
+            read_rows(labelled)
+        shutil.copytree("photos", "images")
+    if tool == "cvat":
+        shutil.copytree("photos", "data")
+        for file in Path("data").rglob("*.png"):
+            file.rename(Path("data", file.name))
+    rows = read_rows(labelled, features="patches")
+    assert rows.source.name == "annotated-pictures" and len(rows) == 40 and rows.x is not None
+    numbers = [int(rows.source.file(name).resolve().name[:2]) for name in rows.names]  # type: ignore[union-attr]
+    assert sorted(numbers) == list(range(40))
+    report = audit(read_rows(labelled, pred_probs=probabilities([n % 2 for n in numbers]), classes=CLASSES))
+    assert {numbers[i] for i in np.flatnonzero(report.label_issues.is_issue)} == {4, 9}
+    report.save("again")
+    shown = read_audit("again")
+    i = numbers.index(9)
+    out = write_corrected(shown, {i: "dög & co"}, Path(f"new{labelled.suffix}"), left_out=[numbers.index(0)])
+    if labelled.suffix == ".xml":
+        assert ET.parse(out).getroot().tag == "annotations"
+    new = read_rows(out, features="patches")
+    assert len(new) == 39 and np.bincount(new.given).tolist() == [18, 21]
+
+
+@pytest.mark.parametrize("tool", TEXT_TOOLS)
+def test_labelled_texts_are_audited_and_corrected_in_their_own_format(tool: str, texts: LabelReport) -> None:
+    answer = ANSWERS[tool][1]
+    path = texts.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
+    labels = dict(zip(texts.data.names, [CLASSES[k] for k in texts.data.given], strict=True))
+    labelled = answer(path, labels)
+    order = [int(name) for name in read_rows(labelled, features="tfidf").names]
+    rows = read_rows(labelled, pred_probs=probabilities([k % 2 for k in order]), classes=CLASSES)
+    assert rows.source.name == "annotated-texts" and rows.source.texts() == [f"text <{k}>" for k in order]
+    report = audit(rows)
+    assert {order[i] for i in np.flatnonzero(report.label_issues.is_issue)} == {4, 9}
+    report.save("again")
+    out = write_corrected(read_audit("again"), {order.index(4): "cat"}, Path(f"new{labelled.suffix}"))
+    new = read_rows(out, features="tfidf")
+    assert [order[i] for i in range(40) if new.given[i] != rows.given[i]] == [4]
+
+
+def test_tasks_without_a_label_are_listed(texts: LabelReport) -> None:
+    path = texts.export("label-studio", "audit/tasks.json", all_rows=True)
+    labels = dict(zip(texts.data.names, [CLASSES[k] for k in texts.data.given], strict=True))
+    tasks = json.loads(answer_label_studio(path, labels).read_text())
+    tasks[3]["annotations"] = []
+    Path("export.json").write_text(json.dumps(tasks))
+    rows = read_rows("export.json", features="tfidf")
+    assert len(rows) == 39 and [(one.reason, one.rows.tolist()) for one in rows.skipped] == [("no label", [3])]
+
+
+def test_objects_in_pictures_are_refused(pictures: LabelReport) -> None:
+    content = content_of("coco", pictures.export("coco", "audit/coco.json"))
+    content["annotations"].append({**content["annotations"][0], "category_id": 2, "id": 99})
+    Path("coco.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="Expected one category for each picture, got several"):
+        read_rows("coco.json")
