@@ -664,10 +664,13 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
     np.savez(tmp_path / "odd.npz", a=np.zeros(3), b=np.ones(3))
     with pytest.raises(ValueError, match="Expected inputs in .*odd.npz, called x or"):
         read_rows(tmp_path / "odd.npz")
-    for name in ("data.txt", "data.json", "data.csv.bz2", "data.parquet.gz"):
+    kinds = "Expected arrays .*, a folder of pictures, a table .* or a file of Label Studio, .*, got"
+    for name, text in (("data.txt", "hi"), ("data.json", "[1]"), ("data.csv.bz2", "hi"), ("data.parquet.gz", "hi")):
         for label in (None, "y"):
-            with pytest.raises(ValueError, match=f"Expected arrays .*, a folder of pictures or a table .*, got {name}"):
-                read_rows(write(tmp_path / name, "hello"), label=label)
+            with pytest.raises(ValueError, match=f"{kinds} {name}"):
+                read_rows(write(tmp_path / name, text), label=label)
+    with pytest.raises(ValueError, match="Expected JSON in .*data.json, got"):
+        read_rows(write(tmp_path / "data.json", "hello"))
     with pytest.raises(ValueError, match="Expected `labels` beside the array of inputs, got none"):
         read_rows(np.zeros((4, 2)))
     with pytest.raises(ValueError, match="no columns for arrays, got 'label'. Only tables have columns"):

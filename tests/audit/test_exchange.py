@@ -329,7 +329,7 @@ def test_labelled_pictures_are_audited_and_corrected_in_their_own_format(case: s
     names = [pictures.data.names[i] for i in range(40)]
     labelled = answer(path, {name: name.split("/")[0] for name in names})
     if tool == "argilla":  # its pictures are part of its records, and not files
-        with pytest.raises(ValueError, match="Expected .* a folder of pictures .* got argilla."):
+        with pytest.raises(ValueError, match="Expected arrays .*, a folder of pictures, .* got argilla."):
             read_rows(labelled, pred_probs=probabilities([0] * 40))
         return
     if tool == "fiftyone":

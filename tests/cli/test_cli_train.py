@@ -633,7 +633,7 @@ def test_logs_lie_in_the_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [str(metrics["test_loss"]) for _, metrics in mlflow.metrics] == [row["test_loss"] for row in rows]
     (params,) = mlflow.params
     assert {name: params[name] for name in ("method", "noise", "epochs", "model")} == {
-        "method": "gce", "noise": "symmetric:rate=0.4", "epochs": 3, "model": "mlp:hidden=[8]",
+        "method": "gce", "noise": "symmetric:rate=0.4", "epochs": "3", "model": "mlp:hidden=[8]",
     }  # fmt: skip
     (file_,) = (tmp_path / "tensorboard" / "version_0").iterdir()
     assert file_.name.startswith("events.out.tfevents.")

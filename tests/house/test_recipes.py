@@ -1,4 +1,4 @@
-"""The recipes for Lightning and the Hugging Face Trainer, against stand-ins: neither package is installed here."""
+"""The recipes for Lightning, the Hugging Face Trainer and skorch, against stand-ins: none is installed here."""
 
 from __future__ import annotations
 
@@ -32,12 +32,20 @@ class Trainer:
         self.given = given
 
 
+class Classifier:
+    """Makes its criterion from a class or function, as skorch does."""
+
+    def __init__(self, module: Any, criterion: Any, predict_nonlinearity: Any, **given: Any) -> None:
+        self.criterion_, self.nonlinearity, self.given = criterion(), predict_nonlinearity, given
+
+
 @pytest.fixture
 def recipes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the blocks of the page define."""
     parts: dict[str, dict[str, Any]] = {
         "lightning": {"LightningModule": LightningModule},
         "transformers": {"Trainer": Trainer, "TrainerCallback": object},
+        "skorch": {"NeuralNetClassifier": Classifier},
     }
     for name, things in parts.items():
         module = ModuleType(name)
@@ -61,8 +69,21 @@ def inputs() -> torch.Tensor:
     return torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
 
-def test_the_page_says_that_it_was_not_run_against_the_packages() -> None:
-    assert "Neither package is installed" in PAGE and len(BLOCKS) == 3
+def test_the_page_names_the_versions_that_it_was_run_with() -> None:
+    """`make integrations` installs these (tests/integrations/test_frameworks.py)."""
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
+    named = re.findall(r"(Lightning|transformers|skorch) ([0-9.]+[0-9])", PAGE.split("## ")[0])
+    assert len(named) == 3 and all(f"{name.lower()}=={version}" in makefile for name, version in named)
+    assert len(BLOCKS) == 4
+
+
+def test_skorch_gets_probabilities(recipes: dict[str, Any]) -> None:
+    made = recipes["make_classifier"](make_network(), max_epochs=3)
+    logits = make_network()(inputs())
+    torch.testing.assert_close(made.nonlinearity(logits), logits.softmax(1))
+    p = logits.softmax(1).gather(1, GIVEN[:, None])
+    torch.testing.assert_close(made.criterion_(logits, GIVEN), ((1 - p**0.7) / 0.7).mean())
+    assert made.given == {"max_epochs": 3}
 
 
 def test_lightning_takes_a_step_by_the_robust_loss_and_moves_the_average(recipes: dict[str, Any]) -> None:

@@ -42,6 +42,10 @@ def said(result: Result, x: torch.Tensor) -> torch.Tensor:
     return log_probs(result.run.loss, outs).exp()
 
 
+def graph_of(path: Path) -> Any:
+    return onnx.load(path).graph
+
+
 def in_onnx(path: Path, x: torch.Tensor) -> Any:
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
@@ -69,6 +73,8 @@ def test_both_formats_say_what_the_run_says(dataset: str, method: str, model: st
     assert json.loads(extra["classes.json"]) == names
     file = export(result, tmp_path / "deep" / "model.onnx", x[:1], classes=names)
     assert list(file.parent.iterdir()) == [file]  # weights inside
+    axes = {value.type.tensor_type.shape.dim[0].dim_param for value in (*graph_of(file).input, *graph_of(file).output)}
+    assert axes == {"batch"}
     properties = {prop.key: prop.value for prop in onnx.load(file).metadata_props}
     assert json.loads(properties["classes"]) == names
     for rows in (7, 1):

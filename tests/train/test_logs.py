@@ -92,15 +92,46 @@ class Service(ModuleType):
         self.params: list[dict[str, Any]] = []
         self.started: list[dict[str, Any]] = []
 
+        self.ended: list[Any] = []
+        self.entities = SimpleNamespace(Metric=lambda *fact: fact, Param=lambda *fact: fact)
+        self.is_down = False
+
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        if self.is_down:
+            raise RuntimeError("no route to host\nand more")
         self.metrics.append((step, metrics))
 
-    def log_params(self, params: dict[str, Any]) -> None:
-        self.params.append(params)
+    # --- as mlflow
+
+    def MlflowClient(self) -> Any:
+        return self
+
+    def start_run(self, nested: bool) -> Any:
+        self.started.append({"nested": nested})
+        return self.active_run()
+
+    def active_run(self) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(run_id=len(self.started)))
+
+    def log_batch(self, run: int, metrics: Any = (), params: Any = ()) -> None:
+        assert run == len(self.started)
+        for step in {step for *_, step in metrics}:
+            self.log_metrics({name: value for name, value, *_ in metrics}, step)
+        self.params += [dict(params)] if params else []
+
+    def end_run(self, state: str) -> None:
+        self.ended.append(state)
+
+    # --- as wandb
 
     def init(self, **options: Any) -> Any:
+        if self.is_down:
+            raise RuntimeError("No API key configured.")
         self.started.append(options)
-        return SimpleNamespace(log=self.log_metrics, config=SimpleNamespace(update=self.log_params))
+        config = SimpleNamespace(update=self.params.append)
+        return SimpleNamespace(
+            log=self.log_metrics, config=config, finish=lambda exit_code: self.ended.append(exit_code)
+        )
 
 
 @pytest.fixture(params=["mlflow", "wandb"])
@@ -113,14 +144,52 @@ def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_service_is_told_every_metric(service: Service, tmp_path: Path) -> None:
     rows = logged([service.__name__], tmp_path).metrics
     assert service.metrics == list(enumerate(rows, 1))
-    assert service.started == ([{"dir": str(tmp_path)}] if service.__name__ == "wandb" else [])
+    options = {"dir": str(tmp_path), "reinit": "create_new"} if service.__name__ == "wandb" else {"nested": True}
+    assert service.started == [options] and service.ended == [0 if service.__name__ == "wandb" else "FINISHED"]
+
+
+def test_two_trainings_of_a_process_are_two_runs(service: Service, tmp_path: Path) -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=make_loggers([service.__name__], tmp_path))
+    task = prepare(get_dataset("digits"))
+    train(task, "ce", SETTINGS, fabric=fabric)
+    with pytest.raises(Interrupted):
+        train(task, "ce", SETTINGS, fabric=fabric, max_steps=8)
+    with pytest.raises(ValueError, match="Unknown"):
+        train(task, "no-such-method", SETTINGS, fabric=fabric)  # nothing was logged: there is no run to end
+    ends = {"wandb": [0, 1], "mlflow": ["FINISHED", "KILLED"]}
+    assert len(service.started) == 2 and service.ended == ends[service.__name__]
+
+
+def test_a_service_that_cannot_be_reached_is_refused_in_one_line(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "is_down", True)
+    monkeypatch.setattr(service, "start_run", service.init)
+    remedy = {"wandb": "Run `wandb login`", "mlflow": "Start the server, set MLFLOW_TRACKING_URI"}[service.__name__]
+    message = f"Expected to log to {service.__name__}, got RuntimeError: No API key configured. {remedy}"
+    with pytest.raises(ConnectionError, match=message):
+        describe(make_loggers([service.__name__], tmp_path), {"method": "ce"})
+
+
+def test_a_service_that_is_lost_does_not_stop_the_training(service: Service, tmp_path: Path) -> None:
+    (logger,) = make_loggers([service.__name__], tmp_path)
+    logger.log_metrics({"loss": 1.0}, step=1)
+    service.is_down = True
+    with pytest.warns(
+        UserWarning, match=rf"{service.__name__} was lost \(no route to host\.\): this run is not logged"
+    ):
+        logger.log_metrics({"loss": 1.0}, step=2)
+    service.is_down = False
+    logger.log_metrics({"loss": 1.0}, step=3)  # a curve with a hole would mislead
+    assert service.metrics == [(1, {"loss": 1.0})]
 
 
 def test_a_service_is_told_what_is_run_and_files_are_not(service: Service, tmp_path: Path) -> None:
     loggers = make_loggers(["csv", service.__name__, "tensorboard"], tmp_path)
     assert service.started == []  # nobody has logged anything yet
     describe(loggers, {"method": "ce", "seed": 3})
-    assert service.params == [{"method": "ce", "seed": 3}] and list(tmp_path.iterdir()) == []
+    seed = 3 if service.__name__ == "wandb" else "3"  # MLflow has words alone
+    assert service.params == [{"method": "ce", "seed": seed}] and list(tmp_path.iterdir()) == []
     assert [logger.name for logger in loggers] == ["csv", service.__name__, "tensorboard"]
 
 
@@ -137,7 +206,9 @@ def test_only_the_first_process_speaks_to_a_service(
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_service_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=f"Expected {name} to be installed to log to {name}. Run: pip install {name}"):
+    with pytest.raises(
+        ImportError, match=f"Expected {name} to be installed to log to {name}. Run `pip install noiseproof.{name}.`."
+    ):
         make_loggers(["csv", name], tmp_path)
 
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -237,10 +238,18 @@ def sheet_frame(path: Path, header: bool = True) -> tuple[pd.DataFrame, list[int
     return pd.DataFrame(cells, columns=names), [number for number, _ in rows]
 
 
+def _import_arrow(path: Path, module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"Expected pyarrow to read {path}, it is not installed. Run `pip install noiseproof[parquet]`."
+        ) from None
+
+
 def read_arrow(path: Path) -> Any:
     """A Parquet, Feather or Arrow IPC file, or an Arrow stream, as an Arrow table."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-
+    pa = _import_arrow(path, "pyarrow")
     if table_kind(path) == ".parquet":
         return open_parquet(path).read()  # half the memory of `read_table`
     with open_bytes(path) as file:
@@ -255,8 +264,7 @@ def read_arrow(path: Path) -> Any:
 
 def open_parquet(path: Path) -> Any:
     """A Parquet file; one with many more cells than bytes is refused."""
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
+    pq = _import_arrow(path, "pyarrow.parquet")
     file = pq.ParquetFile(path, pre_buffer=False)
     check_unpacked(8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path)
     return file

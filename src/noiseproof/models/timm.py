@@ -49,6 +49,13 @@ class TimmBackbone(Backbone):
                 "`pip install noiseproof[timm]`, or choose one of noiseproof's own backbones.",
                 name="timm",
             ) from None
+        except (RuntimeError, AttributeError, OSError) as error:  # torchvision, which timm imports, raises all of these
+            raise ImportError(
+                f"Expected a torchvision that fits PyTorch {torch.__version__} beside timm, its import ended with "
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}. Install torch and torchvision "
+                "together, from one index: https://pytorch.org/get-started/locally.",
+                name="torchvision",
+            ) from error
         self._checkpoint = options.pop("checkpoint_path", None)
         self._arguments = {"pretrained": bool(pretrained), "num_classes": 0, "in_chans": in_channels, **options}
         self.name = name

@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -130,6 +131,8 @@ def export(
     path, predictor = Path(path), Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
+    if path.suffix == ".onnx" and find_spec("onnxscript") is None:
+        raise ImportError("Expected onnx and onnxscript. Run `pip install 'noiseproof[onnx]'`.")
     others = [type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)]
     if others or predictor.draws:
         actual = str(predictor.loss) if predictor.loss is not None else others[0]
@@ -143,27 +146,22 @@ def export(
     rows = example[:1].cpu().repeat(2, *[1] * (example.dim() - 1))  # a batch of one would be exported as a constant
     names = json.dumps(list(classes)) if classes is not None else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    program = torch.export.export(module, (rows,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    shapes = ({0: torch.export.Dim("batch")},)  # any number of rows
+    program = torch.export.export(module, (rows,), dynamic_shapes=shapes)
     if path.suffix == ".pt2":
         torch.export.save(program, path, extra_files=None if names is None else {"classes.json": names})
     else:
-        _write_onnx(program, path, names, ["probabilities", *(["variance"] if variance else [])])
+        outputs = ["probabilities", *(["variance"] if variance else [])]
+        with _quiet():
+            written = torch.onnx.export(
+                program, dynamo=True, input_names=["input"], output_names=outputs, verbose=False, optimize=True,
+                dynamic_shapes=shapes,  # for the name of the axis, which the program has lost
+            )  # fmt: skip
+        assert written is not None
+        if names is not None:
+            written.model.metadata_props["classes"] = names
+        written.save(path)
     return path
-
-
-def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: str | None, outputs: list[str]) -> None:
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError("Expected onnx and onnxscript. Run `pip install 'noiseproof[onnx]'`.") from error
-    with _quiet():
-        written = torch.onnx.export(
-            program, dynamo=True, input_names=["input"], output_names=outputs, verbose=False, optimize=True
-        )
-    assert written is not None
-    if names is not None:
-        written.model.metadata_props["classes"] = names
-    written.save(path)
 
 
 @contextmanager

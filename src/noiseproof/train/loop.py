@@ -33,7 +33,7 @@ from noiseproof.train.record import VISIBLE, Metrics, best_epoch
 from noiseproof.train.schedule import Factor
 from noiseproof.train.settings import Settings, make_fabric
 from noiseproof.train.step import AT_ONCE, Stepper
-from noiseproof.train.stopping import Stopper, StopRequest, stop_on_signals
+from noiseproof.train.stopping import Stopper, StopRequest, ending_runs, stop_on_signals
 from noiseproof.train.task import Task
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
@@ -120,7 +120,7 @@ def train(
         check_count("max_steps", max_steps, 1)
     fabric = fabric or make_fabric(accelerator="auto", devices=1)
     job = Job(task, method, settings or Settings(), seed, out, samples, progress)
-    with stop_on_signals() as stop, torch.cuda.stream(new_stream(fabric.device)):
+    with ending_runs(fabric.loggers), stop_on_signals() as stop, torch.cuda.stream(new_stream(fabric.device)):
         steps = training(job, fabric, resume=resume, max_steps=max_steps, stop=stop, limit_threads=threads_for)
         while True:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +47,22 @@ def stop_on_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ending_runs(loggers: Iterable[Any]) -> Iterator[None]:
+    """End the runs of tracking services with the training, so that the next one of the process has its own."""
+    status = "failed"
+    try:
+        yield
+        status = "success"
+    except (Interrupted, KeyboardInterrupt):
+        status = "interrupted"
+        raise
+    finally:
+        for logger in loggers:
+            if getattr(logger, "is_service", False):
+                logger.finalize(status)
 
 
 class Stopper:
