@@ -64,6 +64,49 @@ def test_approximate_search_finds_most_and_reports_how_many() -> None:
     np.testing.assert_allclose(near.distance, true, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("copies", [1, 100])
+def test_codes_of_columns_find_what_numbers_find(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
+    pytest.importorskip("faiss")
+    x = np.repeat(blobs(3000 // copies, 20), copies, axis=0)
+    by_numbers = nearest(x, 10, exact=False)
+    monkeypatch.setattr(neighbours, "CODED", (1, 16))
+    compared = spy_on_codes(monkeypatch)
+    by_codes = nearest(x, 10, exact=False)
+    assert compared == [True]
+    assert by_codes.recall > by_numbers.recall - 0.02
+    assert (by_codes.index != np.arange(len(x))[:, None]).all() and all(
+        len(set(row)) == 10 for row in by_codes.index.tolist()
+    )
+    true = np.linalg.norm(x[:, None].astype(np.float64) - x[by_codes.index], axis=2)
+    np.testing.assert_allclose(by_codes.distance, true, rtol=1e-4, atol=1e-5)
+    if copies > 1:
+        assert (by_codes.distance == 0).all()
+
+
+def test_codes_that_lose_neighbours_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    # Sixteen columns of two far points each, and the same small number in all of them tells neighbours: 4 bits can't.
+    random = np.random.default_rng(0)
+    x = (100.0 * random.integers(0, 2, (3000, 1)) + random.normal(size=(3000, 1)) + np.zeros((1, 16))).astype(
+        np.float32
+    )
+    x += 1e-3 * random.normal(size=x.shape).astype(np.float32)
+    by_numbers = nearest(x, 10, exact=False)
+    monkeypatch.setattr(neighbours, "CODED", (1, 16))
+    compared = spy_on_codes(monkeypatch)
+    near = nearest(x, 10, exact=False)
+    assert compared == [False]
+    np.testing.assert_array_equal(near.index, by_numbers.index)
+
+
+def spy_on_codes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Answers of ``_compare_codes``, as they are given."""
+    answers: list[bool] = []
+    ask = neighbours._Lists._compare_codes
+    monkeypatch.setattr(neighbours._Lists, "_compare_codes", lambda lists: answers.append(ask(lists)) or answers[-1])
+    return answers
+
+
 def test_the_threads_of_faiss_are_restored() -> None:
     faiss, before = pytest.importorskip("faiss"), torch.get_num_threads()
     threads = faiss.omp_get_max_threads()

@@ -24,6 +24,9 @@ SLOW = 50_000  # rows from which on comparing all pairs takes more than some ten
 TARGET, SAMPLE = 0.92, 256  # recall that an approximate search aims at, on this many rows
 MAX_COMPARED = 12_288  # rows that an approximate search compares with each row at most, whatever its recall
 MIN_OUTLIER = 1.5  # score of an outlier
+CODED = 200_000, 16  # rows and columns from which on rows are first compared by codes of 4 bits a column
+CANDIDATES = 3  # rows found by codes for each neighbour asked for, whose distances are then computed
+LOST = 0.01  # neighbours that codes may miss: share of those found with four times as many candidates
 BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
 
 
@@ -47,11 +50,12 @@ def nearest(
 ) -> Neighbours:
     """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
 
-    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is not installed. Else
-    FAISS compares each row with the rows of the lists around the nearest of about N^¾/8 centroids (Jégou, Douze and
-    Schmid 2011), of as many lists as a recall of 0.92 takes on a sample, but with 12 288 rows at most. Rows of the same
-    value in ``apart`` (N,) are not neighbours; a row with fewer than ``k`` others is its own neighbour at an infinite
-    distance.
+    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is not installed.
+    Else FAISS compares each row with the rows of the lists around the nearest of about N^¾/8 centroids (Jégou,
+    Douze and Schmid 2011), of as many lists as a recall of 0.92 takes on a sample, but with 12 288 rows at most.
+    From 200 000 rows and 16 columns on, it compares codes of 4 bits a column first (André, Kermarrec and Le
+    Scouarnec 2015) unless these lose neighbours. Rows of the same value in ``apart`` (N,) are not neighbours; a row
+    with fewer than ``k`` others is its own neighbour at an infinite distance.
 
     >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
     >>> near.index.tolist(), near.distance.tolist(), near.recall
@@ -135,7 +139,7 @@ def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
 
 
 class _Lists:
-    """Rows in lists around centroids (``IndexIVFFlat`` of FAISS), to find the ``k`` nearest ones of other groups.
+    """Rows in lists around centroids (``IndexIVF…`` of FAISS), to find the ``k`` nearest ones of other groups.
 
     Inside, rows are numbered in the order of their groups, so that each group is a range of numbers.
     """
@@ -156,10 +160,30 @@ class _Lists:
         clustering.seed, clustering.niter = seed % 2**31, 6
         clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 32
         self.index.train(self.x.numpy())
-        self.index.add(self.x.numpy())
         sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[: 2 * min(SAMPLE, N // 2)]
         # On the first sample the number of lists is chosen, on the second the recall is measured.
         self.samples = [(part.numpy(), self._farthest(part)) for part in sample.chunk(2)]
+        self.coded: Any = None  # compares codes, then numbers; instead of `index`, which then holds centroids only
+        if group is not None or N < CODED[0] or F < CODED[1] or not self._compare_codes():
+            self.coded = None
+            self.index.add(self.x.numpy())
+            self.lists = self._enough_lists()
+
+    def _compare_codes(self) -> bool:
+        """Compare codes first, if these are not too coarse and lists are of similar sizes."""
+        N, F = self.x.shape
+        codes = self.faiss.IndexIVFPQFastScan(self.index.quantizer, F, self.num_lists, F, 4)
+        codes.implem = 11  # row by row, the fastest of its ways for neighbours of many lists
+        codes.train(self.x.numpy())
+        codes.add(self.x.numpy())
+        self.coded = self.faiss.IndexRefineFlat(codes, self.faiss.swig_ptr(self.x.numpy()))
+        self.lists = self._enough_lists()
+        sizes = np.array([codes.invlists.list_size(i) for i in range(self.num_lists)], np.float64)
+        if self.lists * (sizes**2).sum() / N > 2 * MAX_COMPARED:  # its number of rows can't be limited
+            return False
+        sample, farthest = self.samples[0]
+        few, many = (_share(self._search(sample, self.lists, candidates=m)[1], farthest) for m in (1, 4))
+        return many - few <= LOST
 
     def _farthest(self, rows: Tensor) -> NDArray[np.float32]:
         """The distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there are fewer."""
@@ -171,9 +195,10 @@ class _Lists:
 
     def search(self) -> tuple[tuple[NDArray[np.int32], NDArray[np.float32]], float]:
         """The nearest rows of all rows and their distances, (N, k), and the share of the true ones among them."""
-        N, lists = len(self.x), self._enough_lists()
+        N, lists = len(self.x), self.lists
         index, distance = np.empty((N, self.k), np.int32), np.empty((N, self.k), np.float32)
-        inverted, pointed_to = self.index.invlists, self.faiss.rev_swig_ptr
+        inverted = (self.index if self.coded is None else self.faiss.downcast_index(self.coded.base_index)).invlists
+        pointed_to = self.faiss.rev_swig_ptr
         # Rows of one list are compared with much the same lists, which stay in the cache: that saves a third.
         rows = np.concatenate(
             [pointed_to(inverted.get_ids(i), n) for i in range(self.num_lists) if (n := inverted.list_size(i))]
@@ -200,17 +225,20 @@ class _Lists:
         return min(lists, self.num_lists)
 
     def _search(
-        self, rows: NDArray[np.int64], lists: int, others: Any = None
+        self, rows: NDArray[np.int64], lists: int, others: Any = None, candidates: int = 1
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The nearest (of ``others``) in some lists to ``rows``; the row itself where there are too few, (n, k)."""
-        # The lists of common values are long: so the number of rows is limited, too.
-        limit = MAX_COMPARED if others is None and lists < self.num_lists else 0
         own = 0 if others is not None else min(self.largest, 3 * self.k)  # the row, and rows of its group
-        square, index = self.index.search(
-            self.x[torch.from_numpy(rows)].numpy(),
-            self.k + own,
-            params=self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others),
-        )
+        if self.coded is None:
+            # The lists of common values are long: so the number of rows is limited, too.
+            limit = MAX_COMPARED if others is None and lists < self.num_lists else 0
+            options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others)
+        else:
+            options = self.faiss.IndexRefineSearchParameters(
+                k_factor=CANDIDATES * candidates, base_index_params=self.faiss.SearchParametersIVF(nprobe=lists)
+            )
+        compared = self.index if self.coded is None else self.coded
+        square, index = compared.search(self.x[torch.from_numpy(rows)].numpy(), self.k + own, params=options)
         is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
         first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
         is_own, index, square = (np.take_along_axis(table, first, 1) for table in (is_own, index, square))
@@ -225,7 +253,7 @@ class _Lists:
         """Search in more lists, and only in other groups, for ``rows`` with too few neighbours."""
         for part in np.split(rows, np.flatnonzero(np.diff(self.start[rows])) + 1) if len(rows) else ():
             group = self.faiss.IDSelectorRange(int(self.start[part[0]]), int(self.end[part[0]]))
-            others, wide = self.faiss.IDSelectorNot(group), lists
+            others, wide = self.faiss.IDSelectorNot(group) if self.coded is None else None, lists
             while len(part):
                 index[part], distance[part] = self._search(part, wide, others)
                 part = part[np.isfinite(distance[part]).sum(1) < self.enough[part]]
