@@ -79,4 +79,4 @@ bench: setup  ## run every benchmark and write its rows; ONLY=losses runs one
 	done
 
 clean:  ## remove .venv and everything built
-	rm -rf .venv build dist docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/_generated docs/_methods .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,15 +21,22 @@ from noiseproof.strategies import STRATEGIES
 
 sys.path.insert(0, str(Path(__file__).parent))
 import house
+import method_pages
 
 project = "noiseproof"
 author = "The noiseproof authors"
 copyright = author
 release = version = noiseproof.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
 exclude_patterns = ["_build", "_generated"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+nb_execution_mode = "cache"  # a page runs again when its code has changed
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+copybutton_prompt_text = "$ "
 html_theme = "furo"
 html_title = f"noiseproof {version}"
 autodoc_member_order = "bysource"
@@ -115,16 +122,20 @@ def write_tables(app: Sphinx) -> None:
     }
     for name, text in tables.items():
         (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")
+    method_pages.write_pages(Path(__file__).parent / "_methods")
 
 
 def keep_mathematics(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Escape the |, * and final _ of formulas in running text, which reStructuredText would read as markup."""
+    """Escape the |, * and final _ of formulas in running text, which reStructuredText would read as markup.
+
+    Names that a docstring describes, as ``classes_:``, are escaped by napoleon.
+    """
     code = False
     for i, line in enumerate(lines):
         code = line.lstrip().startswith(">>>") or (code and line.strip() != "")
         if not code:
             parts = re.split(r"(``.*?``|:\w+:`.*?`)", line)
-            texts = (p if p.startswith(("``", ":")) else re.sub(r"([|*]|_(?!\w))", r"\\\1", p) for p in parts)
+            texts = (p if p.startswith(("``", ":")) else re.sub(r"([|*]|_(?![\w:]))", r"\\\1", p) for p in parts)
             lines[i] = "".join(texts)
 
 

@@ -112,11 +112,15 @@ class TextRecords(Records):
                 self.data = file.read()
             else:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        spans = np.array([span for span, _ in self._walk()], dtype=np.int64).reshape(-1, 2)
-        first = self._cells(spans[0]) if len(spans) else []
+        span, _ = next(self._walk(), (None, None))
+        first = [] if span is None else self._cells(span)
         self.header = first if header else [str(i) for i in range(len(first))]
         self.has_header = header
-        self.spans = spans[1:] if header else spans  # (N, 2): begin and end of each record
+
+    @cached_property
+    def spans(self) -> NDArray[np.int64]:
+        """Begin and end of each record, (N, 2); digests do without."""
+        return np.array([span for span, _ in self._walk()], dtype=np.int64).reshape(-1, 2)[int(self.has_header) :]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -192,7 +196,7 @@ class TextRecords(Records):
             part = part.decode("utf-8", "surrogatepass").encode(self.format.encoding, "surrogatepass")
         out.write(part)
 
-    def _cells(self, span: NDArray[np.int64]) -> list[str]:
+    def _cells(self, span: Sequence[int] | NDArray[np.int64]) -> list[str]:
         record = self.data[int(span[0]) : int(span[1])]
         return [_plain(record[first:last]).decode(self.encoding) for first, last in _split(record, self.comma)]
 
