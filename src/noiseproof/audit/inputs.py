@@ -29,6 +29,11 @@ from noiseproof.data.frames import as_frame, is_foreign_table, read_file
 from noiseproof.data.labels import describe_labels, find_words
 from noiseproof.data.sources import PathLike
 
+SEEN = (
+    "The predictions agree with every label. If their model was trained on these rows, it repeats their labels: use "
+    "the predictions of cross-validation."
+)
+
 
 def read_rows(
     data: PathLike | Any = None,
@@ -255,7 +260,9 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     p[finite] /= sums[:, None]
     if not in_order:
         _check_column_order(data.classes, data.given[finite], p[finite])
-    return replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
+    agree = p[finite].argmax(1) == data.given[finite]
+    notes = (*data.notes, SEEN) if len(agree) >= 50 and agree.all() else data.notes
+    return replace(data, pred_probs=p, notes=notes).subset(finite, "NaN or infinite predictions")
 
 
 def _check_column_order(classes: tuple[str, ...], given: NDArray[np.int64], p: NDArray[np.float32]) -> None:
