@@ -316,7 +316,6 @@ def test_predictions_alone(tmp_path: Path) -> None:
 BY_WORD = sorted(map(str, range(11)))  # 0, 1, 10, 2 …
 
 
-@pytest.mark.parametrize("kind", ["array", "csv", "frame", "folder"])
 def test_predictions_that_repeat_every_label_are_noted() -> None:
     labels = np.arange(60) % 3
     repeated = np.eye(3)[labels]
@@ -325,6 +324,7 @@ def test_predictions_that_repeat_every_label_are_noted() -> None:
     assert not read_rows(labels=labels, pred_probs=repeated).notes
 
 
+@pytest.mark.parametrize("kind", ["array", "csv", "frame", "folder"])
 def test_columns_of_predictions_in_the_order_of_words(tmp_path: Path, kind: str) -> None:
     y = np.arange(33) // 3
     words = np.sort(y.astype(str))  # as the pictures of folders come
