@@ -92,6 +92,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mails = pd.DataFrame(texts, columns=["body", "kind"])
     mails.assign(mail=mails["body"], topic=mails["kind"]).to_csv(folder / "mails.csv", index=False)
     pd.DataFrame(texts, columns=["review", "mood"]).to_csv(folder / "reviews.csv", index=False)
+    pd.read_csv(folder / "data.csv").to_parquet(folder / "data.parquet")
     for name in ("cat", "dog"):
         (folder / "photos" / name).mkdir(parents=True)
         for number in range(6):

@@ -1,4 +1,4 @@
-"""Every tutorial and every page on a concept runs from top to bottom in an empty folder, and what it prints is what it promises."""
+"""Tutorials and pages on concepts run from top to bottom in an empty folder, and print what they promise."""
 
 from __future__ import annotations
 
