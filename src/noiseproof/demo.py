@@ -96,7 +96,19 @@ class Mended:
     after: float
 
 
-Step = Trained | Audited | Measured | Written | Corrected | Mended
+@dataclass(frozen=True)
+class Doubted:
+    """The digits whose own labels, with which scikit-learn has them, are the most doubtful."""
+
+    folder: Path
+    page: Path
+    rows: int
+    issues: int
+    worst: tuple[tuple[int, str, str], ...]  # row, its label, what it looks like
+    seconds: float
+
+
+Step = Trained | Audited | Measured | Written | Corrected | Mended | Doubted
 
 
 def demo(
@@ -134,16 +146,25 @@ def demo(
     yield corrected
     for method in mended:
         yield Mended(method, accuracy[method], train(task, method, settings, seed=seed).last["test_accuracy"])
+    yield _doubt(task, folder, seed)
+
+
+def _write_table(task: Task, labels: torch.Tensor, path: Path) -> Path:
+    """Write pixels and labels of the training digits."""
+    import pandas as pd
+
+    assert isinstance(task.train.x, torch.Tensor)
+    pixels = pd.DataFrame(task.train.x.flatten(1).numpy()).add_prefix("pixel")
+    pixels.assign(digit=labels.numpy()).to_csv(path, index=False)
+    return path
 
 
 def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
-    import pandas as pd
-
-    began, table, data = time.perf_counter(), folder / "digits.csv", task.train
-    assert isinstance(data.x, torch.Tensor) and data.is_flipped is not None
-    pixels = pd.DataFrame(data.x.flatten(1).numpy()).add_prefix("pixel")
-    pixels.assign(digit=data.given.numpy()).to_csv(table, index=False)
-    report = audit(read_rows(table, label="digit"), epochs=epochs, seed=seed)
+    began, data = time.perf_counter(), task.train
+    assert data.is_flipped is not None
+    report = audit(
+        read_rows(_write_table(task, data.given, folder / "digits.csv"), label="digit"), epochs=epochs, seed=seed
+    )
     report.save(folder / "audit")
     called, wrong = report.label_issues.is_issue, data.is_flipped.numpy()
     return Audited(
@@ -203,3 +224,19 @@ def _correct(task: Task, folder: Path) -> tuple[Corrected, Task]:
     assert data.is_flipped is not None and mended.is_flipped is not None
     counts = int(data.is_flipped.sum()), int(mended.is_flipped.sum())
     return Corrected(path, len(plan.changes), plan.expected(), *counts), replace(task, train=mended)
+
+
+def _doubt(task: Task, folder: Path, seed: int) -> Doubted:
+    """Audit the labels that the digits come with, none of them planted."""
+    began = time.perf_counter()
+    assert task.train.clean is not None
+    table = _write_table(task, task.train.clean, folder / "originals.csv")
+    report = audit(read_rows(table, label="digit"), mode="fast", seed=seed)
+    report.save(folder / "originals")
+    page = folder / "originals.html"
+    page.write_text(file_page(read_audit(folder / "originals")), "utf-8")
+    worst = report.table()[["row", "given_label", "suggested_label"]].head(3)
+    return Doubted(
+        folder / "originals", page, len(task.train), int(report.label_issues.is_issue.sum()),
+        tuple(worst.itertuples(index=False, name=None)), time.perf_counter() - began,
+    )  # fmt: skip

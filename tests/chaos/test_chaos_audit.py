@@ -77,7 +77,11 @@ def an_applied_table(folder: Path) -> dict[str, Any]:
     found, out = read_audit(folder / "audit"), folder / "new.csv"
     if not out.exists():
         write_corrected(found, dict.fromkeys((0, 8, 16), "cat"), out)
-    return {"content": out.read_text(), "parts": [path.name for path in folder.glob(".*.part")]}
+    content = out.read_text()
+    if [*folder.glob(".*.part")]:  # another name of the whole file, which the next one of this name removes
+        out.unlink()
+        write_corrected(found, dict.fromkeys((0, 8, 16), "cat"), out)
+    return {"content": content, "parts": [path.name for path in folder.glob(".*.part")]}
 
 
 def applied_pictures(folder: Path) -> dict[str, Any]:

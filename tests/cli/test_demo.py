@@ -27,6 +27,7 @@ from noiseproof.demo import (
     SETTINGS,
     Audited,
     Corrected,
+    Doubted,
     Measured,
     Mended,
     Step,
@@ -54,9 +55,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Step]]:
 
 def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
     folder, steps = story
-    assert [type(step) for step in steps] == [Trained, Trained, Audited, Measured, Written, Corrected, Mended]
+    assert [type(step) for step in steps] == [Trained, Trained, Audited, Measured, Written, Corrected, Mended, Doubted]
     assert {path.name for path in folder.iterdir()} == {
-        ".noiseproof", "analysis.html", "audit", "corrected.csv", "digits.csv", "review.html", "runs",
+        ".noiseproof", "analysis.html", "audit", "corrected.csv", "digits.csv", "originals", "originals.csv",
+        "originals.html", "review.html", "runs",
     }  # fmt: skip
 
 
@@ -112,6 +114,16 @@ def test_the_pages_hold_what_they_should(story: tuple[Path, list[Step]]) -> None
     assert all(f'id="{name}"' in page for name in FIGURES)
 
 
+def test_the_last_audit_is_of_the_labels_that_the_digits_have(story: tuple[Path, list[Step]]) -> None:
+    folder, steps = story
+    doubted, true = steps[7], get_dataset("digits", seed=2).train.y.tolist()
+    assert isinstance(doubted, Doubted) and doubted.rows == len(true)
+    assert pd.read_csv(folder / "originals.csv")["digit"].tolist() == true
+    issues = read_audit(doubted.folder).issues
+    assert doubted.issues == issues["is_label_issue"].sum() < 0.02 * len(true)
+    assert [(row, given) for row, given, _ in doubted.worst] == [(row, str(true[row])) for row in issues["row"][:3]]
+
+
 def test_the_corrected_labels_are_what_is_trained_on(story: tuple[Path, list[Step]]) -> None:
     folder, steps = story
     mended, first = steps[6], steps[0]
@@ -142,10 +154,19 @@ def test_the_command_tells_each_step_and_never_writes_over(tmp_path: Path, monke
     assert (told.exit_code, as_json.exit_code) == (0, 0), told.output + as_json.output
     assert sorted(path.name for path in Path("runs").iterdir()) == ["demo", "demo-2"]
     titles = [line.partition(":")[0] for line in told.stdout.splitlines() if not line.startswith(" ")]
-    assert titles == ["train", "audit", "measure", "pages, to open in a browser", "correct", "train again"]
+    assert titles == [
+        "train",
+        "audit",
+        "measure",
+        "pages, to open in a browser",
+        "correct",
+        "train again",
+        "real doubts",
+        "next",
+    ]
     assert "\x1b" not in told.stdout
     found = json.loads(as_json.stdout)
-    assert list(found) == ["trained", "audited", "measured", "written", "corrected", "mended"]
+    assert list(found) == ["trained", "audited", "measured", "written", "corrected", "mended", "doubted"]
     trained, mended = found["trained"][0], found["mended"][0]
     assert f"{trained['accuracy']:.3f}, repeats" in told.stdout
     assert f"{mended['before']:.3f} → {mended['after']:.3f}" in told.stdout

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -306,13 +307,17 @@ def demo(
         int, typer.Option(min=0, help="Seed of the split, the wrong labels, the weights and the batches.")
     ] = 0,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs of each training, at most.")] = 60,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page to review, where there is a screen.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Train on digits of which 40 % are mislabelled, audit, measure and correct the labels, and train again.
 
     It takes about a minute, needs no network, and leaves a page of the trainings, a page to review the issues, and the
-    corrected table.
+    corrected table. Last, it audits the digits with their own labels: real doubts, which nobody planted.
     """
+    import webbrowser
     from itertools import count
 
     import torch
@@ -332,11 +337,18 @@ def demo(
             steps.setdefault(type(step).__name__, []).append(step)
     if as_json:
         show_json({name.lower(): [dataclasses.asdict(step) for step in kind] for name, kind in steps.items()})
+        return
+    echo(f"""next
+  noiseproof review {steps["Audited"][0].folder}             decide on these labels in the browser
+  noiseproof audit YOUR.csv --label COLUMN     the same with your data; noiseproof audit -h: texts, pictures, arrays""")
+    has_screen = sys.platform in ("win32", "darwin") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
+    if browser and sys.stdout.isatty() and has_screen:
+        webbrowser.open(steps["Written"][0].review.absolute().as_uri())
 
 
 def _demo_lines(step: Step) -> tuple[str, ...]:
     """Return a title for steps of this kind, and the lines that describe this one."""
-    from noiseproof.demo import Audited, Corrected, Measured, Trained, Written
+    from noiseproof.demo import Audited, Corrected, Doubted, Measured, Trained, Written
 
     if isinstance(step, Trained):
         return (
@@ -370,6 +382,13 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
             *(f"  expected: {part}" for part in step.expected.split("; ")),
             f"  {step.changed} labels changed: {step.wrong_before} wrong before, {step.wrong_after} now",
             f"  {step.path}",
+        )
+    if isinstance(step, Doubted):
+        return (
+            "real doubts: the same digits with their own labels, none of them planted",
+            f"  {step.issues} of {step.rows} called wrong; the most doubtful ones ({step.seconds:.1f} s):",
+            *(f"  row {row} is labelled {given} and looks like {other}" for row, given, other in step.worst),
+            f"  {step.page}",
         )
     return (
         "train again: accuracy before and after the correction",
