@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def reports(report: LabelReport, tmp_path_factory: pytest.TempPathFactory) -> li
         pixels = np.random.default_rng(i).integers(0, 60, (8, 8)) + 90 * k
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"class {k}" / f"{i}.png")
     read = (
-        read_rows(table, label="kind"),
+        read_rows(table, label="kind", test=table[::9]),
         read_rows(texts.assign(kind=data.given), label="kind", text="text", features="tfidf"),
         read_rows(folder, features="pixels"),
     )
@@ -100,7 +101,7 @@ def test_the_summary_is_json_and_counts_audited_rows_only(name: str, reports: li
     assert not set(summary) & {"format", "rows", "skipped", "notes", "seconds"}
     assert isinstance(issue.headline(report.summary()), str) and "\n" not in issue.headline(report.summary())
     helping = replace(report.data, row=np.full(len(report.data), -1))  # rows of a trusted table
-    assert "0 rows" not in issue.headline(issue.summary(helping))
+    assert not re.search(r"\b0 rows", issue.headline(issue.summary(helping)))
 
 
 @pytest.mark.parametrize("name", NAMES)

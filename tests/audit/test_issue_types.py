@@ -54,9 +54,19 @@ CLEAN: list[Callable[[], pd.DataFrame]] = [
 
 
 @pytest.mark.parametrize("table", CLEAN)
-@pytest.mark.parametrize("name", ["imbalance", "columns", "spelling"])
+@pytest.mark.parametrize(
+    "name", ["imbalance", "columns", "spelling", "leakage", "order", "mixed", "slice", "test-overlap", "drift"]
+)
 def test_nothing_is_found_in_clean_tables(name: str, table: Callable[[], pd.DataFrame]) -> None:
-    assert not look_for(name, table()).findings
+    clean = table()
+    options = {"test": clean_table(400, 99, clean["kind"].nunique())} if name in ("test-overlap", "drift") else {}
+    assert not look_for(name, clean, **options).findings
+
+
+def clean_texts(rows: int = 200, seed: int = 0) -> list[str]:
+    random = np.random.default_rng(seed)
+    words = ["the", "film", "was", "good", "and", "we", "liked", "it", "but", "this", "is", "not", "for", "you", "with"]
+    return [" ".join(random.choice(words, 12)) for _ in range(rows)]
 
 
 def test_rare_classes_are_found_and_those_that_are_learned_need_no_action() -> None:
@@ -152,3 +162,253 @@ def test_a_type_without_a_fix_is_refused_with_what_to_do(tmp_path: Path) -> None
         plan_fixes(read_audit(folder), ["imbalance"])
     with pytest.raises(ValueError, match="Expected issue types with a fix, columns, .*, got 'speling'"):
         plan_fixes(read_audit(folder), ["speling"])
+
+
+# --- leakage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [
+    lambda y, r: y + 10,  # a code of the label
+    lambda y, r: np.where(r.random(len(y)) < 0.99, y, 1 - y).astype(str),  # one in a hundred wrong
+    lambda y, r: np.where(y == 1, r.normal(5, 1, len(y)), r.normal(-5, 1, len(y))),  # a number made from it
+    lambda y, r: np.where(y == 1, np.nan, r.random(len(y))),  # gaps of one class
+])  # fmt: skip
+def test_a_column_made_from_the_label_is_found(make: Callable[..., Any]) -> None:
+    table = clean_table(500, 5)
+    y = (table["kind"] == "kind 1").to_numpy(int)
+    leaking = table.assign(late=make(y, np.random.default_rng(0)))
+    found = look_for("leakage", leaking)
+    assert [one.columns for one in found.findings] == [("late",)] and found.score >= 0.95
+
+
+def test_columns_that_number_or_name_the_rows_are_found() -> None:
+    table = clean_table(300).assign(
+        number=np.arange(300) + 7, customer_id=np.random.default_rng(0).permutation(9000)[:300],
+        code=[f"A-{k:04}" for k in np.random.default_rng(1).permutation(300)],
+        income=np.random.default_rng(2).permutation(90_000)[:300],  # differs in every row, and is no identifier
+    )  # fmt: skip
+    found = look_for("leakage", table)
+    assert {one.columns[0] for one in found.findings} == {"number", "customer_id", "code"}
+
+
+def test_a_leaking_column_is_left_out_by_the_fix(tmp_path: Path) -> None:
+    table = clean_table()
+    table["late"] = np.where(np.arange(300) % 100 == 0, "?", table["kind"].str.upper())
+    _, folder = audited(table, tmp_path)
+    assert plan_fixes(read_audit(folder), ["leakage"])["leakage"].columns == {"late"}
+
+
+# --- order and drift: alarms as often as promised, in simulation ------------------------------------------------------
+
+
+def count_alarms(name: str, sets: int, **options: Any) -> int:
+    alarms = 0
+    for seed in range(sets):
+        random = np.random.default_rng(500 + seed)
+        table, test = (
+            clean_table(rows, seed=s, classes=3).assign(
+                heavy=random.exponential(size=rows) ** 3, tied=random.integers(0, 3, rows),
+                rare=random.random(rows) < 0.1,
+            )
+            for rows, s in ((150, seed), (120, 10_000 + seed))
+        )  # fmt: skip
+        alarms += bool(look_for(name, table, **({"test": test} if name == "drift" else {})).findings)
+    return alarms
+
+
+@pytest.mark.parametrize("name", ["order", "drift"])
+def test_false_alarms_are_as_rare_as_promised(name: str) -> None:
+    # At 1 % each, more than 6 of 150 have a probability of 0.001.
+    assert count_alarms(name, 150) <= 6
+
+
+def test_sorted_drifting_and_serial_columns_are_found() -> None:
+    table = clean_table(600, classes=3)
+    found = look_for("order", table.sort_values("kind"))
+    assert [one.about for one in found.findings] == ["the label"] and found.score == 1.0  # sizes follow from that
+    drifting = table.assign(weight=table["weight"] + np.linspace(0, 3, 600))
+    assert [one.about for one in look_for("order", drifting).findings] == ["weight"]
+    smooth = np.convolve(np.random.default_rng(0).normal(size=604), np.ones(5), "valid")
+    assert look_for("order", table.assign(noise=smooth)).score > 0.5
+    blocks = table.assign(colour=np.repeat(["red", "green", "blue"], 200))
+    assert [one.about for one in look_for("order", blocks).findings] == ["colour"]
+
+
+def test_rows_are_ordered_by_time_where_there_is_one() -> None:
+    table = clean_table(600).assign(day=np.random.default_rng(0).permutation(600))
+    table["weight"] += table["day"] / 150
+    found = look_for("order", table, time="day")
+    assert [one.about for one in found.findings] == ["weight"] and "depends on time" in found.findings[0].sentence
+    assert not look_for("order", table.drop(columns="day")).findings
+
+
+def test_a_test_set_of_another_distribution_is_found() -> None:
+    table, test = clean_table(500), clean_table(300, seed=7)
+    assert [one.about for one in look_for("drift", table, test=test.assign(weight=test["weight"] + 2)).findings] == [
+        "weight"
+    ]
+    reds = test.assign(colour=np.where(np.arange(300) % 2, test["colour"], "red"))
+    assert [one.about for one in look_for("drift", table, test=reds).findings] == ["colour"]
+    few = test[(test["kind"] == "kind 0") | (np.arange(300) % 4 == 0)].drop(columns="size").assign(size=0.0)
+    found = look_for("drift", table, test=few)
+    assert {one.about for one in found.findings} == {"the label", "size"} and found.score >= 0.5
+
+
+def test_rows_of_the_test_set_are_found_and_left_out(tmp_path: Path) -> None:
+    table, test = clean_table(400), clean_table(100, seed=7)
+    near = table.iloc[[3, 50]].assign(weight=lambda t: t["weight"] + 1e-4, kind="kind 0")
+    table.loc[[3, 50], "kind"] = "kind 1"
+    path = tmp_path / "test.csv"
+    pd.concat([test, table.iloc[[10, 20]], near]).to_csv(path, index=False)
+    report, folder = audited(table, tmp_path, test=path)
+    found = next(issue for issue in report.issues if issue.name == "test-overlap")
+    assert np.flatnonzero(found.mask).tolist() == [3, 10, 20, 50]
+    assert found.findings[0].sentence.startswith("4 of 104 rows of the test set (3.8%) are in the data, too, 2 of them")
+    assert "2 have another label there" in found.findings[0].sentence
+    assert plan_fixes(read_audit(folder), ["test-overlap"])["test-overlap"].left_out == {3, 10, 20, 50}
+
+
+# --- notations and units ----------------------------------------------------------------------------------------------
+
+
+def test_notations_units_words_and_codes_are_found_and_fixed(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    table = clean_table(300)
+    grams = np.where(random.random(300) < 0.2, 1000, 1) * random.uniform(40, 90, 300).round(1)
+    decimal = [
+        f"{value:.2f}".replace(".", "," if k % 7 == 0 else ".") for k, value in enumerate(random.random(300) * 9)
+    ]
+    words = [("unknown" if k % 30 == 0 else f"{value:.1f}") for k, value in enumerate(random.random(300) * 50)]
+    coded = np.where(np.arange(300) % 40 == 0, -999, random.normal(20, 5, 300).round(2))
+    tall = [f"{value:.0f} {'in' if k % 5 == 0 else 'cm'}" for k, value in enumerate(random.uniform(60, 200, 300))]
+    table = table.assign(grams=grams, price=decimal, age=words, degrees=coded, tall=tall)
+    report, folder = audited(table, tmp_path)
+    found = next(issue for issue in report.issues if issue.name == "mixed")
+    assert {one.columns[0] for one in found.findings} == {"grams", "price", "age", "degrees", "tall"}
+    saved = read_audit(folder)
+    fix = plan_fixes(saved, ["mixed"])["mixed"]
+    assert {*fix.cells} == {"grams", "price", "age", "degrees"}  # inches are left to their owner
+    fixed = pd.read_csv(write_corrected(saved, {}, tmp_path / "out.csv", fix=fix))
+    np.testing.assert_allclose(fixed["grams"], np.where(grams > 1000, grams / 1000, grams))
+    np.testing.assert_allclose(fixed["price"], [float(word.replace(",", ".")) for word in decimal])
+    np.testing.assert_allclose(fixed["age"], [np.nan if word == "unknown" else float(word) for word in words])
+    np.testing.assert_allclose(fixed["degrees"], np.where(coded == -999, np.nan, coded))
+    pd.testing.assert_frame_equal(
+        fixed[["size", "tall", "kind"]], pd.read_csv(tmp_path / "data.csv")[["size", "tall", "kind"]]
+    )
+
+
+@pytest.mark.parametrize("values", [
+    np.random.default_rng(0).lognormal(0, 3, 400), np.random.default_rng(1).exponential(size=400) ** 4,
+    np.repeat([1, 10, 100, 1000], 100), np.arange(400), np.random.default_rng(2).choice([0, 99, 1, 2], 400),
+    np.concatenate([np.random.default_rng(3).normal(5, 1, 300), np.random.default_rng(4).normal(5000, 9, 100)]),
+])  # fmt: skip
+def test_skewed_and_grouped_numbers_are_no_units(values: Any) -> None:
+    assert not look_for("mixed", clean_table(400).assign(value=values)).findings
+
+
+# --- slices -----------------------------------------------------------------------------------------------------------
+
+
+def noisy_predictions(table: pd.DataFrame, wrong: Any, seed: int) -> tuple[Any, Any]:
+    rows = read_rows(table, label="kind")
+    flips = np.random.default_rng(seed).random(len(table)) < wrong
+    guess = np.where(flips, 1 - rows.given, rows.given)
+    return rows, np.where(np.eye(2)[guess] == 1, 0.9, 0.1)
+
+
+def test_slices_where_predictions_fail_are_found() -> None:
+    table = clean_table(3000)
+    bad = (table["colour"] == "red") & (table["weight"] > 11)
+    found = look_for("slice", *noisy_predictions(table, np.where(bad, 0.5, 0.05), 1))
+    assert len(found.findings) >= 1 and found.score >= 0.5
+    rows = {row for one in found.findings for row in one.rows}
+    assert np.mean([bad[row] for row in rows]) > 0.8 and len(rows) > 0.6 * bad.sum()
+    assert "colour is 'red'" in found.findings[0].sentence and "weight > 1" in found.findings[0].sentence
+
+
+def test_no_slice_is_found_where_errors_are_everywhere() -> None:
+    found = [look_for("slice", *noisy_predictions(clean_table(600, seed), 0.2, seed)).findings for seed in range(60)]
+    assert sum(map(bool, found)) <= 3  # at 1 % each, more than 3 of 60 have a probability of 0.003
+
+
+# --- texts and pictures -----------------------------------------------------------------------------------------------
+
+ODD_TEXTS = {
+    "garbled": [
+        "cafÃ© crÃ¨me trÃ¨s bon", "\ufffd\ufffd\ufffd nothing \ufffd\ufffd", "x8%$#@!!~~^^&&**((__++{}|",
+        "asdkfjhgkwrtpqzxcvbnmlkjhgfdsrtpwqkzxcvbnm qwrtpsdfghjk",
+    ],
+    "foreign": [
+        "der Film war nicht gut und die Musik ist auch nicht für mich",
+        "la película no es muy buena pero el final me gusta",
+        "это очень хороший фильм для всей семьи", "この映画はとても良かったと思います、また見たいです",
+        "le film est dans une salle avec des gens qui ne sont pas là",
+    ],
+}  # fmt: skip
+
+
+def audited_texts(texts: list[str]) -> Issue:
+    table = pd.DataFrame({"text": texts, "kind": [f"kind {k % 2}" for k in range(len(texts))]})
+    rows = read_rows(table, label="kind", text="text", features="tfidf")
+    return look_for("text", rows)
+
+
+@pytest.mark.parametrize("kind", ODD_TEXTS)
+def test_garbled_and_foreign_texts_are_found(kind: str) -> None:
+    found = audited_texts([*clean_texts(), *ODD_TEXTS[kind]])
+    assert np.flatnonzero(found.mask).tolist() == [*range(200, 200 + len(ODD_TEXTS[kind]))]
+    assert len(found.findings) == 1 and found.score >= 0.5
+
+
+def test_plain_texts_are_neither_garbled_nor_foreign() -> None:
+    usual = [
+        "See https://example.org/a/very/long/path/that/goes/on-and-on?with=arguments", "OK", "10/10!!! :-)",
+        "C'est la vie, as they say in the film, and it was good", "naïve café owners of São Paulo, the best of all",
+        "The U.S. vs. the E.U. (2001), cf. p. 12", "WTF LOL", "def f(x): return x ** 2  # it is the code for you",
+    ]  # fmt: skip
+    assert not audited_texts([*clean_texts(), *usual]).findings
+
+
+def test_empty_texts_are_counted() -> None:
+    found = audited_texts([*clean_texts(), "", "  "])
+    assert [one.sentence for one in found.findings] == [
+        "2 texts are empty or have no words: they were left out of the audit."
+    ]
+
+
+def picture_folder(folder: Path, odd: dict[str, Any]) -> Path:
+    """60 sharp pictures of 48 × 36 pixels in two classes, and ``odd`` ones in the first."""
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    for i in range(60):
+        path = folder / f"kind {i % 2}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        coarse = random.integers(0, 256, (9, 12, 3)).astype(np.uint8).repeat(4, 0).repeat(4, 1)
+        Image.fromarray(coarse).save(path)
+    for name, pixels in odd.items():
+        Image.fromarray(np.asarray(pixels).clip(0, 255).astype(np.uint8)).save(folder / "kind 0" / f"{name}.png")
+    return folder
+
+
+def test_blank_dark_bright_blurred_and_odd_sized_pictures_are_found(tmp_path: Path) -> None:
+    from PIL import Image, ImageFilter
+
+    random = np.random.default_rng(1)
+    usual = random.integers(0, 256, (9, 12, 3)).repeat(4, 0).repeat(4, 1)
+    blurred = Image.fromarray(usual.astype(np.uint8)).filter(ImageFilter.GaussianBlur(6))
+    odd = {
+        "blank": np.full((36, 48, 3), 90), "dark": usual * 0.12, "bright": 225 + usual * 0.11, "blurred": blurred,
+        "small": usual[::8, ::8], "long": np.tile(usual, (1, 4, 1)),
+    }  # fmt: skip
+    found = look_for("picture", read_rows(picture_folder(tmp_path / "pictures", odd), features="pixels"))
+    rows = read_rows(tmp_path / "pictures", features="pixels")
+    assert {Path(rows.names[i]).stem for i in np.flatnonzero(found.mask)} == {*odd}
+    assert {one.about for one in found.findings} == {
+        f"{kind} pictures" for kind in ("blank", "dark", "bright", "blurred", "of an odd size")
+    }
+
+
+def test_usual_pictures_have_no_issue(tmp_path: Path) -> None:
+    assert not look_for("picture", read_rows(picture_folder(tmp_path, {}), features="pixels")).findings

@@ -25,8 +25,8 @@ def check_request(data: str | None, options: Mapping[str, Any]) -> None:
         return
     path = None if data is None else Path(os.path.abspath(data))
     check_exists(path)
-    for name in BESIDE:
-        if isinstance(options[name], str) and not Path(options[name]).exists():
+    for name in (*BESIDE, "test"):
+        if isinstance(options.get(name), str) and not Path(options[name]).exists():
             raise FileNotFoundError(missing_file(name, Path(options[name])))
     if path is None:
         check_parts({name: options[name] for name in BESIDE})

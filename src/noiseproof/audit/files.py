@@ -47,17 +47,17 @@ marked [positions]} or null, columns, rows}]}. `noiseproof measure` adds ``measu
 
 ``config.json``: ``format`` 2, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
-of the labels in an .npz file of arrays; null where they are in a separate file); the columns
-``label``, ``text``, ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore``
-[..] or null; ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so
-that whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names
-its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version,
-licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as
-in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``issues`` (types that were
-asked for, or null), ``seed``, ``source_rows``, ``labels_sha256`` (of the
-given labels, one a line, in the order of the source; rows without one: an empty line), ``rows_sha256`` (of the numbers
-in rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet would take for formulas have an apostrophe
-before them), ``versions``, ``command``, ``again`` (how often decisions were learned, if they were).
+of the labels in an .npz file of arrays; null where they are in a separate file); the columns ``label``, ``text``,
+``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore`` [..] or null; ``test``
+(the absolute path of a test set); ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the
+user named them, so that whole numbers are positions among them, unless they are the names), ``header`` (whether the
+file of a table names its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights``
+{package, version, licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or
+null), ``models`` as in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``issues`` (types that were asked
+for, or null), ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the
+source; rows without one: an empty line), ``rows_sha256`` (of the numbers in rows.npy), ``csv_safe`` (whether cells of
+issues.csv that a spreadsheet would take for formulas have an apostrophe before them), ``versions``, ``command``,
+``again`` (how often decisions were learned, if they were).
 
 ``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that
 have moved, and refuses rows that have changed. It covers all cells of a table, the bytes and the class of a picture,

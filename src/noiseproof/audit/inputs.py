@@ -45,6 +45,7 @@ def read_rows(
     time: str | None = None,
     ignore: Sequence[str] = (),
     trusted: str | PathLike | Any = None,
+    test: PathLike | Any = None,
     annotators: Sequence[str] = (),
     labels: Any = None,
     pred_probs: Any = None,
@@ -72,6 +73,8 @@ def read_rows(
         ignore: columns that no model should see.
         trusted: labels known to be right: a column of yes and no, or an array or a .npy file of booleans or row
             numbers, or a table with the same columns, whose rows help but are not audited.
+        test: a table with the same columns, or a folder of pictures, with which the rows are compared: rows in both,
+            and distributions that differ.
         annotators: columns with the labels of several annotators.
         labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file.
         pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is trained: an array, a
@@ -95,8 +98,7 @@ def read_rows(
         data = Path(os.path.abspath(data))
         label, text, id, group, time = (_column_name(name) for name in (label, text, id, group, time))
     elif data is not None:
-        given = InMemory(data, labels, label, text, classes, features=features)
-        given = adapt(given, has_annotators=bool(annotators))
+        given = adapt(InMemory(data, labels, label, text, classes, features=features), has_annotators=bool(annotators))
         data, labels, label, text, classes = given.data, given.labels, given.label, given.text, given.classes
         labels_key = given.labels_key
     pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)
@@ -108,12 +110,13 @@ def read_rows(
     source = _find_source(request, {
         "data": request.path and str(request.path), **paths, "labels_key": labels_key, **columns, "features": features,
         "weights": None, "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
+        "test": _path(test),
     })  # fmt: skip
     if not source.has_columns:
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
         _check_features(features, source, request)
-    rows = source.read(request)
+    rows = _with_test(source.read(request), test, request)
     index = data if source.has_columns else labels
     if pred_probs is not None:
         pred_probs = _matched(rows, pred_probs, paths["pred_probs"], index, "pred_probs")
@@ -124,6 +127,11 @@ def read_rows(
     if trusted is not None and rows.trusted is None:
         rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
     return replace(_comparable(rows), seconds=perf_counter() - began)
+
+
+def _with_test(rows: AuditData, test: Any, request: Request) -> AuditData:
+    """Return the rows with those of a test set, if there is one."""
+    return rows if test is None else replace(rows, test=rows.source.read_test(test, rows, request))
 
 
 def _find_source(request: Request, config: dict[str, Any]) -> Source:
@@ -157,7 +165,7 @@ def _check_features(features: str, source: Source, request: Request) -> None:
 
 def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
     """Read the rows of a saved audit again, from its config.json."""
-    names = ("label", "text", "id", "group", "time", "trusted", "labels", "embeddings", "features")
+    names = ("label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings", "features")
     options = {name: config[name] for name in names if config.get(name) is not None}
     if config.get("classes_named"):
         options["classes"] = config["classes"]

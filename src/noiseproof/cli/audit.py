@@ -35,9 +35,9 @@ AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "dev
 ARGUMENTS = {  # of Python, and the options that stand for them
     name: f"--{name.replace('_', '-')}"
     for name in (
-        "label", "text", "id", "time", "annotators", "ignore", "trusted", "labels", "pred_probs", "embeddings",
-        "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "issues", "seed", "device",
-        "threads", "engine", "address",
+        "label", "text", "id", "time", "annotators", "ignore", "trusted", "test", "labels", "pred_probs", "embeddings",
+        "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "issues", "seed",
+        "device", "threads", "engine", "address",
     )
 } | {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # fmt: skip
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
@@ -67,6 +67,9 @@ NoHeader = Annotated[
 Ignore = Annotated[str | None, option("Columns to hide from the models: a,b,c.", COLUMNS)]
 Trusted = Annotated[
     str | None, option("Labels known to be right: a column of yes and no, a table of more rows, or a .npy file.")
+]
+Test = Annotated[
+    str | None, option("A test set to compare with: a table of the same columns, or a folder of pictures.")
 ]
 Labels = Annotated[str | None, option("A .npy file of labels, beside arrays or predictions.", MODELS)]
 PredProbs = Annotated[
@@ -136,6 +139,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
         "audit data.csv --label y --goal precision=0.9",
         "audit data.csv --label y --issues all",
+        "audit train.csv --label y --test test.csv",
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
         "audit data.csv --label y --no-csv-safe",
@@ -156,6 +160,7 @@ def audit(
     ignore: Ignore = None,
     no_header: NoHeader = False,
     trusted: Trusted = None,
+    test: Test = None,
     labels: Labels = None,
     pred_probs: PredProbs = None,
     embeddings: Embeddings = None,
@@ -190,7 +195,7 @@ def audit(
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
-        "ignore": _words(ignore), "trusted": trusted, "labels": labels, "pred_probs": pred_probs,
+        "ignore": _words(ignore), "trusted": trusted, "test": test, "labels": labels, "pred_probs": pred_probs,
         "embeddings": embeddings, "classes": _words(classes) or None, "features": features, "header": not no_header,
     }  # fmt: skip
     check_request(data, source)  # before torch is imported
@@ -198,8 +203,7 @@ def audit(
     _check_out(out, data, force)  # before an hour of work
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
-        "epochs": epochs, "folds": folds, "goal": goal, "device": device,
-        "issues": issues,
+        "epochs": epochs, "folds": folds, "goal": goal, "issues": issues, "device": device,
     }  # fmt: skip
     with _machine(engine, address, threads):
         report = _run(data, source, options, seed, exports, out)

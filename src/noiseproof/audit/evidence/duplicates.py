@@ -80,19 +80,26 @@ def find_duplicates(x: NDArray[np.float32], labels: Ints, neighbours: Neighbours
     return Duplicates(np.where(alone, -1, np.searchsorted(numbers, group)), conflict, int(common.sum()))
 
 
-def _near(neighbours: Neighbours, common: NDArray[np.bool_]) -> Ints:
-    """Pairs (2, E) of rows that are closer than by chance."""
-    distance = neighbours.distance.astype(np.float64)  # (N, k), nearest first
-    k = distance.shape[1]
+def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> NDArray[np.float64]:
+    """The distance below which another row is a near-duplicate of each row, (N,); 0 where none can be told."""
+    k = min(10, neighbours.distance.shape[1])
+    distance = neighbours.distance[:, :k].astype(np.float64)  # nearest first
     far, near = distance[:, -1], distance[:, 0]
     usual = (near > 0) & (far > near)
     if not usual.any():
-        return np.empty((2, 0), np.int64)
+        return np.zeros(len(far))
     median = np.log(1 - 0.5 ** (1 / (k - 1)))  # of log (d₁/d_k)^m
     dimension = median / np.median(np.log(near[usual] / far[usual]))
-    ratio = min(CLOSEST, (CHANCE / (k - 1)) ** (1 / dimension))
+    ratio = min(CLOSEST, (chance / (k - 1)) ** (1 / dimension))
     # Of more than k copies even the k-th neighbour is one, so the median distance sets a limit as well.
-    limit = np.maximum(ratio * far, ratio * CLOSEST * np.median(far[usual]))
+    return np.asarray(np.maximum(ratio * far, ratio * CLOSEST * np.median(far[usual])))
+
+
+def _near(neighbours: Neighbours, common: NDArray[np.bool_]) -> Ints:
+    """Pairs (2, E) of rows that are closer than by chance."""
+    distance, limit = neighbours.distance.astype(np.float64), near_limit(neighbours)
+    if not limit.any():
+        return np.empty((2, 0), np.int64)
     i, j = np.nonzero((distance <= limit[:, None]) & ~common[:, None])
     pairs = np.stack([i, neighbours.index[i, j].astype(np.int64)])
     return pairs[:, ~common[pairs[1]]]

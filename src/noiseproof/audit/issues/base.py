@@ -44,6 +44,7 @@ class Finding:
     picture: Bars | None = None
     columns: tuple[str, ...] = ()  # that it is about
     rows: tuple[int, ...] = ()  # of the source, the first thousand
+    details: Mapping[str, Any] = field(default_factory=dict)  # figures that a fix needs
 
     def as_dict(self) -> dict[str, Any]:
         picture = self.picture and {**self.picture._asdict(), "bars": [list(bar) for bar in self.picture.bars]}
@@ -227,6 +228,12 @@ def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def badges() -> dict[str, str]:
     """Columns of issues.csv that are badges on the review page, with their text."""
     return {column: text for kind in issue_types() for column, text in kind.badges.items()}
+
+
+def words_of(column: Any) -> NDArray[Any]:
+    """The cells of a column of `evidence.cells` as words, (n,), "" for gaps."""
+    cells = column.astype(object)
+    return np.array([str(cell) for cell in cells.where(column.notna(), "")], dtype=object)
 
 
 def rounded(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, Fix, FoundIssue, found_columns, register_issue
+from noiseproof.audit.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    Fix,
+    FoundIssue,
+    found_columns,
+    register_issue,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -68,11 +77,13 @@ class EmptyColumns(FoundIssue):
 
 
 def _most_frequent(values: Any) -> tuple[Any, float]:
-    """The most frequent value of a column without gaps, and its share."""
-    if values.dtype.kind == "f" and len(values) and not np.isfinite(values.iloc[0]):
+    """A value that would be the most frequent one of a constant column without gaps, and its share."""
+    if not len(values):
         return None, 0.0
-    try:
-        counts = values.value_counts()
-    except TypeError:  # lists
-        return None, 0.0
-    return (counts.index[0], float(counts.iloc[0] / len(values))) if len(counts) else (None, 0.0)
+    if values.dtype.kind in "iufb":
+        numbers = values.to_numpy()
+        median = np.partition(numbers, len(numbers) // 2)[len(numbers) // 2]
+        return median, float((numbers == median).mean())
+    words = words_of(values)
+    value = max(words[:9], key=words[:9].tolist().count)
+    return value, float((words == value).mean())

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @register_issue("spelling")
 class SpellingVariants(FoundIssue):
-    """Pairs of classes that differ by case, spaces or one letter (`find_spellings`); the score is 0.9."""
+    """Pairs of classes that differ by case, spaces or one letter (`find_spellings`).
+
+    The score is 0.9, and 0.4 where both are about as frequent: they may be two classes.
+    """
 
     remedy = "Answer the question on the review page: a letter more may be another class."
     fixes = "Merges the spellings into the more frequent one."
@@ -29,7 +32,7 @@ class SpellingVariants(FoundIssue):
         pairs = find_spellings(dict(zip(data.classes, counts, strict=True)))
         return cls.of(data, [
             Finding(
-                f"class {pair.spelling!r}", 0.9 if pair.rows else 0.5 * NEEDS_ACTION,
+                f"class {pair.spelling!r}", 0.9 if 0 < 2 * pair.rows <= pair.label_rows else 0.8 * NEEDS_ACTION,
                 f"{pair.spelling!r} ({pair.rows} rows) is probably {pair.label!r} ({pair.label_rows} rows), "
                 "spelled differently.",
                 Bars("rows by spelling", [(pair.label, pair.label_rows), (pair.spelling, pair.rows)], "rows", (1,)),

@@ -37,6 +37,15 @@ class Skipped(Brief):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class OtherRows(Brief):
+    """The rows of a test set, with which those of an audit are compared."""
+
+    x: NDArray[np.float32]  # (T, D) features as those of the audit
+    given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
+    frame: Any = None  # their columns as in the source, where it is a table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class AuditData:
     """N rows with their labels and everything known about them; ``row`` −1 marks trusted rows from another file."""
 
@@ -54,6 +63,7 @@ class AuditData:
     trusted: NDArray[np.bool_] | None = None  # (N,)
     decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
     annotators: NDArray[np.int64] | None = None  # (N, A), −1: none
+    test: OtherRows | None = None
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0  # spent on reading
@@ -182,6 +192,10 @@ class Source(ABC):
     @abstractmethod
     def read(self, request: Request) -> AuditData:
         """Read all rows, and note in ``config`` what is needed to find them again."""
+
+    def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
+        """Read a test set like the ``data`` that was just read, and encode it in the same way."""
+        raise ValueError(f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}.")
 
     @property
     @abstractmethod

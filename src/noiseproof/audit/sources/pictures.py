@@ -18,13 +18,13 @@ from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
-from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, Request, Source
+from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Content, OtherRows, Request, Source
 from noiseproof.core.files import writing_folder
 from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset
 from noiseproof.data.images import ImageFiles, decode, from_image_folder, open_image
-from noiseproof.data.pictures import THUMBNAIL, encode_pictures
+from noiseproof.data.pictures import THUMBNAIL, Pictures, encode_pictures, picture_extractor
 
 
 @SOURCES.register_class("folder")
@@ -87,6 +87,17 @@ class PictureSource(Source):
         given = np.array([number.get(name, -1) for name in labels], dtype=np.int64)
         data = AuditData(self, classes, given, np.arange(len(files)), len(files), x, ids=ids, notes=tuple(notes))
         return data.without([("no label", given < 0), *unreadable.items()])
+
+    def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
+        if data.x is None or self.config["features"] is None:
+            raise ValueError("Expected features of the pictures beside `test`, got embeddings or predictions.")
+        known = Pictures(self.image_files.subset(torch.from_numpy(data.row)))
+        other = from_image_folder(test, size=THUMBNAIL, fit="squash")
+        number = {name: k for k, name in enumerate(data.classes)}
+        given = np.array([number.get(other.classes[k], -1) for k in other.train.y.tolist()], dtype=np.int64)
+        extractor = picture_extractor(self.config["features"], known).fit(known, seed=request.seed)
+        assert isinstance(other.train.x, ImageFiles)
+        return OtherRows(extractor.encode(Pictures(other.train.x)), given)
 
     # --- showing ------------------------------------------------------------------------------------------------------
 

@@ -19,12 +19,13 @@ from noiseproof.audit.memory import columns_of
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
 from noiseproof.audit.records import MemoryRecords, Records, open_records, packing
 from noiseproof.audit.rows import Digests, digest_frame
-from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, Request, Source
+from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
 from noiseproof.audit.sources.labels import encode_given, is_missing, spell_classes
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.frames import ParquetColumns, as_frame, check_table, read_table, readable, reading_notes
+from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.noise.human import majority_vote
 
@@ -45,6 +46,7 @@ class TableSource(Source):
     files = f"a table ({', '.join(KINDS)})"
     has_columns = True
     frame: Frame
+    fitted: EncodedColumns | None = None  # the encoder of the columns that were read
     feature_table: FeatureTable | None = None  # of the rows that were read, by their columns
 
     def accepts(self, request: Request) -> bool:
@@ -170,8 +172,29 @@ class TableSource(Source):
                 "Expected columns besides the label to audit by, got none. Name a `text`, or pass `embeddings`."
             )
         fitted, notes = fit_columns(table, columns, "impute", requested=False, labels=given, wide=True)
+        self.fitted = fitted
         self.feature_table = replace(fitted.table(table), frame=table[columns])
         return fitted.standardise_(fitted.encode(table)).numpy(), notes, []
+
+    def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
+        words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
+        frame = self._read_table(test, words).reset_index(drop=True)
+        label, needed = self._verbatim[0], [*self._verbatim[:2], *self._feature_columns(self.config["trusted"])]
+        if absent := [c for c in needed if c is not None and c not in frame.columns]:
+            raise ValueError(f"Expected the columns of the audited table in `test`, {preview(absent)} are not there.")
+        number = {name: k for k, name in enumerate(data.classes)}
+        given = np.array([number.get(word, -1) for word in as_words(frame[label])], dtype=np.int64)
+        return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame))
+
+    def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
+        """Return the features (T, D) of a test set."""
+        if self.fitted is None:
+            raise ValueError("Expected columns of the table as features beside `test`, got embeddings or predictions.")
+        return np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())
+
+    def _test_frame(self, frame: pd.DataFrame) -> Any:
+        """Return what is compared column by column."""
+        return frame
 
     # --- showing ------------------------------------------------------------------------------------------------------
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.sources.base import SOURCES, Request
+from noiseproof.audit.sources.base import SOURCES, AuditData, Request
 from noiseproof.audit.sources.labels import is_missing
 from noiseproof.audit.sources.table import Features, TableSource, Unusable
 from noiseproof.core.messages import preview
 from noiseproof.data.tables import Frame
-from noiseproof.data.text import encode_texts
+from noiseproof.data.text import encode_texts, text_extractor
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @SOURCES.register_class("text")
@@ -32,6 +37,17 @@ class TextSource(TableSource):
     def _missing(self, table: Frame) -> Unusable:
         text = self.config["text"]
         return [(f"no text in {text!r}", is_missing(table[text]))]
+
+    def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
+        text = self.config["text"]
+        if data.x is None or self.config["features"] is None:
+            raise ValueError("Expected features of the texts beside `test`, got embeddings or predictions.")
+        extractor = text_extractor(self.config["features"])
+        known = self.frame[text].iloc[data.row[data.row >= 0]].astype(str).tolist()
+        return extractor.fit(known, seed=request.seed).encode(frame[text].fillna("").astype(str).tolist())
+
+    def _test_frame(self, frame: pd.DataFrame) -> Any:
+        return None
 
     def _features(
         self,

@@ -1,0 +1,136 @@
+"""A test set that is distributed differently."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+ALARM = 0.01  # how often two samples of one distribution are called different
+FEW = 20  # rows of either part below which nothing is concluded
+SMALL, LARGE = 0.1, 0.3  # differences of shares below which nothing is said, and from which on it needs action
+PROJECTIONS, BINS = 16, 8
+
+
+class Difference(NamedTuple):
+    """How differently one column is distributed in both parts."""
+
+    name: str
+    size: float  # the largest difference of shares, in [0, 1]
+    p_value: float
+    bars: list[tuple[str, float]]
+
+
+@register_issue("drift")
+class Drift(FoundIssue):
+    """Labels or columns that are distributed differently in the data and in ``--test``.
+
+    Columns of numbers by the two-sample test of Kolmogorov and Smirnov, words and labels by χ², all together at 1 % by
+    Bonferroni: a test set of the same distribution is called different in one of a hundred cases. The score follows the
+    largest difference of shares, sup |F − G| or half of Σ |p − q|, from 0.1 on.
+    """
+
+    remedy = (
+        "Find out what changed; measure on data like that which models will see, and weight or collect rows for it."
+    )
+
+    @classmethod
+    def applies(cls, data: AuditData) -> bool:
+        return data.test is not None
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Drift:
+        data, test = evidence.data, evidence.data.test
+        assert test is not None
+        rows = np.asarray(evidence.cells.index)
+        if min(len(rows), len(test.given)) < FEW:
+            return cls.of(data, [])
+        names = np.array([*data.classes, "a class that the data does not have"], dtype=object)
+        by_label = _of_words("the label", names[data.given[rows]], names[test.given])
+        by_column = _of_columns(evidence, rows)
+        limit = ALARM / (1 + len(by_column))
+        found = [one for one in by_column if one.p_value < limit and one.size >= SMALL]
+        findings = []
+        if by_label.p_value < limit and by_label.size >= SMALL:
+            findings.append(_finding("The label", by_label, len(rows), len(test.given)))
+        if found:
+            worst = max(found, key=lambda one: one.size)
+            many = f"{len(found)} of {len(by_column)} columns differ, most of all " * (len(found) > 1)
+            findings.append(_finding(f"{many}column {worst.name!r}", worst, len(rows), len(test.given)))
+        return cls.of(data, findings)
+
+
+def _finding(subject: str, one: Difference, n: int, m: int) -> Finding:
+    score = max(one.size, NEEDS_ACTION) if one.size >= LARGE else 0.9 * NEEDS_ACTION * one.size / LARGE
+    differs = "" if "differ" in subject else " is distributed differently in the test set"
+    return Finding(
+        one.name, float(score),
+        f"{subject[0].upper()}{subject[1:]}{differs}: shares differ by {one.size:.2f} "
+        f"(p = {max(one.p_value, 1e-300):.1g}, {n} and {m} rows).",
+        Bars(f"shares of {one.name} in the data and in the test set", one.bars, "%"),
+    )  # fmt: skip
+
+
+def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Difference]:
+    data, test = evidence.data, evidence.data.test
+    assert test is not None
+    if test.frame is None:
+        if data.x is None:
+            return []
+        axes = np.random.default_rng(0).normal(size=(data.x.shape[1], min(PROJECTIONS, data.x.shape[1])))
+        pairs = zip((data.x[rows] @ axes).T, (test.x @ axes).T, strict=True)
+        return [_of_numbers(f"direction {k}", one, two) for k, (one, two) in enumerate(pairs)]
+    differences = []
+    for name in evidence.cells.columns:
+        here, there = evidence.cells[name], test.frame[name]
+        if here.dtype.kind in "iufb" and there.dtype.kind in "iufb":
+            parts = [column.to_numpy(dtype=np.float64, na_value=np.nan) for column in (here, there)]
+            parts = [part[np.isfinite(part)] for part in parts]
+            if min(map(len, parts)) >= FEW:
+                differences.append(_of_numbers(str(name), *parts))
+        elif len({*(words := words_of(here))}) <= max(10, len(words) // 10):
+            differences.append(_of_words(str(name), words, words_of(there)))
+    return differences
+
+
+def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
+    from scipy.stats import ks_2samp  # type: ignore[import-untyped]
+
+    test = ks_2samp(here, there, method="asymp")
+    edges = np.unique(np.quantile(here, np.linspace(0, 1, BINS + 1)))
+    bars = []
+    for low, high in pairwise(edges.tolist()):
+        shares = [float(((part >= low) & ((part < high) | (high == edges[-1]))).mean()) for part in (here, there)]
+        bars += [(f"{low:.3g} to {high:.3g}, {where}", round(100 * share, 1))
+                 for where, share in zip(("data", "test"), shares, strict=True)]  # fmt: skip
+    bars = bars if len(bars) > 1 else [("data", 100.0), ("test", 100.0)]
+    return Difference(name, float(test.statistic), float(test.pvalue), bars)
+
+
+def _of_words(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
+    from scipy.stats import chi2
+
+    words, codes = np.unique(np.concatenate([here, there]), return_inverse=True)
+    parts = codes[: len(here)], codes[len(here) :]
+    table = np.stack([np.bincount(part, minlength=len(words)) for part in parts]).astype(float)  # (2, W)
+    shares = table / table.sum(1, keepdims=True)
+    expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
+    often = expected.min(0) >= 5  # χ² is approximate for few rows: the others are counted as one word
+    joined = np.c_[table[:, often], table[:, ~often].sum(1)]
+    expected = joined.sum(1, keepdims=True) * joined.sum(0) / joined.sum()
+    known = expected.min(0) > 0
+    statistic = float(((joined - expected)[:, known] ** 2 / expected[:, known]).sum())
+    p_value = float(chi2.sf(statistic, known.sum() - 1)) if known.sum() > 1 else 1.0
+    most = np.argsort(-np.abs(shares[0] - shares[1]), kind="stable")[:BINS]
+    bars = [(f"{str(words[k])[:30]!r}, {where}", round(100 * float(shares[i, k]), 1))
+            for k in most for i, where in enumerate(("data", "test"))]  # fmt: skip
+    return Difference(name, float(np.abs(shares[0] - shares[1]).sum() / 2), p_value, bars)

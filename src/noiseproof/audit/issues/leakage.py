@@ -1,0 +1,112 @@
+"""Columns that tell the label nearly alone, and columns that name or number the rows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import Bars, Finding, Fix, FoundIssue, found_columns, register_issue, words_of
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.files import Audit
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+TELLING = 0.95  # of the labels that the most frequent class leaves open; honest columns of 27 tables: 0.89 at most
+BINS = 32  # of a column of numbers
+FEW = 50  # rows below which nothing is concluded
+ID = re.compile(r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)")
+CODE = re.compile(r"(?=\S*\d)\S{4,}")  # a word such as A-1093
+
+
+@register_issue("leakage")
+class Leakage(FoundIssue):
+    """Columns from which, each alone, the label is told as no feature usually does, and identifiers of rows.
+
+    On each half of the rows, the label is predicted by the most frequent class among equal values, or in the same of 32
+    parts of a column of numbers, of the other half. The score is (hits − frequent) / (1 − frequent) with the share of
+    the most frequent class, from 0.95 on; that of an identifier is 0.6.
+    """
+
+    remedy = "Leave a column out that was made from the label or after it, or that names the rows."
+    fixes = "Leaves out columns that tell the label nearly alone, or name or number the rows."
+
+    @classmethod
+    def applies(cls, data: AuditData) -> bool:
+        return data.table is not None
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Leakage:
+        cells, data = evidence.cells, evidence.data
+        given, row = data.given[cells.index], data.row[cells.index]
+        if len(cells) < FEW:
+            return cls.of(data, [])
+        codes = {str(name): encode(cells[name]) for name in cells.columns}
+        told = {name: share_told(code, given) for name, code in codes.items()}
+        ordered = sorted(told, key=lambda name: -told[name])[:10]
+        picture = "labels told by each column alone, of those that the most frequent class leaves open"
+        findings = []
+        for name in map(str, cells.columns):
+            kind = _identifier(name, cells.iloc[:, list(codes).index(name)], row)
+            if told[name] >= TELLING:
+                bars = [(other, round(100 * max(told[other], 0), 1)) for other in ordered]
+                findings.append(Finding(
+                    f"column {name!r}", told[name],
+                    f"Column {name!r} alone tells {told[name]:.1%} of the labels that the most frequent class leaves "
+                    f"open, on rows that it was not learned from ({len(cells)} rows).",
+                    Bars(picture, bars, "%", (ordered.index(name),)) if name in ordered else None, (name,),
+                ))  # fmt: skip
+            elif kind:
+                findings.append(Finding(
+                    f"column {name!r}", 0.6, f"Column {name!r} {kind}: a model can only memorise it.", None, (name,)
+                ))  # fmt: skip
+        return cls.of(data, findings)
+
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        return Fix(columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"]))
+
+
+def encode(column: Any) -> NDArray[np.int64]:
+    """A number for each value, or for each of 32 equal parts of numbers, (n,); gaps are a value, too."""
+    import pandas as pd
+
+    is_number = column.dtype.kind in "iufb"
+    codes, words = pd.factorize(column if is_number else words_of(column), use_na_sentinel=False)
+    if is_number and len(words) > BINS:
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        edges = np.unique(np.nanquantile(values, np.linspace(0, 1, BINS + 1)[1:-1]))
+        return np.where(np.isnan(values), BINS, np.searchsorted(edges, values, side="right"))
+    return codes.astype(np.int64)
+
+
+def share_told(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
+    """The share of the labels beyond the most frequent class that ``code`` (n,) tells on the other half of the rows."""
+    K, C = int(given.max()) + 1, int(code.max()) + 1
+    if C * K > 50 * len(code):
+        return 0.0  # nearly every value occurs once
+    half, hits = np.random.default_rng(0).random(len(code)) < 0.5, 0
+    for learned in (half, ~half):
+        counts = np.bincount(code[learned] * K + given[learned], minlength=C * K).reshape(C, K)
+        counts = counts + 1e-9 * np.bincount(given[learned], minlength=K)  # unknown values: the most frequent class
+        hits += int((counts.argmax(1)[code[~learned]] == given[~learned]).sum())
+    frequent = np.bincount(given).max() / len(given)
+    return float((hits / len(given) - frequent) / max(1 - frequent, 1 / len(given)))
+
+
+def _identifier(name: str, column: Any, row: NDArray[np.int64]) -> str:
+    """What a column does to the rows if it identifies them, "" if it does not."""
+    if column.isna().any() or not column.is_unique:
+        return ""
+    if column.dtype.kind in "iuf":
+        values = column.to_numpy(np.float64)
+        if np.ptp(values - row) == 0 or np.ptp(values + row) == 0:
+            return "numbers the rows"
+        is_whole = not (values % 1).any()
+        return "names the rows, with another number for each" if is_whole and ID.search(name) else ""
+    is_code = all(CODE.fullmatch(word) for word in words_of(column))
+    return "names the rows, with another word for each" if is_code else ""

@@ -1,0 +1,100 @@
+"""Rows that are in the test set, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import (
+    MAX_LISTED,
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    Fix,
+    FoundIssue,
+    leave_out_marked,
+    register_issue,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.files import Audit
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+MOST_PAIRS = 500_000_000  # of a row and a test row that are compared
+ALARM = 0.01  # how often any of the test rows is as close as that by chance
+BLOCK = 2**22  # distances at a time
+
+
+@register_issue("test-overlap")
+class TestOverlap(FoundIssue):
+    """Rows that are equal, or closer than by chance, to a row of ``--test``.
+
+    Equal rows are found by their hash. Near ones have a test row within the distance below which a neighbour among the
+    rows themselves is a near-duplicate (`find_duplicates`), at 1 % for all test rows together; of large sets, a sample
+    of the test rows is compared. The score is 0.5 and half of the share of test rows that are in the data.
+    """
+
+    flag = "is_in_test"
+    badges: ClassVar = {"is_in_test": "also in the test set"}
+    remedy = "Take these rows out of the training data, or measure on a test set without them."
+    fixes = "Leaves out rows that are in the test set, too."
+
+    @classmethod
+    def applies(cls, data: AuditData) -> bool:
+        return data.test is not None and data.x is not None
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:
+        data, test = evidence.data, evidence.data.test
+        assert test is not None and data.x is not None
+        match, is_equal = _matches(evidence)
+        is_in = np.isin(np.arange(len(data)), match[match >= 0]) & (data.row >= 0)
+        compared, count = len(match), int((match >= 0).sum())
+        if not count:
+            return cls.of(data, [])
+        at = np.flatnonzero(match >= 0)
+        other = int((test.given[at] != data.given[match[at]]).sum())
+        exactly, share = int(is_equal.sum()), count / compared
+        return cls.of(data, [Finding(
+            "the test set", NEEDS_ACTION + share / 2,
+            f"{count} of {compared} rows of the test set ({share:.1%}) are in the data, too, {exactly} of them "
+            f"exactly; {other} have another label there.",
+            Bars("rows of the test set",
+                 [("not in the data", compared - count), ("exactly", exactly), ("nearly", count - exactly)], "rows",
+                 (1, 2)),
+            rows=tuple(data.row[is_in].tolist()[:MAX_LISTED]),
+        )], is_in)  # fmt: skip
+
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        return leave_out_marked(cls, audit)
+
+
+def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """For each test row a row that is nearly the same, −1 for none, (T,), and whether it is equal, (T,)."""
+    from noiseproof.audit.evidence.duplicates import near_limit, same_rows
+
+    data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
+    assert test is not None and data.x is not None
+    N, T = len(data), len(test.x)
+    first = same_rows(np.concatenate([data.x, test.x]))
+    copies = np.bincount(first, minlength=N + T)
+    is_common = copies > max(20, (N + T) // 100)  # a frequent value, not a copy
+    match = np.where((first[N:] < N) & ~is_common[first[N:]], first[N:], -1)
+    is_equal = match >= 0
+    if near is None or near.index.shape[1] < 2:
+        return match, is_equal
+    limit = torch.from_numpy(near_limit(near, ALARM / T).astype(np.float32))
+    limit[torch.from_numpy(is_common[first[:N]])] = 0
+    x = torch.from_numpy(data.x)
+    left = np.flatnonzero(~is_equal)
+    left = left[np.linspace(0, len(left) - 1, min(len(left), MOST_PAIRS // N)).astype(np.int64)] if len(left) else left
+    for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
+        distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
+        match[part] = np.where(distance < limit[nearest], nearest, -1)
+    return match, is_equal

@@ -1,0 +1,113 @@
+"""Pictures that are blank, dark, overexposed, blurred, or of an odd size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import (
+    MAX_LISTED,
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    Fix,
+    FoundIssue,
+    leave_out_marked,
+    register_issue,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.files import Audit
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+SIDE = 256  # pixels to which large pictures are reduced
+BLANK = 3.0  # deviation of brightness, of 255, below which a picture shows nothing
+DARK, BRIGHT = (
+    0.2,
+    0.85,
+)  # of 255: the brightness below which 95 % of a dark picture lie, above which those of a bright one
+BLURRED, SHARP = 0.25, 4.0  # share of the usual sharpness, and deviations below it
+SIZE, SHAPE = 4.0, 2.5  # factors between the side, or the ratio of both sides, and the usual one
+KINDS = ("blank", "dark", "bright", "blurred", "of an odd size")
+
+
+@register_issue("picture")
+class BadPictures(FoundIssue):
+    """Pictures that show nothing or little.
+
+    Blank: the brightness has a standard deviation below 3 of 255. Dark: 95 % of the pixels are below 20 % of white;
+    bright: 95 % above 85 %. Blurred: sharpness, the ratio of the deviations of the Laplacian and of the brightness, is
+    less than a quarter of the usual one and four robust deviations of the logarithm below it. Odd size: sides that
+    differ by a factor of four from the usual ones, or 2.5 in their ratio. What more than a fifth of the pictures have
+    is usual. The score is 0.5 and the share of the pictures.
+    """
+
+    flag = "is_picture_issue"
+    badges: ClassVar = {"is_picture_issue": "bad picture"}
+    remedy = "Take such pictures anew, or leave them out."
+    fixes = "Leaves out pictures that are blank, dark, overexposed, blurred or of an odd size."
+
+    @classmethod
+    def applies(cls, data: AuditData) -> bool:
+        return data.source.is_pictures
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadPictures:
+        data = evidence.data
+        rows = np.flatnonzero(data.row >= 0)
+        figures = np.array([_measure(data.source.file(str(data.names[i]))) for i in rows])  # (n, 6)
+        deviation, low, high, sharp, width, height = figures.T
+        known = sharp[(deviation >= BLANK) & (sharp > 0)]
+        usual = float(np.median(np.log(known))) if len(known) else 0.0
+        spread = 1.4826 * float(np.median(np.abs(np.log(known) - usual))) if len(known) else 0.0
+        with np.errstate(divide="ignore"):
+            below = usual - np.log(sharp)
+        is_blank = deviation < BLANK
+        sides, ratio = np.log(width * height) / 2, np.log(width / height)
+        masks = [
+            is_blank, ~is_blank & (high < 255 * DARK), ~is_blank & (low > 255 * BRIGHT),
+            ~is_blank & (below > max(-np.log(BLURRED), SHARP * spread)),
+            (np.abs(sides - np.median(sides)) > np.log(SIZE)) | (np.abs(ratio - np.median(ratio)) > np.log(SHAPE)),
+        ]  # fmt: skip
+        masks = [mask if mask.mean() <= 0.2 else np.zeros_like(mask) for mask in masks]
+        marked = np.zeros(len(data), dtype=bool)
+        marked[rows[np.logical_or.reduce(masks)]] = True
+        counts = [(kind, int(mask.sum())) for kind, mask in zip(KINDS, masks, strict=True)]
+        bars = [("all pictures", len(rows)), *counts]
+        return cls.of(data, [
+            Finding(
+                f"{kind} pictures", min(1.0, NEEDS_ACTION + mask.mean()),
+                f"{mask.sum()} of {len(rows)} pictures are {kind}, such as {data.names[rows[mask]][0]}.",
+                Bars("pictures", bars, "pictures", (k + 1,)), rows=tuple(data.row[rows[mask]].tolist()[:MAX_LISTED]),
+            )
+            for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True)) if mask.any()
+        ], marked)  # fmt: skip
+
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        return leave_out_marked(cls, audit)
+
+    def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+        return ["the picture shows little" if odd else "" for odd in self.mask[rows]]
+
+
+def _measure(path: Any) -> tuple[float, ...]:
+    """Deviation, 5th and 95th percentile of brightness, sharpness, and the sides of a picture file."""
+    from noiseproof.data.images import open_image, to_rgb
+
+    with open_image(path) as image:
+        width, height = image.size
+        image.draft("RGB", (SIDE, SIDE))  # a large JPEG is read at a fraction of its size
+        grey = to_rgb(image).convert("L")
+    grey.thumbnail((SIDE, SIDE))
+    pixels = np.asarray(grey, np.float32)
+    deviation = float(pixels.std())
+    inner = pixels[1:-1, 1:-1]
+    laplacian = 4 * inner - pixels[:-2, 1:-1] - pixels[2:, 1:-1] - pixels[1:-1, :-2] - pixels[1:-1, 2:]
+    sharp = float(laplacian.std()) / max(deviation, 1e-6) if laplacian.size else 1.0
+    low, high = np.percentile(pixels, [5, 95])
+    return deviation, float(low), float(high), sharp, float(width), float(height)

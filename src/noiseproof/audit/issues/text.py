@@ -1,0 +1,162 @@
+"""Texts that are empty, garbled, or in another language than the others."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.audit.issues.base import (
+    MAX_LISTED,
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    Fix,
+    FoundIssue,
+    leave_out_marked,
+    register_issue,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from noiseproof.audit.evidence.gather import AuditEvidence
+    from noiseproof.audit.files import Audit
+    from noiseproof.audit.labels import LabelIssues
+    from noiseproof.audit.sources.base import AuditData
+
+MOST = 100_000  # texts that are looked at
+LONGEST = 2000  # characters of each
+SHORT = 12  # letters below which no language is told
+MIN_WORDS = 3  # function words of another language, and more than twice as many as of the usual one
+USUAL = 0.6  # share of the texts whose language is that of the data
+FUNCTION_WORDS = {
+    "English": "the of and to in is that it for was on are with as at be this have from or by not",
+    "German": "der die das und ist nicht ein eine zu den von mit auf für sich des dem im auch es ich sie",
+    "French": "le la les des est et que une dans pour qui pas sur plus par avec ce il elle nous vous sont",
+    "Spanish": "el los las que y en es una por con para del se no como pero más su al lo muy este",
+    "Italian": "il gli che di è un una per non con sono della del le da si anche come più ma nel questo",
+    "Portuguese": "o os as que e em é um uma para com não do da se por mais como mas foi ao na",
+    "Dutch": "de het een en van is dat niet op te zijn voor met die er aan om ook als maar bij naar",
+    "Swedish": "och att det som en är på för med den inte av till har ett om var jag han men så vi",
+    "Polish": "w na się nie że to jest do z jak ale po co tak za od przez być dla jego już tylko",
+    "Turkish": "ve bir bu için da de ile çok gibi daha ama ne olarak kadar var olan değil sonra ben en",
+}  # fmt: skip
+LANGUAGE_OF = {name: frozenset(words.split()) for name, words in FUNCTION_WORDS.items()}
+MOJIBAKE = re.compile(r"[ÃÂâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd|&[a-z]{2,6};|&#\d+;")
+WORD = re.compile(r"[^\W\d_]+")
+
+
+@register_issue("text")
+class BadTexts(FoundIssue):
+    """Texts without words, with signs of a wrong encoding or of noise, or in another language than most.
+
+    Garbled: two signs in a hundred are broken (Ã© for é, the replacement character, HTML entities), control characters,
+    or two thirds are neither letters, digits nor spaces; or letters without vowels or spaces in words of more than 30.
+    Another language: most letters are of another script, or there are three function words of it, and more than twice
+    as many as of the usual language, which at least 60 % of the texts have. The score is 0.5 and their share.
+    """
+
+    kinds: ClassVar = ("garbled", "foreign")
+    flag = "is_text_issue"
+    badges: ClassVar = {"is_text_issue": "odd text"}
+    remedy = "Repair the encoding, translate such texts, or leave them out."
+    fixes = "Leaves out garbled texts and those in another language."
+
+    @classmethod
+    def applies(cls, data: AuditData) -> bool:
+        return data.source.feature_kind == "texts"
+
+    @classmethod
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadTexts:
+        data = evidence.data
+        rows = np.flatnonzero(data.row >= 0)
+        rows = rows[np.linspace(0, len(rows) - 1, min(MOST, len(rows))).astype(np.int64)]
+        column = data.source.frame[data.source.config["text"]]  # type: ignore[attr-defined]
+        texts = [str(text)[:LONGEST] for text in column.iloc[data.row[rows]]]
+        is_garbled = np.array([_is_garbled(text) for text in texts], dtype=bool)
+        language, usual = _languages(texts)
+        is_foreign = ~is_garbled & np.array([one not in ("", usual) for one in language], dtype=bool) & (usual != "")
+        marked = np.zeros(len(data), dtype=bool)
+        marked[rows[is_garbled | is_foreign]] = True
+        empty = sum(len(skipped.rows) for skipped in data.skipped if skipped.reason.startswith(("no text", "no words")))
+        counts = [("garbled", int(is_garbled.sum())), (f"not {usual}" if usual else "foreign", int(is_foreign.sum()))]
+        bars = Bars("texts", [("others", len(texts) - sum(n for _, n in counts)), *counts, ("empty", empty)], "texts")
+        found = [
+            _finding("garbled", texts, is_garbled, data.row[rows], bars, 1),
+            _finding(f"not in {usual}", texts, is_foreign, data.row[rows], bars, 2, language),
+        ]
+        if empty:
+            found.append(Finding("empty texts", 0.9 * NEEDS_ACTION, f"{empty} texts are empty or have no words: they "
+                                 "were left out of the audit.", bars._replace(marked=(3,))))  # fmt: skip
+        return cls.of(data, filter(None, found), marked)
+
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        return leave_out_marked(cls, audit)
+
+    def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
+        return ["the text is garbled or in another language" if odd else "" for odd in self.mask[rows]]
+
+
+def _finding(
+    what: str, texts: list[str], mask: NDArray[np.bool_], row: NDArray[np.int64], bars: Bars, at: int,
+    language: list[str] | None = None,
+) -> Finding | None:  # fmt: skip
+    count = int(mask.sum())
+    if not count:
+        return None
+    first = int(np.flatnonzero(mask)[0])
+    in_language = (
+        "" if language is None else f" but in {Counter(np.array(language)[mask].tolist()).most_common(1)[0][0]}"
+    )
+    text = texts[first][:60].replace("\n", " ")
+    return Finding(
+        f"{what} texts", min(1.0, NEEDS_ACTION + count / len(texts)),
+        f"{count} of {len(texts)} texts are {what}{in_language}, such as row {row[first]}: {text!r}.",
+        bars._replace(marked=(at,)), rows=tuple(row[mask].tolist()[:MAX_LISTED]),
+    )  # fmt: skip
+
+
+def _is_garbled(text: str) -> bool:
+    """Whether a text shows signs of a wrong encoding, or is no writing at all."""
+    broken = len(MOJIBAKE.findall(text)) + sum(ord(sign) < 32 and sign not in "\t\n\r" for sign in text)
+    if broken and 50 * broken >= len(text):
+        return True
+    seen = [sign for sign in text if not sign.isspace()]
+    if len(seen) < SHORT:
+        return False
+    signs = sum(not sign.isalnum() for sign in seen)
+    long_words = sum(len(word) for word in text.split() if len(word) > 30 and "/" not in word and "." not in word[:-1])
+    vowels = sum(sign in "aeiouyäöüáéíóúàèìòùâêîôûåøæ" for sign in text.lower())
+    latin = sum("a" <= sign <= "z" for sign in text.lower())
+    return 3 * signs > 2 * len(seen) or 2 * long_words > len(text) or (latin > 30 and 10 * vowels < latin)
+
+
+def _languages(texts: list[str]) -> tuple[list[str], str]:
+    """The language or script of each text, "" where it is not clear, and the usual one, "" if there is none."""
+    languages = [_language(text) for text in texts]
+    known = Counter(filter(None, languages))
+    usual, count = known.most_common(1)[0] if known else ("", 0)
+    if count < USUAL * max(1, sum(known.values())) or count < 0.2 * len(texts):
+        return languages, ""
+    return [
+        _language(text, usual) if one not in ("", usual) else one for text, one in zip(texts, languages, strict=True)
+    ], usual
+
+
+def _language(text: str, usual: str = "") -> str:
+    letters = [sign for sign in text if sign.isalpha()][:200]
+    if len(letters) < SHORT:
+        return ""
+    scripts = Counter(unicodedata.name(sign, "? ").split()[0] for sign in letters)
+    script, count = scripts.most_common(1)[0]
+    if script != "LATIN":
+        return script.capitalize() if 2 * count > len(letters) else ""
+    words = Counter(WORD.findall(text.lower()))
+    hits = {name: sum(words[word] for word in known if word in words) for name, known in LANGUAGE_OF.items()}
+    best = max(hits, key=lambda name: hits[name])
+    others = hits.get(usual, 0) if usual else max((n for name, n in hits.items() if name != best), default=0)
+    return best if (hits[best] >= MIN_WORDS and hits[best] > 2 * others) or (not usual and hits[best] > others) else ""
