@@ -189,6 +189,7 @@ def test_columns_that_number_or_name_the_rows_are_found() -> None:
     )  # fmt: skip
     found = look_for("leakage", table)
     assert {one.columns[0] for one in found.findings} == {"number", "customer_id", "code"}
+    assert not look_for("order", table).findings  # that numbers are in order is no news
 
 
 def test_a_leaking_column_is_left_out_by_the_fix(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Leakage(FoundIssue):
         picture = "labels told by each column alone, of those that the most frequent class leaves open"
         findings = []
         for name in map(str, cells.columns):
-            kind = _identifier(name, cells.iloc[:, list(codes).index(name)], row)
+            kind = identify(name, cells.iloc[:, list(codes).index(name)], row)
             if told[name] >= TELLING:
                 bars = [(other, round(100 * max(told[other], 0), 1)) for other in ordered]
                 findings.append(Finding(
@@ -98,7 +98,7 @@ def share_told(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
     return float((hits / len(given) - frequent) / max(1 - frequent, 1 / len(given)))
 
 
-def _identifier(name: str, column: Any, row: NDArray[np.int64]) -> str:
+def identify(name: str, column: Any, row: NDArray[np.int64]) -> str:
     """What a column does to the rows if it identifies them, "" if it does not."""
     if column.isna().any() or not column.is_unique:
         return ""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
+from noiseproof.audit.issues.leakage import identify
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -93,6 +94,8 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64], given: NDArray
     tests = []
     for name in cells.columns:
         column = cells[name]
+        if identify(str(name), column, evidence.data.row[rows]) == "numbers the rows":
+            continue
         if column.dtype.kind in "iufb":
             values = column.to_numpy(dtype=np.float64, na_value=np.nan)
             known = np.isfinite(values)
