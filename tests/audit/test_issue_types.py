@@ -243,6 +243,15 @@ def test_rows_are_ordered_by_time_where_there_is_one() -> None:
     assert not look_for("order", table.drop(columns="day")).findings
 
 
+def test_labels_of_the_test_set_are_found_among_the_classes() -> None:
+    table, test = (clean_table(300, seed).assign(kind=lambda t: (t["kind"] == "kind 1") * 1) for seed in (1, 2))
+    assert not look_for("drift", table.astype({"kind": float}), test=test).findings  # 1.0 and 1 are one class
+    found = look_for("drift", table, test=test.assign(kind=np.where(np.arange(300) % 2, "new", test["kind"])))
+    assert [one.about for one in found.findings] == ["the label"]
+    assert found.findings[0].picture is not None
+    assert any("a class that the data does not" in name for name, _ in found.findings[0].picture.bars)
+
+
 def test_a_test_set_of_another_distribution_is_found() -> None:
     table, test = clean_table(500), clean_table(300, seed=7)
     assert [one.about for one in look_for("drift", table, test=test.assign(weight=test["weight"] + 2)).findings] == [
@@ -379,14 +388,14 @@ def test_empty_texts_are_counted() -> None:
 
 
 def picture_folder(folder: Path, odd: dict[str, Any]) -> Path:
-    """60 sharp pictures of 48 × 36 pixels in two classes, and ``odd`` ones in the first."""
+    """60 sharp pictures of 144 × 108 pixels in two classes, and ``odd`` ones in the first."""
     from PIL import Image
 
     random = np.random.default_rng(0)
     for i in range(60):
         path = folder / f"kind {i % 2}" / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        coarse = random.integers(0, 256, (9, 12, 3)).astype(np.uint8).repeat(4, 0).repeat(4, 1)
+        coarse = random.integers(0, 256, (9, 12, 3)).astype(np.uint8).repeat(12, 0).repeat(12, 1)
         Image.fromarray(coarse).save(path)
     for name, pixels in odd.items():
         Image.fromarray(np.asarray(pixels).clip(0, 255).astype(np.uint8)).save(folder / "kind 0" / f"{name}.png")
@@ -397,10 +406,10 @@ def test_blank_dark_bright_blurred_and_odd_sized_pictures_are_found(tmp_path: Pa
     from PIL import Image, ImageFilter
 
     random = np.random.default_rng(1)
-    usual = random.integers(0, 256, (9, 12, 3)).repeat(4, 0).repeat(4, 1)
-    blurred = Image.fromarray(usual.astype(np.uint8)).filter(ImageFilter.GaussianBlur(6))
+    usual = random.integers(0, 256, (9, 12, 3)).repeat(12, 0).repeat(12, 1)
+    blurred = Image.fromarray(usual.astype(np.uint8)).filter(ImageFilter.GaussianBlur(9))
     odd = {
-        "blank": np.full((36, 48, 3), 90), "dark": usual * 0.12, "bright": 225 + usual * 0.11, "blurred": blurred,
+        "blank": np.full((108, 144, 3), 90), "dark": usual * 0.12, "bright": 225 + usual * 0.11, "blurred": blurred,
         "small": usual[::8, ::8], "long": np.tile(usual, (1, 4, 1)),
     }  # fmt: skip
     found = look_for("picture", read_rows(picture_folder(tmp_path / "pictures", odd), features="pixels"))

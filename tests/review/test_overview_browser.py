@@ -19,6 +19,7 @@ from test_overview import read_map
 
 from noiseproof.analysis.page.marks import COLORS, GREY
 from noiseproof.audit.files import read_audit
+from noiseproof.audit.issues.base import Bars, Finding
 from noiseproof.review import page as review_page
 from noiseproof.review.page import file_page
 
@@ -418,3 +419,47 @@ def test_whoever_is_asked_sees_no_overview(chromium: Any, tmp_path: Path) -> Non
         page.keyboard.press("v")
         assert not page.locator("#overview").is_visible() and not page.locator("#views").is_visible()
     assert requests and not any("overview" in url or "map" in url for url in requests)
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_other_issues_are_drawn_with_what_to_do_and_the_worst_comes_first(
+    is_served: bool, chromium: Any, tmp_path: Path
+) -> None:
+    folder = write_trees(tmp_path)
+    summary = json.loads((folder / "summary.json").read_text())
+    small = Finding(
+        "class 'ash'", 0.4, "Class 'ash' has 12 of 400 rows.", Bars("rows", [("ash", 12), ("oak", 388)], "rows")
+    )
+    late = Finding(
+        "column '<b>late'", 0.98, "Column '<b>late' alone tells 98.0% of the labels.",
+        Bars("labels told", [("<b>late", 98.0), ("girth", 30.0)], "%", (0,)),
+    )  # fmt: skip
+    summary["imbalance"], summary["leakage"] = {"findings": [small.as_dict()]}, {"findings": [late.as_dict()]}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        (tmp_path / "page.html").write_text(file_page(read_audit(folder)), "utf-8")
+        open_page(page, server.link if is_served else (tmp_path / "page.html").as_uri())
+        see_overview(page)
+        parts = page.locator("#findings article").all()
+        assert [part.get_attribute("aria-label") for part in parts] == [
+            "leakage: column '<b>late'",
+            "imbalance: class 'ash'",
+        ]
+        assert "alone tells 98.0% of the labels" in parts[0].inner_text()
+        assert "noiseproof apply … --fix leakage" in parts[0].inner_text()
+        assert "--fix" not in parts[1].inner_text()  # a class has to be collected
+        lines = parts[0].locator("tbody tr")
+        assert [line.inner_text().split() for line in lines.all()] == [
+            ["<b>late", "◂", "98", "%"],
+            ["girth", "30", "%"],
+        ]
+        widths = [line.locator("i").bounding_box()["width"] for line in lines.all()]
+        assert widths[1] / widths[0] == pytest.approx(30 / 98, rel=0.05)
+
+
+def test_an_audit_without_other_issues_shows_no_empty_part(chromium: Any, tmp_path: Path) -> None:
+    with Server(write_trees(tmp_path)) as server, browsing(chromium, tmp_path / "profile") as page:
+        page.goto(server.link)
+        page.wait_for_selector("body[data-ready]")
+        see_overview(page)
+        assert not page.locator("#findings").is_visible()

@@ -405,6 +405,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
 
 def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
     """Show a line for each issue type that was found, what needs action first."""
+    from noiseproof.audit.evidence.gather import MOST_CELLS
     from noiseproof.audit.issues.base import NEEDS_ACTION
 
     lines = {issue.name: issue.headline(summary) for issue in report.issues}
@@ -414,7 +415,8 @@ def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
             fix = f" [apply --fix {issue.name}]" if issue.fixes and needs_action else ""
             echo(f"{'' if needs_action else 'also '}{plain(line)}{fix}")
     if absent := ", ".join(name for name, line in lines.items() if not line and name != "label"):
-        echo(f"not found: {absent}")
+        seen = f" (columns of {MOST_CELLS} rows)" if summary["rows"] > MOST_CELLS else ""
+        echo(f"not found: {absent}{seen}")
 
 
 def _progress() -> AbstractContextManager[Progress]:

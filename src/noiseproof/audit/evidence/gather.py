@@ -105,7 +105,12 @@ class AuditEvidence(Brief):
             return pd.DataFrame(index=rows)
         if (frame := table.frame) is None:
             return pd.DataFrame(table.values[rows], index=rows)
-        return pd.DataFrame({name: frame[name].iloc[rows].array for name in frame.columns}, index=rows)
+        columns = {name: frame[name].iloc[rows].array for name in frame.columns}
+        nested = (list, tuple, dict, set, np.ndarray)
+        return pd.DataFrame(
+            {name: cells for name, cells in columns.items() if not any(isinstance(cell, nested) for cell in cells[:9])},
+            index=rows,
+        )
 
     def with_note(self, note: str) -> AuditEvidence:
         return replace(self, data=replace(self.data, notes=(*self.data.notes, note)))

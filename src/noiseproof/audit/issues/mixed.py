@@ -25,7 +25,8 @@ THOUSANDS = re.compile(r"\s*[-+−]?\d{1,3}(,\d{3})+(\.\d+)?\s*")  # 1,500
 WITH_UNIT = re.compile(r"\s*([-+−]?\d[\d.,]*)\s*([^\W\d]{1,6}|%|°[CF]|[$€£])\s*")
 MOST_WORDS = 0.2  # share of other words that a column of numbers may have
 FACTORS = (100.0, 1000.0, 1e6)  # between two units of one quantity: cm and m, g and kg, 1 and a million
-FEW = 5  # rows of the smaller part
+FEW = 5  # cells of a column, times a few, below which nothing is concluded
+FEW_OF_UNIT = 20  # numbers in the rarer unit: fewer are like too many distributions
 GAP = 3.0  # between the parts, at least this factor
 CODES = {sign * int(digit * n) for digit in "9" for n in (2, 3, 4, 5, 6) for sign in (1, -1)} | {-1, -9}
 
@@ -127,7 +128,7 @@ def _units(name: str, values: NDArray[np.float64]) -> Finding | None:
     if len(values) < 4 * FEW or (values < 0).any() or len(np.unique(values)) < 4 * FEW:
         return None
     ordered = np.sort(np.log10(values[values > 0]))
-    few = max(FEW, len(ordered) // 500)
+    few = max(FEW_OF_UNIT, len(ordered) // 500)
     gaps = np.diff(ordered)[few - 1 : len(ordered) - few]
     if not len(gaps) or gaps.max() < np.log10(GAP):
         return None

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 SIDE = 256  # pixels to which large pictures are reduced
 BLANK = 3.0  # deviation of brightness, of 255, below which a picture shows nothing
-DARK, BRIGHT = (
-    0.2,
-    0.85,
-)  # of 255: the brightness below which 95 % of a dark picture lie, above which those of a bright one
-BLURRED, SHARP = 0.25, 4.0  # share of the usual sharpness, and deviations below it
+DARK, BRIGHT = 0.2, 0.85  # of 255: 95 % of a dark picture are below, of a bright one above
+BLURRED, LESS = 0.08, 0.5  # sharpness of blurred pictures, and share of the usual one; sharp ones have 0.1 to 2
 SIZE, SHAPE = 4.0, 2.5  # factors between the side, or the ratio of both sides, and the usual one
 KINDS = ("blank", "dark", "bright", "blurred", "of an odd size")
 
@@ -41,9 +38,9 @@ class BadPictures(FoundIssue):
 
     Blank: the brightness has a standard deviation below 3 of 255. Dark: 95 % of the pixels are below 20 % of white;
     bright: 95 % above 85 %. Blurred: sharpness, the ratio of the deviations of the Laplacian and of the brightness, is
-    less than a quarter of the usual one and four robust deviations of the logarithm below it. Odd size: sides that
-    differ by a factor of four from the usual ones, or 2.5 in their ratio. What more than a fifth of the pictures have
-    is usual. The score is 0.5 and the share of the pictures.
+    below 0.08 and less than half of the usual one. Odd size: sides that differ by a factor of four from the usual ones,
+    or 2.5 in their ratio. What more than a fifth of the pictures have is usual. The score is 0.5 and the share of the
+    pictures.
     """
 
     flag = "is_picture_issue"
@@ -62,15 +59,12 @@ class BadPictures(FoundIssue):
         figures = np.array([_measure(data.source.file(str(data.names[i]))) for i in rows])  # (n, 6)
         deviation, low, high, sharp, width, height = figures.T
         known = sharp[(deviation >= BLANK) & (sharp > 0)]
-        usual = float(np.median(np.log(known))) if len(known) else 0.0
-        spread = 1.4826 * float(np.median(np.abs(np.log(known) - usual))) if len(known) else 0.0
-        with np.errstate(divide="ignore"):
-            below = usual - np.log(sharp)
+        usual = float(np.median(known)) if len(known) else 0.0
         is_blank = deviation < BLANK
         sides, ratio = np.log(width * height) / 2, np.log(width / height)
         masks = [
             is_blank, ~is_blank & (high < 255 * DARK), ~is_blank & (low > 255 * BRIGHT),
-            ~is_blank & (below > max(-np.log(BLURRED), SHARP * spread)),
+            ~is_blank & (sharp < min(BLURRED, LESS * usual)),
             (np.abs(sides - np.median(sides)) > np.log(SIZE)) | (np.abs(ratio - np.median(ratio)) > np.log(SHAPE)),
         ]  # fmt: skip
         masks = [mask if mask.mean() <= 0.2 else np.zeros_like(mask) for mask in masks]
@@ -108,6 +102,7 @@ def _measure(path: Any) -> tuple[float, ...]:
     deviation = float(pixels.std())
     inner = pixels[1:-1, 1:-1]
     laplacian = 4 * inner - pixels[:-2, 1:-1] - pixels[2:, 1:-1] - pixels[1:-1, :-2] - pixels[1:-1, 2:]
-    sharp = float(laplacian.std()) / max(deviation, 1e-6) if laplacian.size else 1.0
+    variance = max(0.0, float(laplacian.var()) - 20 / 12) if laplacian.size else 0.0  # less that of rounded pixels
+    sharp = variance**0.5 / max(deviation, 1e-6) if laplacian.size else 1.0
     low, high = np.percentile(pixels, [5, 95])
     return deviation, float(low), float(high), sharp, float(width), float(height)

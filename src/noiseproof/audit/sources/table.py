@@ -25,6 +25,7 @@ from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.frames import ParquetColumns, as_frame, check_table, read_table, readable, reading_notes
+from noiseproof.data.labels import find_words
 from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.noise.human import majority_vote
@@ -182,8 +183,9 @@ class TableSource(Source):
         label, needed = self._verbatim[0], [*self._verbatim[:2], *self._feature_columns(self.config["trusted"])]
         if absent := [c for c in needed if c is not None and c not in frame.columns]:
             raise ValueError(f"Expected the columns of the audited table in `test`, {preview(absent)} are not there.")
-        number = {name: k for k, name in enumerate(data.classes)}
-        given = np.array([number.get(word, -1) for word in as_words(frame[label])], dtype=np.int64)
+        words = as_words(frame[label])
+        number = find_words({*words}, data.classes)
+        given = np.array([-1 if number[word] is None else number[word] for word in words], dtype=np.int64)
         return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame))
 
     def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:

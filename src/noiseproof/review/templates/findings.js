@@ -4,12 +4,13 @@
 const ACTION = 0.5; // score from which on something should be done
 
 function findingParts(findings) {
-  return findings.map((one) => {
+  return findings.map((one, i) => {
+    const isFirst = findings.findIndex(({ type }) => type === one.type) === i; // the remedy is said once
     const fix = one.fixes ? [" ", make("code", null, `noiseproof apply … --fix ${one.type}`), ` ${one.fixes}`] : [];
     return make("article", { class: one.score >= ACTION ? "finding" : "finding minor", "aria-label": `${one.type}: ${one.about}` },
       make("p", null, make("strong", null, `${one.type} `), one.sentence),
       one.picture ? findingBars(one.picture) : null,
-      make("p", { class: "faint" }, one.remedy, ...fix));
+      isFirst ? make("p", { class: "faint" }, one.remedy, ...fix) : null);
   });
 }
 
