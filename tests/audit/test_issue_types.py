@@ -278,6 +278,28 @@ def test_rows_of_the_test_set_are_found_and_left_out(tmp_path: Path) -> None:
     assert plan_fixes(read_audit(folder), ["test-overlap"])["test-overlap"].left_out == {3, 10, 20, 50}
 
 
+def test_a_test_set_needs_the_columns_that_are_compared_alone(tmp_path: Path) -> None:
+    table = clean_table(120).assign(checked=np.arange(120) % 9 == 0, text=clean_texts(120))
+    test = clean_table(60, 5).assign(text=clean_texts(60, 1))
+    assert not look_for("drift", table.drop(columns="text"), trusted="checked", test=test).findings
+    texts = read_rows(table, label="kind", text="text", features="tfidf", test=test[["kind", "text"]])
+    assert texts.test is not None and texts.x is not None and texts.test.x.shape == (60, texts.x.shape[1])
+    with pytest.raises(ValueError, match="in `test`, 'weight', 'checked' are not there"):
+        read_rows(table, label="kind", test=test.drop(columns="weight"))
+
+
+def test_a_type_that_fails_does_not_cost_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(ISSUES["slice"], "find", fail)
+    report = audit(clean_table(), label="kind", mode="fast", model="trees", device="cpu")
+    assert "slice could not be looked for: RuntimeError: no memory." in caplog.text
+    assert {"order", "leakage"} <= {issue.name for issue in report.issues} and "slice" not in report.summary()
+
+
 # --- notations and units ----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
+
+log = logging.getLogger("noiseproof")
 
 MAX_LISTED = 1000  # rows or groups that summary.json lists
 MAX_SHOWN = 5  # findings of one type on a page
@@ -210,8 +213,17 @@ def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
 def find_issues(
     evidence: AuditEvidence, labels: LabelIssues, names: Sequence[str] | str | None = None
 ) -> tuple[Issue, ...]:
-    """Look for every type of ``names`` that such data can have."""
-    return tuple(kind.find(evidence, labels) for kind in chosen_types(names) if kind.applies(evidence.data))
+    """Look for every type of ``names`` that such data can have; one that fails does not cost the others."""
+    found = []
+    for kind in chosen_types(names):
+        try:
+            if kind.applies(evidence.data):
+                found.append(kind.find(evidence, labels))
+        except Exception as error:
+            if kind.name in ALWAYS:
+                raise
+            log.warning("%s could not be looked for: %s: %s.", kind.name, type(error).__name__, error)
+    return tuple(found)
 
 
 def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -180,8 +180,10 @@ class TableSource(Source):
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
         frame = self._read_table(test, words).reset_index(drop=True)
-        label, needed = self._verbatim[0], [*self._verbatim[:2], *self._feature_columns(self.config["trusted"])]
-        if absent := [c for c in needed if c is not None and c not in frame.columns]:
+        label, text, trusted = self._verbatim[0], self.config["text"], self.config["trusted"]
+        features = self._feature_columns(trusted if trusted in self.frame.columns else None)
+        needed = [label, *(features if text is None else [text])]
+        if absent := [c for c in needed if c not in frame.columns]:
             raise ValueError(f"Expected the columns of the audited table in `test`, {preview(absent)} are not there.")
         words = as_words(frame[label])
         number = find_words({*words}, data.classes)
