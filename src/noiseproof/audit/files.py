@@ -42,8 +42,9 @@ classes), ``worst_pairs`` [{given, suggested, issues, probability}] (probability
 (whose predictions were joined), ``skipped`` [{reason, count, rows}] (rows: the first thousand), ``notes`` [str],
 ``neighbour_recall``, ``seconds`` {stage: s}, and the entries of further issue types by their names, {rows (of types
 about rows), findings: [{about, score (in [0, 1], 1 is worst), sentence, picture {title, bars [[name, length]], unit,
-marked [positions]} or null, columns, rows}]}. `noiseproof measure` adds ``measured`` (estimates with their intervals),
-``goal`` and ``reliability`` [{probabilities (models | recalibrated), predicted, measured, low, high, decisions}].
+marked [positions]} or null, columns, rows, details {what a fix needs}}]}. `noiseproof measure` adds ``measured``
+(estimates with their intervals), ``goal`` and ``reliability`` [{probabilities (models | recalibrated), predicted,
+measured, low, high, decisions}].
 
 ``config.json``: ``format`` 2, ``kind`` (table | text | folder | arrays | predictions), ``data`` (absolute path of the
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
