@@ -626,3 +626,41 @@ def test_an_audit_again_learns_the_decisions(digits: tuple[Path, np.ndarray], he
 def test_options_that_an_audit_again_has_already_are_refused(options: tuple[str, ...], message: str) -> None:
     result = run(*options, "--again")
     assert result.exit_code == 2 and message in " ".join(result.stderr.split())
+
+
+def test_other_issues_are_shown_by_need_for_action_and_fixed_in_a_copy(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 240)
+    table = pd.DataFrame({"a": random.normal(size=240) + 2 * y, "b": random.random(240), "one": 7, "kind": y + 10})
+    table["late"] = y * 3
+    table.iloc[:200].to_csv("train.csv", index=False)
+    table.iloc[190:].to_csv("test.csv", index=False)
+    arguments = ("train.csv", "--label", "kind", "--test", "test.csv", "--fast", "--model", "trees", "--device", "cpu")
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("columns: Column 'one' is 7 in all of 200 rows."))
+    assert lines[first].endswith("[apply --fix columns]")
+    overlap = next(line for line in lines if line.startswith("test-overlap: "))
+    assert "10 of 50 rows of the test set (20.0%)" in overlap and overlap.endswith("[apply --fix test-overlap]")
+    assert any(line.startswith("leakage: Column 'late' alone tells 100.0%") for line in lines)
+    absent = next(line for line in lines if line.startswith("not found: "))
+    assert {"order", "drift", "mixed", "spelling"} <= {*absent.removeprefix("not found: ").split(", ")}
+
+    def apply(*more: str) -> Result:
+        return CliRunner().invoke(app, ["apply", "audit", *more])
+
+    result = apply("--fix", "columns, leakage,test-overlap", "--out", "fixed.csv")
+    assert result.exit_code == 0, result.output
+    assert "fixed columns: column 'one' left out\nfixed leakage: column 'late' left out" in result.stdout
+    pd.testing.assert_frame_equal(pd.read_csv("fixed.csv"), pd.read_csv("train.csv")[["a", "b", "kind"]].iloc[:190])
+    listed = pd.read_csv("fixed-review.csv")
+    assert listed["row"].tolist() == [*range(190, 200)] and {*listed["note"]} == {"left out by --fix test-overlap"}
+    for wrong, words in (
+        (("--fix", "columns", "--retrain"), "Expected --fix or --retrain"), (("--fix", "slice"), "by a command."),
+        ((), "Expected decisions in"),
+    ):  # fmt: skip
+        result = apply(*wrong, "--out", "other.csv")
+        assert result.exit_code == 2 and words in " ".join(result.output.split()) and not Path("other.csv").exists()
+    assert run("train.csv", "--label", "kind", "--issues", "leak", "--out", "b").exit_code == 2
+    assert "leakage" in run_json(*arguments[:3], "--fast", "--model", "trees", "--issues", "leakage", "--out", "c")
