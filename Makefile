@@ -41,7 +41,6 @@ PACKAGES_fiftyone := fiftyone==1.22.1
 PACKAGES_label-studio := label-studio==1.23.2
 PACKAGES_argilla := argilla==2.8.0 requests
 PACKAGES_coco := pycocotools==2.0.11 datumaro==1.13.12
-
 PACKAGES_frameworks := -c constraints.txt -e . lightning==2.6.6 transformers==5.23.0 accelerate skorch==1.4.0 mlflow==3.17.2 wandb==0.31.0
 
 .venv/integrations/%/.ready: $(READY)
@@ -50,9 +49,7 @@ PACKAGES_frameworks := -c constraints.txt -e . lightning==2.6.6 transformers==5.
 	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
 	@touch $@
 
-integrations: $(patsubst %,PACKAGES_frameworks := -c constraints.txt -e . lightning==2.6.6 transformers==5.23.0 accelerate skorch==1.4.0 mlflow==3.17.2 wandb==0.31.0
-
-.venv/integrations/%/.ready,fiftyone label-studio argilla coco frameworks)  ## other tools and libraries, for real (10 minutes, 4 GB)
+integrations: $(patsubst %,.venv/integrations/%/.ready,fiftyone label-studio argilla coco frameworks)  ## other tools and libraries, for real (10 minutes, 4 GB)
 	$(BIN)/pytest -m integration tests/integrations
 
 chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)

@@ -112,6 +112,12 @@ def test_everything_that_make_installs_is_pinned() -> None:
     assert f"pip install --quiet torch=={pins['torch']}\n" in (ROOT / "Makefile").read_text()
 
 
+@pytest.mark.parametrize("target", re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def test_make_can_read_its_file(target: str) -> None:
+    done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_required_packages_are_the_chosen_few() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert {name(r) for r in project["dependencies"]} == {
