@@ -116,6 +116,14 @@ def test_accumulated_batches_of_the_trainer_sum_to_the_mean(recipes: dict[str, A
     torch.testing.assert_close(whole, ((1 - p**0.7) / 0.7).mean())
 
 
+def test_tokens_that_do_not_count_are_left_out(recipes: dict[str, Any]) -> None:
+    compute = recipes["make_trainer"](make_network(), "arguments", "dataset").given["compute_loss_func"]
+    logits = make_network()(inputs())  # (4, K)
+    tokens, labels = torch.stack([logits, logits.flip(0)]), torch.tensor([[0, 1, 1, 0], [-100, -100, 1, -100]])
+    p = torch.cat([logits, logits[1:2]]).softmax(1)[range(5), [0, 1, 1, 0, 1]]
+    torch.testing.assert_close(compute({"logits": tokens}, labels), ((1 - p**0.7) / 0.7).mean())
+
+
 def test_the_callback_moves_the_average(recipes: dict[str, Any]) -> None:
     model = make_network()
     average = copy.deepcopy(model).requires_grad_(False)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -19,12 +22,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from scipy.sparse import csr_matrix, issparse  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, assert_all_finite, check_is_fitted, validate_data
 from torch import Tensor
 
 from noiseproof.core.messages import preview
 from noiseproof.core.threads import NUMBER_WORK, threads_for
-from noiseproof.data import Dataset, Split
+from noiseproof.data import Dataset, NoisyData, Split
 from noiseproof.data.arrays import check_features
 from noiseproof.data.augment import Normalise, Standardise, Transform
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of
@@ -57,6 +61,8 @@ from noiseproof.train.settings import make_fabric
 if TYPE_CHECKING:
     import pandas as pd
 
+    from noiseproof.train.job import EpochProgress
+
 FORMAT = "noiseproof-estimator-1"
 ROWS = 4096  # of a forward pass
 NEAR = 0.05  # accuracy by which trees may be behind for their labels to be repaired
@@ -78,6 +84,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         validation: share of rows held out, for the accuracy on given labels in ``history_`` and for
             ``& early-stopping``.
         features: of texts and of paths of pictures, a name of ``noiseproof features``; ``auto`` is that of the audit.
+        class_weight: a factor on the loss of each class, as a dict by label, or ``balanced``: N / (K·N_k), as in
+            scikit-learn; with one label a row.
+        verbose: 1 logs each epoch to the logger ``noiseproof``, which writes to stderr unless it has a handler.
         device: auto, cpu, cuda, cuda:1, … or mps.
         random_state: a seed for weights, batches and the method; a ``RandomState`` or ``Generator`` to draw it from, or
             None for another one each time.
@@ -126,6 +135,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         schedule: str = "cosine",
         validation: float = 0.0,
         features: str = "auto",
+        class_weight: Literal["balanced"] | dict[Any, float] | None = None,
+        verbose: int = 0,
         device: str = "auto",
         random_state: RandomState = 0,
     ) -> None:
@@ -137,16 +148,19 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.schedule = schedule
         self.validation = validation
         self.features = features
+        self.class_weight = class_weight
+        self.verbose = verbose
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, X_val: Any = None, y_val: Any = None) -> Self:
         """Train on inputs and one label a row, several labels, or soft labels: rows (N, K) of probabilities or counts.
 
         Inputs are numbers (N, D), dense or sparse, images (N, C, H, W) or (N, H, W, C), a DataFrame, a list of texts or
         a list of paths of pictures. ``sample_weight`` multiplies each row's loss, after scaling to a mean of one; a row
         of weight 0 is left out. Several labels are a matrix (N, K) of zeros and ones, as in scikit-learn, also where
-        each row has one. The classes of a matrix are the columns of a DataFrame, or their numbers.
+        each row has one. The classes of a matrix are the columns of a DataFrame, or their numbers. ``X_val`` and
+        ``y_val``, one label a row, are validated on instead of the share ``validation`` of the rows.
         """
         for name in ("predictor_", "trees_", "held_out_accuracy_"):
             self.__dict__.pop(name, None)  # if this fit fails, the last model must not predict the new classes
@@ -159,7 +173,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         else:
             self.classes_, codes = indicators
         labels = torch.from_numpy(codes)
-        keep, weights = self._weights(x, labels, sample_weight)
+        keep, weights = self._weights(x, labels, self._with_class_weight(codes, soft, sample_weight))
+        held = self._validation_rows(X_val, y_val, is_plain=soft is None and not self.multilabel_)
         if soft is None and not self.multilabel_ and (present := int((torch.bincount(labels[keep]) > 0).sum())) < 2:
             raise ValueError(
                 f"Expected rows of at least two classes, got {present} class. Check `y` and `sample_weight`."
@@ -179,7 +194,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise ValueError("Expected one label a row for the method trees, got soft labels. Use argmax(axis=1).")
             self.trees_, self.history_ = self._fit_trees(rows, seed), []
             return self
-        result = self._train(self.method_, rows, seed, self.validation)
+        with told_epochs(self.verbose, self.epochs) as progress:
+            result = self._train(self.method_, rows, seed, self.validation, held, progress)
         self.predictor_ = Predictor.of(result, variance=True)
         self.history_ = result.metrics
         return self
@@ -200,6 +216,24 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if hasattr(self, "trees_"):
             return np.asarray(self._trees_proba(x), dtype=np.float64)
         return self._network_proba(self.predictor_, x)
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """The logarithm of ``predict_proba``, (N, K); −inf where a probability is zero."""
+        with np.errstate(divide="ignore"):
+            logs: NDArray[np.float64] = np.log(self.predict_proba(X))
+        return logs
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores (N, K), of which the largest is predicted; of two classes log p₁ − log p₀, (N,).
+
+        They are the logarithms of the probabilities; of several labels a row, log p − log (1 − p) of each.
+        """
+        p = np.maximum(self.predict_proba(X), np.finfo(np.float32).tiny)
+        if self.multilabel_:
+            odds: NDArray[np.float64] = np.log(p) - np.log(np.maximum(1 - p, np.finfo(np.float32).eps))
+            return odds
+        scores = np.log(p)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_uncertainty(self, X: Any) -> NDArray[np.float64]:
         """The variance of the logits that the head of ``ln`` or ``het`` predicts for each row, (N,), their mean.
@@ -340,6 +374,31 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             weights = table[keep] / table[keep].mean() if bool((table[keep] != table.max()).any()) else None
         return keep, weights
 
+    def _with_class_weight(self, codes: NDArray[np.int64], soft: Tensor | None, sample_weight: Any) -> Any:
+        """The weights of the rows times those of their classes."""
+        if self.class_weight is None:
+            return sample_weight
+        if self.multilabel_ or soft is not None:
+            raise ValueError("Expected one label a row beside `class_weight`, got a matrix. Use `sample_weight`.")
+        weights = compute_sample_weight(self.class_weight, self.classes_[codes])
+        return weights if sample_weight is None else weights * np.asarray(sample_weight)
+
+    def _validation_rows(self, X: Any, y: Any, *, is_plain: bool) -> _Rows | None:
+        """The rows to validate on, if there are any."""
+        if X is None and y is None:
+            return None
+        if X is None or y is None:
+            raise ValueError(f"Expected both `X_val` and `y_val`, got `{'y_val' if X is None else 'X_val'}` alone.")
+        if self.validation or not is_plain:
+            other = f"validation={self.validation}" if self.validation else "a matrix of labels"
+            raise ValueError(f"Expected `X_val` and `y_val` with one label a row and no `validation`, got {other}.")
+        x, labels = self._inputs(X, reset=False), np.asarray(y)
+        if labels.shape != (len(x),):
+            raise ValueError(f"Expected `y_val` of shape ({len(x)},), one label a row, got {labels.shape}.")
+        if unknown := sorted({*labels.tolist()} - {*self.classes_.tolist()}, key=str):
+            raise ValueError(f"Expected labels of `y` in `y_val`, got {preview(unknown)}.")
+        return _Rows(x, torch.from_numpy(np.searchsorted(self.classes_, labels)), None)
+
     # --- training -----------------------------------------------------------------------------------------------------
 
     def _choose(self, rows: _Rows, seed: int) -> str:
@@ -384,12 +443,23 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             else task
         )
 
-    def _train(self, name: str, rows: _Rows, seed: int, validation: float = 0.0) -> Result:
+    def _train(
+        self,
+        name: str,
+        rows: _Rows,
+        seed: int,
+        validation: float = 0.0,
+        held: _Rows | None = None,
+        progress: EpochProgress | None = None,
+    ) -> Result:
         task = self._task(rows, seed, validation)
+        if held is not None:
+            index = len(rows.x) + torch.arange(len(held.x))  # rows that no other row is
+            task = replace(task, validation=NoisyData(held.x, held.labels, task.train.classes, index))
         settings = Settings(self.model, self.epochs, self.batch_size, self.optimizer, self.schedule)
         method = self._method(name, task, settings, rows.weights)
         try:
-            result = train(task, method, settings, seed=seed, fabric=self._fabric())
+            result = train(task, method, settings, seed=seed, fabric=self._fabric(), progress=progress)
         except Interrupted:  # else a search over parameters would count Ctrl-C as a failed fit
             raise KeyboardInterrupt from None
         self._model, self._head = settings.model_for(task), method.head
@@ -613,6 +683,32 @@ class _Rows:
 
     def numpy_weights(self) -> NDArray[np.float64] | None:
         return None if self.weights is None else self.weights.numpy()
+
+
+@contextmanager
+def told_epochs(verbose: int, epochs: int) -> Iterator[EpochProgress | None]:
+    """Log the metrics of each epoch, if ``verbose``; to stderr where nobody has given the logger a handler."""
+    if not verbose:
+        yield None
+        return
+    logger, handler = logging.getLogger("noiseproof"), logging.StreamHandler()
+    level, is_bare = logger.level, not logger.hasHandlers()
+    if is_bare:
+        logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    def tell(epoch: int, done: int, steps: int, metrics: dict[str, float] | None) -> None:
+        if metrics is not None:
+            shown = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
+            values = (f"{name.replace('_', ' ')} {metrics[name]:.4f}" for name in shown if name in metrics)
+            logger.info("epoch %d of %d: %s", epoch + 1, epochs, ", ".join(values))
+
+    try:
+        yield tell
+    finally:
+        logger.setLevel(level)
+        if is_bare:
+            logger.removeHandler(handler)
 
 
 def boosted_trees(labels: Tensor, seed: int) -> Any:

@@ -2,7 +2,9 @@
 
 from noiseproof.core.lazy import import_modules
 from noiseproof.losses import attention, bitempered, correction, coupled, gaussian, het, margin, remargin
+from noiseproof.losses.attention import EarlyLearning, NoiseAttention, OverParameterised
 from noiseproof.losses.base import LOSSES, Loss, MarginLoss, register
+from noiseproof.losses.bitempered import BiTempered
 from noiseproof.losses.calibrate import (
     Calibration,
     NoSolution,
@@ -12,18 +14,24 @@ from noiseproof.losses.calibrate import (
     logit_bias,
     remargin_for,
 )
-from noiseproof.losses.correction import estimate_transition
+from noiseproof.losses.correction import Backward, Forward, estimate_transition
+from noiseproof.losses.coupled import CR, GLS, MSE, NCE, NFL, Brier, LabelSmoothing, Peer
+from noiseproof.losses.gaussian import LN
+from noiseproof.losses.het import Het
 from noiseproof.losses.logistic_normal import LogisticNormal
+from noiseproof.losses.margin import AEL, AGCE, AUL, CE, GCE, MAE, RCE, SCE, TCE, Focal, PHuber, TruncatedGCE
 from noiseproof.losses.multilabel import ASL, MultiLabel
-from noiseproof.losses.remargin import Remargin
+from noiseproof.losses.remargin import Remargin, Unit
 from noiseproof.losses.spec import as_loss, describe, get_loss
 from noiseproof.losses.sums import WeightedSum
 
 __all__ = [
-    "ASL", "LOSSES", "Calibration", "LogisticNormal", "Loss", "MarginLoss", "MultiLabel", "NoSolution", "Remargin",
-    "WeightedSum", "as_loss", "attention", "average_error", "bitempered", "calibrate", "correction", "coupled",
-    "describe", "estimate_transition", "expected_margin", "gaussian", "get_loss", "het", "logit_bias", "margin",
-    "register", "remargin", "remargin_for",
+    "AEL", "AGCE", "ASL", "AUL", "CE", "CR", "GCE", "GLS", "LN", "LOSSES", "MAE", "MSE", "NCE", "NFL", "RCE", "SCE",
+    "TCE", "Backward", "BiTempered", "Brier", "Calibration", "EarlyLearning", "Focal", "Forward", "Het",
+    "LabelSmoothing", "LogisticNormal", "Loss", "MarginLoss", "MultiLabel", "NoSolution", "NoiseAttention",
+    "OverParameterised", "PHuber", "Peer", "Remargin", "TruncatedGCE", "Unit", "WeightedSum", "as_loss", "attention",
+    "average_error", "bitempered", "calibrate", "correction", "coupled", "describe", "estimate_transition",
+    "expected_margin", "gaussian", "get_loss", "het", "logit_bias", "margin", "register", "remargin", "remargin_for",
 ]  # fmt: skip
 
 import_modules(__name__, __path__)

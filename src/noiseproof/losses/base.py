@@ -24,6 +24,7 @@ Reduction = Literal["mean", "sum", "none"]
 Kind = Literal["margin", "coupled", "other"]
 Targets = Literal["classes", "probabilities", "real"]  # of rows: (B,) indices, (B, K) without negative entries, (B, K)
 
+INTEGERS = (torch.int32, torch.int16, torch.int8, torch.uint8)  # of labels, beside int64
 IGNORED = -100  # as in torch.nn.CrossEntropyLoss
 OPTIONS = ("weight", "ignore_index", "reduction", "exact")  # of every loss; the rest are its hyperparameters
 LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
@@ -197,11 +198,18 @@ class Loss(nn.Module):
     def forward(self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
 
+        As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …), as of pixels or words, with targets (B, …) or
+        (B, K, …): each place is a row. Labels of other integer types are taken as int64.
+
         ``sample_weight`` (B,) multiplies each row's loss; it does not enter the mean's denominator, so a weight of
         zero takes a row's gradient away without enlarging the others'.
         """
         if isinstance(out, Tensor):
             out = Output(out)
+        if target.dtype in INTEGERS and target.dim() == out.logits.dim() - 1:
+            target = target.long()
+        if out.logits.dim() > 2:
+            return self._of_places(out.logits, target, sample_weight)
         if out.logits.dim() == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
             batch = Output._make(field if field is None else field[None] for field in out)
             loss: Tensor = self(batch, target[None], sample_weight)
@@ -215,6 +223,25 @@ class Loss(nn.Module):
                 check_labels(target, out.logits.shape[1] + self.implied, self.ignore_index)
             raise
         return self._reduce(losses, target, sample_weight, all_count)
+
+    def _of_places(self, logits: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
+        """The loss of logits (B, K, …), of which each place is a row."""
+        places, soft = (logits.shape[0], *logits.shape[2:]), tuple(logits.shape)
+        if self.needs != {"logits"}:
+            raise ValueError(
+                f"Expected logits of shape (B, K) for `{self}`, which needs the output of a head, got {soft}."
+            )
+        for name, given, shapes in (("target", target, (places, soft)), ("`sample_weight`", sample_weight, (places,))):
+            if given is not None and tuple(given.shape) not in shapes:
+                expected = " or ".join(map(str, shapes))
+                raise ValueError(
+                    f"Expected logits of shape (B, K), got {soft}: as (B, K, …), they need a {name} of shape "
+                    f"{expected}, got {tuple(given.shape)}."
+                )
+        labels = target.flatten() if target.dim() < logits.dim() else target.movedim(1, -1).flatten(0, -2)
+        weights = None if sample_weight is None else sample_weight.flatten()
+        loss: Tensor = self(logits.movedim(1, -1).flatten(0, -2), labels, weights)
+        return loss.view(places) if self.reduction == "none" else loss
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
         """Check shapes, without reading values."""
