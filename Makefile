@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint test-all integrations chaos security docs bench clean
+.PHONY: help setup demo test lint test-all integrations lowest chaos security docs bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -51,6 +51,21 @@ PACKAGES_frameworks := -c constraints.txt -e . lightning==2.6.6 transformers==5.
 
 integrations: $(patsubst %,.venv/integrations/%/.ready,fiftyone label-studio argilla coco frameworks)  ## other tools and libraries, for real (10 minutes, 4 GB)
 	$(BIN)/pytest -m integration tests/integrations
+
+LOWEST := tests/losses tests/core tests/heads tests/noise tests/models tests/data tests/estimator tests/train/test_export.py \
+	tests/train/test_checkpoint.py tests/train/test_train.py tests/cli/test_cli.py tests/cli/test_cli_help.py \
+	tests/audit/test_audit_inputs.py tests/audit/test_audit_report.py tests/audit/test_exchange.py
+
+.venv/lowest/.ready: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet uv==0.13.8
+	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --resolution lowest-direct -e .
+	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python pytest hypothesis jsonschema pillow pyarrow openpyxl 'polars<2' httpx onnx \
+		onnxscript datasets wordllama tokenizers tensorboardX fastapi uvicorn
+	@touch $@
+
+lowest: .venv/lowest/.ready  ## the core of the suite with the lowest versions that pyproject.toml allows (20 minutes, 6 GB)
+	$(<D)/bin/python -m pytest -o addopts= -m 'not slow and not integration' $(LOWEST)
 
 chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)
 	NOISEPROOF_CHAOS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m '' tests/chaos

@@ -62,6 +62,7 @@ def read_rows(
     Args:
         data: a table, as a DataFrame of pandas or polars, an Arrow table, a Hugging Face ``Dataset``, a dict of columns
             or a .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file; a folder with a folder of pictures for each class;
+            what Label Studio, Argilla, CVAT, FiftyOne or COCO have as labels (`noiseproof.audit.exchange`);
             a .npz file or a dict with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
             list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with ``pred_probs`` or
             ``embeddings`` alone.

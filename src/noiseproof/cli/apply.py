@@ -76,7 +76,8 @@ CsvSafe = Annotated[
 def apply(
     folder: Folder,
     decisions: Annotated[
-        Path | None, typer.Option(help="Decisions of the review, by default decisions.csv in the folder.")
+        Path | None,
+        typer.Option(help="Decisions, or labels from Label Studio and others; by default the folder's decisions.csv."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New file or folder of the corrected data, by default ./corrected….")

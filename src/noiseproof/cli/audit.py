@@ -50,8 +50,8 @@ def option(text: str, panel: str | None = None) -> Any:
 Data = Annotated[
     str | None,
     typer.Argument(
-        help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class, .npy or .npz; with "
-        "--again the folder of an audit."
+        help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class, .npy or .npz, "
+        "labels from Label Studio, Argilla, CVAT, FiftyOne or COCO; with --again the folder of an audit."
     ),
 ]
 Label = Annotated[str | None, option("Column of the given labels.", COLUMNS)]

@@ -55,7 +55,8 @@ def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
         yield Row(
             int(data.row[i]), str(names[i]), classes[data.given[i]], classes[issues.suggested[i]],
             classes[issues.predicted[i]], round(float(issues.suggested_confidence[i]), 6),
-            round(float(issues.quality[i]), 6), why, {issue.flag: bool(issue.mask[i]) for issue in report.issues},
+            round(float(issues.quality[i]), 6), why,
+            {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag},
         )  # fmt: skip
 
 
