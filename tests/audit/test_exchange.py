@@ -288,6 +288,7 @@ def test_new_classes_skips_and_several_people_come_back(pictures: LabelReport) -
     tasks[0]["annotations"].append(
         {"completed_by": 3, "result": [{"type": "choices", "value": {"choices": ["cat"]}}], "was_cancelled": False}
     )
+    tasks[0]["annotations"].append({"completed_by": 4, "result": [], "was_cancelled": True})  # others have answered
     tasks[1]["annotations"] = [{"completed_by": 3, "result": [], "was_cancelled": True}]
     back.write_text(json.dumps(tasks))
     reviewed = read_reviewed("audit", back)

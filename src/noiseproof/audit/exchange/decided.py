@@ -34,13 +34,14 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
 
 
 def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool) -> Iterator[Decision]:
-    """Yield a decision for each label: keep, accept or other; ``skip`` where somebody passed.
+    """Yield a decision for each label: keep, accept or other; skip where somebody passed and nobody answered.
 
     Without ``is_explicit``, a label that is still the given one decides nothing.
     """
     columns = ["row", "id", "given_label", "suggested_label"]
     known = {row: cells for row, *cells in audit.issues[columns].itertuples(index=False)}
     names = _names({row: id for row, (id, *_) in known.items()})
+    answered = {item.at for item in items if item.label is not None}
     for item in items:
         row = names.get(item.id) if item.row is None else item.row
         id, given, suggested = known.get(-1 if row is None else row, ("", "", ""))
@@ -56,11 +57,12 @@ def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
                 f"{item.given!r} in {path}, which is {given!r} there. They belong to another audit: name its folder."
             )
         if item.label is None:
-            choice: Choice = "skip"
-        else:
-            choice = "keep" if item.label == given else "accept" if item.label == suggested else "other"
-        if is_explicit if choice == "keep" else choice != "skip" or item.reviewer:
-            yield Decision(row, id, given, choice, item.label or "", item.reviewer)
+            if item.reviewer and item.at not in answered:
+                yield Decision(row, id, given, "skip", "", item.reviewer)
+            continue
+        choice: Choice = "keep" if item.label == given else "accept" if item.label == suggested else "other"
+        if choice != "keep" or is_explicit:
+            yield Decision(row, id, given, choice, item.label, item.reviewer)
 
 
 def _names(ids: Mapping[int, str]) -> dict[str, int | None]:
