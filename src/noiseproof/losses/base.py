@@ -227,10 +227,9 @@ class Loss(nn.Module):
     def _of_places(self, logits: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
         """The loss of logits (B, K, …), of which each place is a row."""
         places, soft = (logits.shape[0], *logits.shape[2:]), tuple(logits.shape)
-        if self.needs != {"logits"}:
-            raise ValueError(
-                f"Expected logits of shape (B, K) for `{self}`, which needs the output of a head, got {soft}."
-            )
+        if self.needs != {"logits"} or self.multilabel:
+            why = "has several labels a row" if self.multilabel else "needs the output of a head"
+            raise ValueError(f"Expected logits of shape (B, K) for `{self}`, which {why}, got {soft}.")
         for name, given, shapes in (("target", target, (places, soft)), ("`sample_weight`", sample_weight, (places,))):
             if given is not None and tuple(given.shape) not in shapes:
                 expected = " or ".join(map(str, shapes))
