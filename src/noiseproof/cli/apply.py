@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from noiseproof.audit.standing import Standing
 
 
+Decisions = Annotated[
+    Path | None,
+    typer.Option(help="Decisions, or labels from Label Studio and others; by default the folder's decisions.csv."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Take them even if that may spoil more labels than it mends.")]
 Excluded = Annotated[
     str, typer.Option(metavar="leave-out|mark", help="What becomes of excluded rows; mark: only the list names them.")
@@ -75,10 +79,7 @@ CsvSafe = Annotated[
 @refusals()
 def apply(
     folder: Folder,
-    decisions: Annotated[
-        Path | None,
-        typer.Option(help="Decisions, or labels from Label Studio and others; by default the folder's decisions.csv."),
-    ] = None,
+    decisions: Decisions = None,
     out: Annotated[
         Path | None, typer.Option(help="New file or folder of the corrected data, by default ./corrected….")
     ] = None,
