@@ -64,9 +64,11 @@ LOWEST := tests/losses tests/core tests/heads tests/noise tests/models tests/dat
 		onnxscript datasets wordllama tokenizers tensorboardX fastapi uvicorn
 	@touch $@
 
+# Left out: what depends on the scores of later trees of scikit-learn, and polars, which 1.6 does not take.
 lowest: .venv/lowest/.ready  ## the core of the suite with the lowest versions that pyproject.toml allows (20 minutes, 6 GB)
 	$(<D)/bin/python -m pytest -o addopts= -m 'not slow and not integration' $(LOWEST) \
-		--deselect tests/estimator/test_network.py::test_trees_are_chosen_where_they_predict_better  # scores of scikit-learn 1.9
+		--deselect tests/estimator/test_network.py::test_trees_are_chosen_where_they_predict_better \
+		--deselect 'tests/estimator/test_robust.py::test_words_are_named_where_an_estimator_needs_numbers[polars]'
 
 chaos: setup  ## kill, fill the disk and flip bits at every place instead of a few (docs/reliability.md)
 	NOISEPROOF_CHAOS=1 $(BIN)/pytest -n $(JOBS) --dist worksteal -m '' tests/chaos
