@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
-TELLING = 0.95  # of the labels that the most frequent class leaves open; honest columns of 27 tables: 0.89 at most
+TELLING = 0.95  # of the labels that the most frequent class leaves open; honest columns of real tables: 0.89 at most
 BINS = 32  # of a column of numbers
 FEW = 50  # rows below which nothing is concluded
 ID = re.compile(r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)")
