@@ -200,13 +200,13 @@ def test_evidence_repeats_itself_by_its_seed() -> None:
 
 def test_units_of_columns() -> None:
     """Columns in one unit keep their proportions; columns in different units are brought to one each."""
-    from noiseproof.audit.evidence.network import _prepared
+    from noiseproof.audit.evidence.network import prepare_inputs
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 3)).astype(np.float32) * np.float32([1, 2, 3])
-    ready, _ = _prepared(x, np.zeros(500, dtype=int), 2)
+    ready, _ = prepare_inputs(x, np.zeros(500, dtype=int), 2)
     np.testing.assert_allclose(ready.std(0) / ready.std(0)[0], x.std(0) / x.std(0)[0], rtol=1e-4)
-    ready, _ = _prepared(x * np.float32([1, 1, 1e5]), np.zeros(500, dtype=int), 2)
+    ready, _ = prepare_inputs(x * np.float32([1, 1, 1e5]), np.zeros(500, dtype=int), 2)
     np.testing.assert_allclose(ready.std(0, correction=0), 1, rtol=1e-3)
 
 

@@ -83,7 +83,12 @@ def audit_again(
 
 
 def _check_trained(earlier: Audit) -> None:
-    """Refuse an audit that trained nothing."""
+    """Refuse an audit that trained nothing, and one of several labels a row."""
+    if earlier.config.get("multi_label"):
+        raise ValueError(
+            f"Expected one label a row to learn from decisions, got several in {earlier.folder}. Apply the decisions, "
+            "and audit the corrected data."
+        )
     if earlier.config["mode"] == "predictions":
         raise ValueError(
             f"Expected an audit that trained models, got one of another model's predictions in {earlier.folder}. Train "

@@ -71,9 +71,11 @@ def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
 
 
 def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
-    source, count = report.data.source.config.get("data"), len(report.data.classes)
+    source, sets = report.data.source.config.get("data"), report.data.sets
+    count = f"{len(report.data.classes)} classes" if sets is None else f"{len(sets.names)} labels"
+    called = f"{summary['issues']} {'labels' if sets is None else 'rows'} called wrong"
     name = f" of {Path(source).name}" if source else ""
-    return f"Audit{name}: {summary['rows']} rows, {count} classes, {summary['issues']} labels called wrong"
+    return f"Audit{name}: {summary['rows']} rows, {count}, {called}"
 
 
 def _content(report: LabelReport, row: int, id: str) -> dict[str, str]:

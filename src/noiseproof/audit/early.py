@@ -39,6 +39,10 @@ def check_request(data: str | None, options: Mapping[str, Any]) -> None:
 
 def _check_header(path: Path, options: Mapping[str, Any]) -> None:
     label, annotators = options["label"], options["annotators"]
+    several = label.split(",") if options.get("multi_label") == "columns" and isinstance(label, str) else []
+    if several:  # columns that say yes or no
+        options = {**options, "label": None, "annotators": [name.strip() for name in several]}
+        label, annotators = None, options["annotators"]
     first = annotators[0] if label is None else label
     verbatim = [first, options["text"], options["id"], options["group"], *annotators]
     try:

@@ -30,6 +30,8 @@ unlearned                 float    share of epochs in which the given label was 
 doubt                     float    in [0, 1], the noise estimated by the head; empty if it estimates none
 model_quality             float    label_quality by the models alone: no decision on the row itself changes it
 model_suggestion_quality  float    suggestion_quality by the models alone: no decision on the row itself changes it
+add_labels                str      of rows with several labels: those that it lacks, with the separator between them
+remove_labels             str      of rows with several labels: those that it should not have
 ========================  =======  ==================================================================================
 
 ``summary.json``: ``format`` 2, ``source_rows``, ``rows`` (audited), ``issues``, ``labels_look_fine`` (bool),
@@ -58,7 +60,9 @@ null), ``models`` as in summary.json, ``epochs``, ``folds``, ``goal`` (of the cu
 for, or null), ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the
 source; rows without one: an empty line), ``rows_sha256`` (of the numbers in rows.npy), ``csv_safe`` (whether cells of
 issues.csv that a spreadsheet would take for formulas have an apostrophe before them), ``versions``, ``command``,
-``again`` (how often decisions were learned, if they were).
+``multi_label`` (of rows with several labels: {kind (words | columns | matrix | lists), separator, joiner, labels,
+columns}, else null; ``classes`` are then words that spell sets of labels), ``again`` (how often decisions were learned,
+if they were).
 
 ``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that
 have moved, and refuses rows that have changed. It covers all cells of a table, the bytes and the class of a picture,

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
+from noiseproof.audit.sets import COLUMNS, LabelSets, are_lists, as_sets, is_matrix, label_names, separator_for
+from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
@@ -38,7 +40,8 @@ SEEN = (
 def read_rows(
     data: PathLike | Any = None,
     *,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
+    multi_label: str | None = None,
     text: str | None = None,
     id: str | None = None,
     group: str | None = None,
@@ -66,7 +69,11 @@ def read_rows(
             a .npz file or a dict with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
             list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with ``pred_probs`` or
             ``embeddings`` alone.
-        label: column of the given labels; without it, the majority of ``annotators``.
+        label: column of the given labels; without it, the majority of ``annotators``. Several columns that say yes or
+            no, or 1 or 0, are the labels of rows with several of them.
+        multi_label: what separates the labels of a row in its label column, such as ``|`` in a|b, an empty cell being
+            none; ``columns``, where ``label`` names several columns, a,b,c. A matrix of zeros and ones (N, K) and lists
+            as ``labels`` need no option.
         text: column of texts, which are audited by their words; the other columns are not used.
         id: column that names a row.
         group: column of groups, such as patients, which are never split between folds.
@@ -77,7 +84,8 @@ def read_rows(
         test: a table with the same columns, or a folder of pictures, with which the rows are compared: rows in both,
             and distributions that differ.
         annotators: columns with the labels of several annotators.
-        labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file.
+        labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file; of several
+            labels a row a matrix (N, K) of zeros and ones, whose columns ``classes`` names, or a list of lists.
         pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is trained: an array, a
             .npy file, or a table or its file, whose named columns are matched with the classes, and the column ``id``
             with the rows.
@@ -95,6 +103,7 @@ def read_rows(
     began = perf_counter()
     paths = {"labels": _path(labels), "pred_probs": _path(pred_probs), "embeddings": _path(embeddings)}
     labels_key = None
+    label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, annotators)
     if isinstance(data, (str, os.PathLike)):
         data = Path(os.path.abspath(data))
         label, text, id, group, time = (_column_name(name) for name in (label, text, id, group, time))
@@ -111,13 +120,12 @@ def read_rows(
     source = _find_source(request, {
         "data": request.path and str(request.path), **paths, "labels_key": labels_key, **columns, "features": features,
         "weights": None, "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
-        "test": _path(test),
-    })  # fmt: skip
+    } | {"multi_label": multi, "test": _path(test)})  # fmt: skip
     if not source.has_columns:
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
         _check_features(features, source, request)
-    rows = _with_test(source.read(request), test, request)
+    rows = _with_test(_with_sets(source.read(request), multi), test, request)
     index = data if source.has_columns else labels
     if pred_probs is not None:
         pred_probs = _matched(rows, pred_probs, paths["pred_probs"], index, "pred_probs")
@@ -133,6 +141,75 @@ def read_rows(
 def _with_test(rows: AuditData, test: Any, request: Request) -> AuditData:
     """Return the rows with those of a test set, if there is one."""
     return rows if test is None else replace(rows, test=rows.source.read_test(test, rows, request))
+
+
+def _with_sets(data: AuditData, multi: dict[str, Any] | None) -> AuditData:
+    """Return rows with several labels with what their words spell, and keep in config.json how."""
+    if multi is None:
+        return data
+    sets = LabelSets.of(data.classes, multi["separator"], multi["labels"])
+    data.source.config["multi_label"] = {**multi, "labels": list(sets.names), "joiner": sets.joiner}
+    return replace(data, sets=sets)
+
+
+def _read_sets(
+    label: Any, labels: Any, classes: Sequence[str] | None, multi_label: str | None, annotators: Sequence[str]
+) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any] | None]:
+    """Return label, labels and classes of words that spell sets, and how they do; as they are for one label a row."""
+    columns = label if isinstance(label, (list, tuple)) else None
+    if annotators and (multi_label is not None or columns is not None):
+        raise ValueError("Expected one label a row beside `annotators`, got several. Leave one of the options out.")
+    if multi_label == COLUMNS and isinstance(label, str):
+        columns = label.split(",")
+    if columns is not None:
+        names = _column_labels(columns)
+        multi = {"kind": COLUMNS, "separator": separator_for(names), "labels": names, "columns": names}
+        return ",".join(names), labels, None, multi
+    if multi_label is not None:
+        if not isinstance(multi_label, str) or not multi_label:
+            raise ValueError(
+                f"Expected a separator such as '|', or {COLUMNS!r}, as `multi_label`, got {multi_label!r}."
+            )
+        known = None if classes is None else list(map(str, classes))
+        return label, labels, None, {"kind": "words", "separator": multi_label, "labels": known}
+    matrix = load_array(labels, "labels") if (_path(labels) or "").lower().endswith(".npy") else labels
+    if not is_matrix(matrix) and not are_lists(matrix):
+        return label, labels, classes, None
+    words, multi = _labels_as_words(matrix, classes)
+    return label, words, None, multi
+
+
+def _column_labels(columns: Sequence[Any]) -> list[str]:
+    names = [str(name).strip() for name in columns]
+    if len({*names}) < 2 or len({*names}) < len(names) or not all(names):
+        raise ValueError(f"Expected the names of two label columns or more, each once, got {preview(names)}.")
+    return names
+
+
+def _labels_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
+    """Return the labels of a matrix or of lists as words, (N,), and how they spell sets."""
+    names = label_names(labels, classes)
+    sets = as_sets(labels, names)
+    separator = separator_for(names or {name for each in sets for name in each})
+    words = np.array([separator.join(each) or NO_LABEL for each in sets], dtype=object)
+    kind = "lists" if are_lists(labels) else "matrix"
+    return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
+
+
+def _comparable_sets(data: AuditData) -> AuditData:
+    """Return the rows with a note on labels that cannot be judged; refuse data without any other."""
+    assert data.sets is not None
+    count = data.answers.sum(0)
+    few = [name for name, yes in zip(data.sets.names, count, strict=True) if not 1 < yes < len(data) - 1]
+    if len(few) == len(data.sets.names):
+        raise ValueError(
+            f"Expected a label that two rows or more have, and two or more do not, got none among {len(few)} labels of "
+            f"{len(data)} rows: {preview(few)}. Is the separator right?"
+        )
+    if not few:
+        return data
+    note = f"{len(few)} of {len(count)} labels were not judged, since hardly a row, or hardly any other, has them: "
+    return replace(data, notes=(*data.notes, f"{note}{preview(few)}."))
 
 
 def _find_source(request: Request, config: dict[str, Any]) -> Source:
@@ -168,6 +245,9 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
     """Read the rows of a saved audit again, from its config.json."""
     names = ("label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings", "features")
     options = {name: config[name] for name in names if config.get(name) is not None}
+    multi = config.get("multi_label") or {}
+    if multi.get("kind") in (COLUMNS, "words"):
+        options |= {"multi_label": COLUMNS if multi["kind"] == COLUMNS else multi["separator"]}
     if config.get("classes_named"):
         options["classes"] = config["classes"]
     if config["data"] is None:
@@ -180,6 +260,8 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
 
 def _comparable(data: AuditData) -> AuditData:
     """Return the rows whose class has other rows, too."""
+    if data.sets is not None:
+        return _comparable_sets(data)
     label = data.source.config["label"]
     name = "labels" if label is None else str(label)
     notes = describe_labels(torch.from_numpy(data.given), data.classes, name)
@@ -242,14 +324,15 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     """Return ``data`` with the predictions; ``in_order`` says that the user named the classes in this order."""
     array = load_array(pred_probs, "pred_probs")
     p = align(data, array, "pred_probs")
-    K, shown = len(data.classes), preview(list(data.classes))
+    classes = data.classes if data.sets is None else data.sets.names
+    K, shown = len(classes), preview(list(classes))
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
         raise ValueError(
             f"Expected `pred_probs` of shape ({data.source_rows}, {K}), a column for each class in the order {shown}, "
             f"got {array.shape}, {array.dtype}. Name all classes with `classes`."
         )
     if (names := column_names(pred_probs)) is not None:
-        column_of = list(find_words(map(str, names), data.classes).values())
+        column_of = list(find_words(map(str, names), classes).values())
         if {*column_of} == {*range(K)}:
             p, in_order = p[:, [column_of.index(k) for k in range(K)]], True
         elif not all(isinstance(name, (int, float, np.number)) for name in names):
@@ -259,6 +342,13 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
             )
     p = p.astype(np.float32)
     finite = np.isfinite(p).all(1)
+    if data.sets is not None:
+        if (p[finite] < 0).any() or (p[finite] > 1).any():
+            raise ValueError(
+                "Expected the probability of each label in `pred_probs`, from 0 to 1, got "
+                f"{float(p[finite].min()):.4g} to {float(p[finite].max()):.4g}. Take the sigmoid of logits first."
+            )
+        return replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
     sums = p[finite].sum(1)
     if (p[finite] < 0).any() or (np.abs(sums - 1) > 0.01).any():
         raise ValueError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -26,11 +27,13 @@ from noiseproof.audit.judge.posterior import (
     reduce_posterior,
 )
 from noiseproof.audit.judge.rate import NoiseRate, RateEstimates, estimate_rates, shift_to_mean
+from noiseproof.audit.sets import are_lists, is_matrix
 from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import preview
 from noiseproof.core.probs import check_probabilities
 
+P = ParamSpec("P")
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
 MIN_TRUSTED = 20  # rows that suffice to fit β
 NEGLIGIBLE_OF_CLASS = 0.1  # share of a class up to which labels look fine; of clean rare classes, 0.07 were measured
@@ -97,6 +100,22 @@ class LabelIssues:
         return self.may_be_fine and self.contradicted is not None
 
 
+def _judging_sets(judge: Callable[P, LabelIssues]) -> Callable[P, LabelIssues]:
+    """``judge`` for one label a row, and the judgement on each label of rows with several of them."""
+
+    @wraps(judge)
+    def judge_any(*args: P.args, **options: P.kwargs) -> LabelIssues:
+        labels = args[0] if args else options.get("labels")
+        if not is_matrix(labels) and not are_lists(labels):
+            return judge(*args, **options)
+        from noiseproof.audit.labelsets import find_label_set_issues  # which judges by this function
+
+        return find_label_set_issues(*args, **options)  # type: ignore[arg-type]
+
+    return judge_any
+
+
+@_judging_sets
 def find_label_issues(
     labels: Any,
     pred_probs: Any = None,
@@ -126,8 +145,9 @@ def find_label_issues(
     that.
 
     Args:
-        labels: (N,) classes as integers from 0, or as words.
-        pred_probs: (N, K), from models that did not see the row's own label.
+        labels: (N,) classes as integers from 0, or as words; of several labels a row (N, K) zeros and ones, or lists,
+            for which each label is judged by itself (``LabelSetIssues``).
+        pred_probs: (N, K), from models that did not see the row's own label; of several labels, of each by itself.
         classes: names of the K columns; by default, the labels that are words, sorted as scikit-learn does.
         features: (N, F): neighbours vote beside ``pred_probs`` as far as that makes the labels more likely.
         evidence: of ``cross_validate`` or ``watch_training``, in place of ``pred_probs`` and ``features``.
@@ -147,7 +167,7 @@ def find_label_issues(
     probs = _checked_probabilities(evidence.pred_probs if evidence is not None else pred_probs)  # (N, K)
     given, names = _checked_labels(labels, probs, classes)
     N, K = probs.shape
-    rows = _Rows.of(trusted, counted, N)
+    rows = CountedRows.of(trusted, counted, N)
     people = None if annotators is None else _columns(annotators, N, K)
     probs, agreement = _with_neighbours(given, probs, evidence, features, groups, neighbours, seed)
     guesses = _guesses(given, probs, evidence, rows)
@@ -207,7 +227,7 @@ class RowJudge(Brief):
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class CountedRows:
     """Which rows rates refer to, and which labels are known to be right."""
 
     counted: Tensor  # (N,) bool
@@ -217,7 +237,7 @@ class _Rows:
     calibrate: bool  # whether there are trusted rows enough to fit β
 
     @classmethod
-    def of(cls, trusted: Any, counted: Any, num_rows: int) -> _Rows:
+    def of(cls, trusted: Any, counted: Any, num_rows: int) -> CountedRows:
         is_trusted = _mask("trusted", () if trusted is None else trusted, num_rows)
         is_counted = _mask("counted", np.ones(num_rows, dtype=bool) if counted is None else counted, num_rows)
         if not bool(is_counted.any()):
@@ -243,7 +263,7 @@ def class_means(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def _fit(
-    given: Tensor, probs: Tensor, rows: _Rows, evidence: Evidence | None, annotators: Tensor | None, seed: int
+    given: Tensor, probs: Tensor, rows: CountedRows, evidence: Evidence | None, annotators: Tensor | None, seed: int
 ) -> tuple[RowJudge, RateEstimates, Tensor, RowPosterior]:
     """T and β, the noise rates, the predictions to rank by (with those for training rows, if any), and what follows."""
     generator = torch.Generator().manual_seed(seed)
@@ -308,7 +328,7 @@ def _numbered(given: NDArray[Any], num_columns: int, classes: Sequence[Any] | No
 
 
 def _noise_rate(
-    estimates: RateEstimates, wrong: Tensor, rows: _Rows, *, has_annotators: bool, is_predictable: bool
+    estimates: RateEstimates, wrong: Tensor, rows: CountedRows, *, has_annotators: bool, is_predictable: bool
 ) -> NoiseRate:
     """The rate of the counted rows; annotators and trusted rows tell overlap from noise."""
     if has_annotators:
@@ -347,7 +367,7 @@ def _columns(annotators: Any, num_rows: int, num_classes: int) -> Tensor:
     return torch.from_numpy(table.astype(np.int64))
 
 
-def _guesses(given: Tensor, probs: Tensor, evidence: Evidence | None, rows: _Rows) -> Guesses:
+def _guesses(given: Tensor, probs: Tensor, evidence: Evidence | None, rows: CountedRows) -> Guesses:
     """Guesses for the counted rows; where neighbours made them, for those whose neighbours may vote."""
     labels, counted = given.numpy(), np.flatnonzero(rows.counted.numpy())
     if evidence is not None and evidence.guess is not None:

@@ -18,6 +18,7 @@ from noiseproof.audit.decided import judge_decided
 from noiseproof.audit.display import as_html, as_text
 from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
 from noiseproof.audit.evidence.network import CORRECTED, METHOD
+from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
 from noiseproof.audit.figures import FIGURES
 from noiseproof.audit.files import COLUMNS, FORMAT, LOCK, check_folder, write_audit
 from noiseproof.audit.inputs import read_rows
@@ -25,6 +26,7 @@ from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED, chosen_types
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
+from noiseproof.audit.labelsets import judge_sets
 from noiseproof.audit.reasons import TRUSTED, general_sentences
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.audit.sources.base import AuditData
@@ -91,7 +93,7 @@ def audit(
     elif reading:
         raise TypeError(f"Expected no {preview(list(reading))} beside data that `read_rows` read. Pass it there.")
     asked = {"method": method, "epochs": epochs}
-    method, model = METHOD if method is None else method, "auto" if model is None else model
+    method, model = method or (METHOD if data.sets is None else METHOD_OF_SETS), "auto" if model is None else model
     training: dict[str, Any] = {"method": method, "model": model, "epochs": epochs}
     clock = StageClock(progress, data.seconds)
     folds = (5 if len(data) < MANY else 3) if folds is None else folds
@@ -104,10 +106,9 @@ def audit(
             estimator=load_object(estimator) if isinstance(estimator, str) else estimator,
         )  # fmt: skip
     evidence = _with_unused(evidence, asked)
-    data = evidence.data
     with threads_for(work), clock("judging labels"):
-        labels = _judge(evidence, goal, seed)
-    trained = evidence.training
+        evidence, labels = _judge(evidence, goal, seed)
+    data, trained = evidence.data, evidence.training
     config = {
         "format": FORMAT, **data.source.config, "classes": list(data.classes),
         "mode": mode if trained else "predictions", **training,
@@ -124,16 +125,18 @@ def audit(
     return LabelReport(data, found, recall, config, clock.seconds, out_of_sample, row_digests)
 
 
-def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:
-    """The quality of each label, with the decisions on others."""
+def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence, LabelIssues]:
+    """The quality of each label, with the decisions on others, and the evidence with the classes that are suggested."""
     data, trained, undecided = evidence.data, evidence.training, evidence.undecided
+    if data.sets is not None:
+        return judge_sets(evidence, goal, seed)
     labels = find_label_issues(
         data.given, data.pred_probs, evidence=undecided or trained, features=data.x, trusted=data.trusted,
         annotators=data.annotators, groups=evidence.groups, counted=data.row >= 0, goal=goal, seed=seed,
     )  # fmt: skip
-    if trained is None or undecided is None:
-        return labels
-    return judge_decided(labels, data, trained, undecided, goal)
+    if trained is not None and undecided is not None:
+        labels = judge_decided(labels, data, trained, undecided, goal)
+    return evidence, labels
 
 
 def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:

@@ -46,7 +46,9 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
 
 
 def spellings_of(audit: Audit) -> list[Spelling]:
-    """Pairs of classes of an audit that are probably one, by its audited rows."""
+    """Pairs of classes of an audit that are probably one, by its audited rows; sets of labels are none."""
+    if audit.config.get("multi_label"):
+        return []
     rows = Counter(audit.issues["given_label"].tolist())
     return find_spellings({name: rows[name] for name in audit.classes})
 

@@ -35,9 +35,9 @@ AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "dev
 ARGUMENTS = {  # of Python, and the options that stand for them
     name: f"--{name.replace('_', '-')}"
     for name in (
-        "label", "text", "id", "time", "annotators", "ignore", "trusted", "test", "labels", "pred_probs", "embeddings",
-        "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "issues", "seed",
-        "device", "threads", "engine", "address",
+        "label", "multi_label", "text", "id", "time", "annotators", "ignore", "trusted", "test", "labels", "pred_probs",
+        "embeddings", "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "issues",
+        "seed", "device", "threads", "engine", "address",
     )
 } | {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # fmt: skip
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
@@ -55,6 +55,14 @@ Data = Annotated[
     ),
 ]
 Label = Annotated[str | None, option("Column of the given labels.", COLUMNS)]
+MultiLabel = Annotated[
+    str | None,
+    option(
+        "Rows have several labels: their separator in the label column (--multi-label='|' for a|b), or columns where "
+        "--label a,b,c names columns of 1 and 0.",
+        COLUMNS,
+    ),
+]
 Text = Annotated[str | None, option("Column of texts to audit by.", COLUMNS)]
 Id = Annotated[str | None, option("Column of row ids.", COLUMNS)]
 Groups = Annotated[str | None, option("Column of groups, such as patients: never split between folds.", COLUMNS)]
@@ -143,6 +151,8 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit photos/ --features timm:resnet18 --device cuda --threads 8",
         "audit data.parquet --label y --engine ray --address auto",
         "audit data.csv --label y --no-csv-safe",
+        "audit songs.csv --label moods --multi-label='|'",
+        "audit songs.csv --label calm,sad,happy --multi-label columns",
         "audit audit/ --again",
     ),
     rich_help_panel=YOUR_DATA,
@@ -152,6 +162,7 @@ def audit(
     context: typer.Context,
     data: Data = None,
     label: Label = None,
+    multi_label: MultiLabel = None,
     text: Text = None,
     id: Id = None,
     groups: Groups = None,
@@ -188,7 +199,6 @@ def audit(
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
     from noiseproof.audit.early import check_request
-    from noiseproof.audit.judge.goal import parse_goal
 
     exports = _exports(export, engine, address)
     if again:
@@ -197,10 +207,9 @@ def audit(
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
         "ignore": _words(ignore), "trusted": trusted, "test": test, "labels": labels, "pred_probs": pred_probs,
         "embeddings": embeddings, "classes": _words(classes) or None, "features": features, "header": not no_header,
-    }  # fmt: skip
+    } | {"multi_label": multi_label}  # fmt: skip
     check_request(data, source)  # before torch is imported
-    parse_goal(goal)
-    _check_out(out, data, force)  # before an hour of work
+    _check_out(out, data, force, goal)  # before an hour of work
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
         "epochs": epochs, "folds": folds, "goal": goal, "issues": issues, "device": device,
@@ -266,13 +275,15 @@ def _audit_again(
     return echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
 
 
-def _check_out(out: str, data: str | None, force: bool) -> None:
-    """Refuse a folder that the results can't be written to."""
+def _check_out(out: str, data: str | None, force: bool, goal: str) -> None:
+    """Refuse a goal that is none, and a folder that the results can't be written to."""
     from pathlib import Path
 
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
+    from noiseproof.audit.judge.goal import parse_goal
 
+    parse_goal(goal)
     try:
         check_folder(out, force=force)
     except BadDecisions:

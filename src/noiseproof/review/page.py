@@ -22,7 +22,7 @@ from noiseproof.review.snippet import hidden_columns
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (
     "dom.js", "file_log.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js",
-    "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js",
+    "chips.js", "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js",
     "grid.js", "bulk.js", "help.js",
     "charts.js", "findings.js", "overview.js", "map.js", "map_select.js", "map_zoom.js",
     "people.js", "review.js",
@@ -44,6 +44,7 @@ def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, A
         "has_pictures": rows.has_pictures,
         "spellings": [pair._asdict() for pair in spellings_of(audit)],
         "searches_cells": rows.has_cells,
+        "multi_label": audit.config.get("multi_label"),
     }
 
 

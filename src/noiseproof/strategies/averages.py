@@ -23,6 +23,7 @@ COLUMNS = ("times", "missed", "doubt")
 class _Averages(Strategy):
     """Sums by row: of predicted probabilities (N, K), and of times seen, wrong predictions and doubts (N, 3)."""
 
+    multilabel: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ("probs", "sums")
     probs: Tensor
     sums: Tensor
@@ -37,10 +38,10 @@ class _Averages(Strategy):
         """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or not, doubt."""
         each = []
         for out in outs:
-            scores = run.loss.scores(out).detach()
-            missed = scores.argmax(1) != labels
+            probs = run.loss.probabilities(out).detach()
+            missed = missed_labels(probs, labels)
             columns = [torch.ones_like(missed), missed, doubt(out)]
-            each.append(torch.cat([scores.softmax(1), torch.stack([c.to(scores.dtype) for c in columns], 1)], 1))
+            each.append(torch.cat([probs, torch.stack([c.to(probs.dtype) for c in columns], 1)], 1))
         return torch.stack(each).mean(0).to(torch.float32)
 
     def _add(self, rows: Tensor, values: Tensor) -> None:
@@ -52,6 +53,12 @@ class _Averages(Strategy):
         """``probs`` (N, K), or one of the columns (N,), averaged over the times a row was seen."""
         times = self.sums[:, 0].clamp(min=1)
         return self.probs / times[:, None] if name == "probs" else self.sums[:, COLUMNS.index(name)] / times
+
+
+def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
+    """Whether the given label of each row is not predicted, (b,); of several labels (b, K), the share of these."""
+    missed = probs.argmax(1) != labels if labels.dim() == 1 else ((probs > 0.5) != (labels > 0)).float().mean(1)
+    return missed.to(probs.dtype)
 
 
 class HeldOutAverages(_Averages):

@@ -31,6 +31,7 @@ class FixedTargets(Strategy):
     """Train towards a ``table`` of distributions (N, K) in place of the given labels."""
 
     capturable = True
+    multilabel = True
     makes = "probabilities"
 
     def __init__(self, table: Tensor) -> None:

@@ -23,7 +23,7 @@ from noiseproof.data import Inputs, NoisyData
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.losses import Loss
 from noiseproof.models.classifier import build_classifier
-from noiseproof.strategies.averages import doubt
+from noiseproof.strategies.averages import doubt, missed_labels
 from noiseproof.train.guard import Diverged
 from noiseproof.train.methods import Method
 
@@ -95,7 +95,7 @@ def train_folds(
     """Train member f of ``stack`` on the rows whose ``fold`` (N,) is not f; a fold of −1 is in no row's way.
 
     Args:
-        target: classes (N,) or distributions (N, K) to train towards.
+        target: classes (N,), or distributions or several labels (N, K), to train towards.
         progress: called after each epoch.
     """
     assert isinstance(data.x, Tensor)
@@ -171,7 +171,7 @@ class _Sums:
     def record(self, rows: Tensor, out: Output) -> None:
         """Keep the outputs (F·b, …) of a step for ``rows`` (b,)."""
         seats = len(self.epoch_probs)
-        self.epoch_probs[:, rows] = self.loss.scores(out).softmax(1).view(seats, len(rows), -1)
+        self.epoch_probs[:, rows] = self.loss.probabilities(out).view(seats, len(rows), -1)
         self.epoch_doubt[:, rows] = doubt(out).view(seats, -1)
 
     def end_epoch(self, *, is_judged: bool) -> None:
@@ -182,7 +182,7 @@ class _Sums:
         place = torch.arange(len(self.given), device=self.given.device)
         judged = self.epoch_probs[self.judge, place]
         self.probs += judged
-        self.missed += judged.argmax(1) != self.given
+        self.missed += missed_labels(judged, self.given)
         self.doubt += self.epoch_doubt[self.judge, place]
 
     def mean(self, epochs: int, judged_epochs: int) -> FoldAverages:

@@ -18,6 +18,12 @@ from noiseproof.audit.evidence.estimators import check_classifier, cross_fit
 from noiseproof.audit.evidence.folds import in_one_fold, make_folds, merge_groups
 from noiseproof.audit.evidence.neighbours import VOTERS, Neighbours, nearest, outlier_scores
 from noiseproof.audit.evidence.network import LARGE, Evidence, cross_validate, soft_labels, watch_training
+from noiseproof.audit.evidence.questions import (
+    fit_question_estimator,
+    fit_question_trees,
+    question_evidence,
+    question_folds,
+)
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
 from noiseproof.core.brief import Brief
@@ -223,6 +229,10 @@ def gather(
     if not (data.x != data.x[0]).any():
         raise ValueError("Expected columns that vary, got constants alone, by which labels cannot be judged.")
     choice = ModelChoice.of(model, estimator, data, mode)
+    if data.sets is not None:
+        return _gather_sets(
+            evidence, choice, folds if mode == "thorough" else FAST_FOLDS, mode, seed, clock, **training
+        )
     if data.decided is not None and mode == "fast":
         mode, folds = "thorough", FAST_FOLDS
     if mode == "fast" and len(data) < FEW and choice.network is not None:
@@ -242,6 +252,37 @@ def gather(
         return first
     taught = _teach(first.data, first.training)
     return replace(first, training=fit(taught).training, undecided=first.training)
+
+
+def _gather_sets(
+    evidence: AuditEvidence, choice: ModelChoice, folds: int, mode: Mode, seed: int, clock: StageClock, **training: Any
+) -> AuditEvidence:
+    """Evidence for each label of rows with several of them; a fast audit has fewer folds."""
+    data, groups = evidence.data, evidence.groups
+    if data.decided is not None:
+        raise ValueError(
+            "Expected one label a row to learn from decisions, got several. Audit the data without --again."
+        )
+    groups = groups if groups is not None and np.ptp(groups) else data.groups
+    fold = question_folds(data.answers, folds=folds, groups=groups, time=data.time, seed=seed)
+    answers, others, progress = data.answers.astype(np.int64), dict[str, NDArray[np.float32]](), clock.progress
+    assert data.x is not None
+    if choice.trees:
+        table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
+        with clock("trees", is_single_step=False):
+            others |= fit_question_trees(
+                table, answers, fold, choice.trees, seed=seed, fast=mode == "fast", progress=progress
+            )
+    if choice.estimator is not None:
+        inputs = estimator_inputs(choice.estimator, data)
+        with clock("estimator", is_single_step=False):
+            others["estimator"] = fit_question_estimator(choice.estimator, inputs, answers, fold, progress)
+    near = evidence.surroundings.neighbours or nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
+    with clock("training", is_single_step=False):
+        found = question_evidence(
+            data.x, answers, fold, near, others, network=choice.network, seed=seed, progress=progress, **training
+        )
+    return replace(evidence, training=found)
 
 
 def _teach(data: AuditData, training: Evidence) -> Taught:
@@ -362,7 +403,7 @@ def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:
     """The surroundings of all rows, with notes on what is missing."""
     if data.x is not None and len(data) > 2:
         with clock("near-duplicates and outliers"):
-            evidence = AuditEvidence(data, Surroundings.search(data.x, data.given, seed))
+            evidence = AuditEvidence(data, Surroundings.search(data.x, data.comparable, seed))
         if common := evidence.surroundings.duplicates.common:
             evidence = evidence.with_note(
                 f"{common} rows have inputs that more than twenty rows, and more than a hundredth, share: "

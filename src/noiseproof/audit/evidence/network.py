@@ -46,15 +46,15 @@ LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence(Brief):
-    """Predictions for N rows and K classes, from trainings and neighbours."""
+    """Predictions for N rows and K classes, from trainings and neighbours; of several labels a row, of each label."""
 
     pred_probs: NDArray[np.float32]  # (N, K): averaged over epochs, models and neighbours' votes
     features: NDArray[np.float32] | None  # (N, F): the inputs of the models
     unlearned: NDArray[np.float32] | None = None  # (N,): share of epochs in which the given label was not predicted
     doubt: NDArray[np.float32] | None = None  # (N,) in [0, 1]: noise that the head predicts (LN's Σ, 1 − NAL's τ)
-    neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours with the given label
+    neighbour_agreement: NDArray[np.float32] | None = None  # (N,): share of neighbours with the given label; or (N, K)
     dynamics: NDArray[np.float32] | None = None  # (N, K): predictions for training rows, averaged over the epochs
-    guess: NDArray[np.int64] | None = None  # (N,): the most likely class, without influence of the row's own label
+    guess: NDArray[np.int64] | None = None  # (N,): the most likely class, without the row's own label; or (N, K)
     guess_confidence: NDArray[np.float32] | None = None  # (N,): neighbours' share for it, where models saw the label
     weights: Mapping[str, float] = field(default_factory=dict)  # of the models and neighbours in pred_probs
 
@@ -92,7 +92,7 @@ def cross_validate(
         taught: labels to train on in place of ``labels``, and what both rounds would estimate, so that a row's label
             there has no influence on its own predictions.
     """
-    inputs, given = _prepared(x, labels, num_classes)
+    inputs, given = prepare_inputs(x, labels, num_classes)
     fold, fold_ids = np.asarray(folds), np.unique(folds)
     if fold.shape != (len(given),) or len(fold_ids) < 2:
         raise ValueError(f"Expected `folds` of shape ({len(given)},) with two values or more, got {fold.shape}.")
@@ -100,7 +100,7 @@ def cross_validate(
     number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
     runs = len(fold_ids) * (3 if has_second_round else 2)
     learned = given if taught is None else torch.from_numpy(taught.labels)
-    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs, learned)
+    trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs, learned)
     near = neighbours or _neighbours(inputs, seed)
     model = MODEL if model == "auto" else model
 
@@ -155,10 +155,10 @@ def watch_training(
     no other group has the class. Predictions of ``others`` (N, K) count as those of the models do: the likelihood of
     labels would favour models that saw them.
     """
-    inputs, given = _prepared(x, labels, num_classes)
+    inputs, given = prepare_inputs(x, labels, num_classes)
     fold = _thirds(inputs, given, groups, seed)
     runs = 2 if fold is None else 2 + int(fold.max())
-    trainer = _Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
+    trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
     near = neighbours or _neighbours(inputs, seed, given, groups)
     robust, linear = trainer.train([(method, MODEL if model == "auto" else model, None), ("ce", LINEAR, fold)])
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
@@ -224,14 +224,14 @@ def _mean(tables: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return total
 
 
-def _prepared(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tensor]:
+def prepare_inputs(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tensor]:
     """Inputs of mean 0 and deviation 1, over all columns where they share one unit, else for each column."""
     check_count("num_classes", num_classes, 2, "A label of a single class cannot be wrong.")
     inputs = torch.as_tensor(np.asarray(x)).to(torch.float32)
     given = torch.as_tensor(np.asarray(labels)).to(torch.int64)
     if inputs.dim() < 2 or len(inputs) != len(given) or len(given) < 2:
         raise ValueError(f"Expected `x` of shape (N, …) and N labels, got {tuple(inputs.shape)}, {len(given)} labels.")
-    check_labels(given, num_classes)
+    check_labels(given.flatten(), num_classes if given.dim() == 1 else 2)
     if not bool(torch.isfinite(inputs).all()):
         raise ValueError("Expected finite numbers in `x`, got NaN or infinite ones. Drop these rows or fill them in.")
     centred = inputs - inputs.mean(0)
@@ -297,13 +297,13 @@ class _LeftOut:
     sums: tuple[Tensor, Tensor] | None  # (n, K) probabilities, and how often each row was seen (n, 1)
 
 
-def _train(training: _Training, trainer: _Trainer, truth: Tensor | None) -> Sequence[Evidence | _LeftOut]:
+def _train(training: _Training, trainer: Trainer, truth: Tensor | None) -> Sequence[Evidence | _LeftOut]:
     if training.is_stacked:
         return [trainer.together(training, truth)]
     return [trainer.watch(training)] if training.fold is None else trainer.leave_out(training, truth)
 
 
-class _Trainer:
+class Trainer:
     """Trains models and collects their predictions: those of all folds at once where the method allows it."""
 
     def __init__(
@@ -378,6 +378,7 @@ class _Trainer:
         data = self.data.to(self.device)
         fold = torch.full((len(data),), -1) if training.fold is None else training.fold
         target = (self.learned if truth is None else truth).to(self.device)
+        target = target.float() if target.dim() == 2 else target
         averages = train_folds(
             stack, parts.loss.to(self.device), data, target, fold.to(self.device), settings,
             lambda: self._count_epochs(training.runs),

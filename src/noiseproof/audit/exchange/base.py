@@ -49,6 +49,10 @@ class Row:
 def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
     """Yield the rows of an audit from the worst label to the best; only issues, unless ``all_rows``."""
     data, issues, order = report.data, report.label_issues, report.order
+    if data.sets is not None:
+        raise ValueError(
+            "Expected one label a row to export, got several. issues.csv has add_labels and remove_labels."
+        )
     order = order if all_rows else order[issues.is_issue[order]]
     names, classes = data.names, data.classes
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):

@@ -87,6 +87,7 @@ class Issue(ABC):
     flag: ClassVar[str] = ""  # column of issues.csv: whether a row has the issue; "" for types that are not about rows
     badges: ClassVar[Mapping[str, str]] = {}  # columns of booleans, and their text on the review page
     remedy: ClassVar[str]  # what to do about it, one sentence
+    multilabel: ClassVar[bool] = False  # whether it can be told of rows with several labels, too
     fixes: ClassVar[str] = ""  # what `apply --fix NAME` does, one sentence; "" where only a person can do something
     is_quick: ClassVar[bool] = True  # whether every audit looks for it; others are asked for by name
 
@@ -217,7 +218,7 @@ def find_issues(
     found = []
     for kind in chosen_types(names):
         try:
-            if kind.applies(evidence.data):
+            if (kind.multilabel or evidence.data.sets is None) and kind.applies(evidence.data):
                 found.append(kind.find(evidence, labels))
         except Exception as error:
             if kind.name in ALWAYS:

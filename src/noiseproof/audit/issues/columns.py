@@ -35,6 +35,7 @@ class EmptyColumns(FoundIssue):
     The score of a column with gaps is their share, that of a constant one the share of its value.
     """
 
+    multilabel = True
     remedy = "Leave such columns out, or find out why their cells are missing."
     fixes = "Leaves out columns that are constant or without any value."
 

@@ -26,6 +26,7 @@ class NearDuplicates(Issue):
 
     duplicates: Duplicates
 
+    multilabel = True
     flag = "is_near_duplicate"
     badges: ClassVar = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict"}
     remedy = "Keep one row of each group, and decide which label is right where they conflict."

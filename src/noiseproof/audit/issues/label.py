@@ -31,12 +31,16 @@ class WrongLabels(Issue):
 
     labels: LabelIssues
 
+    multilabel = True
     flag = "is_label_issue"
     remedy = "Decide in `noiseproof review`: take the suggested label, keep the given one, or choose another."
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WrongLabels:
-        return cls(labels)
+        from noiseproof.audit.issues.labelset import WrongLabelSets
+        from noiseproof.audit.labelsets import LabelSetIssues
+
+        return WrongLabelSets(labels) if isinstance(labels, LabelSetIssues) else cls(labels)
 
     @property
     def mask(self) -> NDArray[np.bool_]:

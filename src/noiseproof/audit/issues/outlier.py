@@ -25,6 +25,7 @@ class Outliers(Issue):
     scores: NDArray[np.float32]  # (N,): 1 is usual; NaN without features
     cut: float | None
 
+    multilabel = True
     flag = "is_outlier"
     badges: ClassVar = {"is_outlier": "outlier"}
     remedy = "Look for a broken or foreign input, and drop the row if it is one."

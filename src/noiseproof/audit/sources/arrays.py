@@ -21,8 +21,10 @@ from noiseproof.audit.files import Audit, as_words, labels_digest
 from noiseproof.audit.memory import INPUTS, LABELS, label_cells, with_label_cells
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
+from noiseproof.audit.sets import NONE as NO_LABEL
+from noiseproof.audit.sets import as_sets, with_sets
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
-from noiseproof.audit.sources.labels import encode_given, spell_classes
+from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
@@ -73,8 +75,10 @@ class ArraySource(Source):
 
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-        given, names = encode_given(labels, classes, "labels")
         self.words = as_words(labels)
+        if self.multi_label and labels.ndim == 1:
+            labels = np.array([word or NO_LABEL for word in self.words], dtype=object)
+        given, names = encode_given(labels, classes, "labels")
         self.config["labels_sha256"] = labels_digest(self.words)
         data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
         return data.without([("no label", given < 0)])
@@ -105,7 +109,14 @@ class ArraySource(Source):
     @cached_property
     def labels(self) -> list[str] | None:
         path = Path(self.config.get(self.labels_entry) or "")
-        return as_words(self.open_labels(path).ravel()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        labels = self.open_labels(path)
+        if self.multi_label.get("kind") != "matrix":
+            return as_words(labels.ravel())
+        return [
+            self.multi_label["separator"].join(row) or NO_LABEL for row in as_sets(labels, self.multi_label["labels"])
+        ]
 
     @cached_property
     def words(self) -> list[str]:
@@ -198,8 +209,11 @@ class ArraySource(Source):
         if out.suffix != ".npy":
             raise ValueError(f"Expected a .npy file for the corrected labels, got {out}.")
         labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
-        spelling = spell_classes(audit, list(labels.ravel()), changes.values())
-        labels = with_label_cells(labels, None, {row: spelling[name] for row, name in changes.items()})
+        if self.multi_label.get("kind") == "matrix":
+            labels = with_sets(labels, changes, self.multi_label["separator"], self.multi_label["labels"])
+        else:
+            spelling = self.spelling(audit, list(labels.ravel()), changes.values())
+            labels = with_label_cells(labels, None, {row: spelling[name] for row, name in changes.items()})
         with replacing(out, overwrite=False) as part, open(part, "wb") as file:
             np.save(file, labels)
 

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.memory import columns_of, label_cells, with_label_cells, without_rows
 from noiseproof.audit.rows import Digests, digest_all, digest_words
+from noiseproof.audit.sets import NONE as NO_LABEL
+from noiseproof.audit.sets import LabelSets, as_sets, spell_cells, with_sets
 from noiseproof.audit.sources.labels import check_issues, check_unchanged, find_rows, merge_labels, spell_classes
 from noiseproof.core.brief import Brief
 from noiseproof.core.progress import Progress
@@ -64,6 +66,7 @@ class AuditData:
     decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
     annotators: NDArray[np.int64] | None = None  # (N, A), −1: none
     test: OtherRows | None = None
+    sets: LabelSets | None = None  # of rows with several labels: ``classes`` are words that spell sets of them
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0  # spent on reading
@@ -97,6 +100,17 @@ class AuditData:
             skipped += [Skipped(reason, rows[rows >= 0])] if len(rows) else []
             drop |= mask
         return replace(self.subset(~drop), skipped=(*self.skipped, *skipped))
+
+    @property
+    def answers(self) -> NDArray[np.bool_]:
+        """Whether each row has each of its K labels, (N, K)."""
+        assert self.sets is not None
+        return self.sets.members[self.given]
+
+    @property
+    def comparable(self) -> NDArray[np.int64]:
+        """A number for each row, (N,), equal for rows of the same labels."""
+        return self.given if self.sets is None else self.sets.codes()[self.given]
 
     @property
     def names(self) -> NDArray[Any]:
@@ -316,6 +330,8 @@ class Source(ABC):
 
         Classes become others by ``becomes``; tables and data sets go without the rows ``left_out``.
         """
+        if self.multi_label.get("kind") in ("matrix", "lists"):
+            return self._corrected_sets(audit, data, changes)
         label = self.label_in(columns_of(data))
         cells, words = label_cells(data, label)
         if (digests := self.digests_in(data)) is None:
@@ -326,9 +342,28 @@ class Source(ABC):
             changes = {int(place[row]): name for row, name in changes.items()}
         check_issues(audit, words, None)
         changes = merge_labels(audit, changes, becomes or {}, words)
-        spelling = spell_classes(audit, cells, changes.values())
+        spelling = self.spelling(audit, cells, changes.values())
         copy = with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
         return without_rows(copy, left_out)
+
+    @property
+    def multi_label(self) -> Mapping[str, Any]:
+        """How rows with several labels spell them, as in config.json; empty where a row has one."""
+        return self.config.get("multi_label") or {}
+
+    def spelling(self, audit: Audit, cells: Sequence[Any], names: Collection[str]) -> Mapping[str, Any]:
+        """Return how the source spells each of the labels ``names``; ``cells`` are those that it has."""
+        if not self.multi_label:
+            return spell_classes(audit, cells, names)
+        return {name: name for name in names} | spell_cells(audit, cells)
+
+    def _corrected_sets(self, audit: Audit, labels: Any, changes: Mapping[int, str]) -> Any:
+        """Return a copy of the matrix or the lists of labels that were audited, with the labels ``changes``."""
+        names, separator = self.multi_label["labels"], self.multi_label["separator"]
+        words = [separator.join(labels_of_row) or NO_LABEL for labels_of_row in as_sets(labels, names)]
+        check_unchanged(audit, words)
+        check_issues(audit, words, None)
+        return with_sets(labels, changes, separator, names)
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         """Return which of the ``columns`` of a table has the labels; None for labels alone, without columns."""
@@ -348,7 +383,9 @@ class Source(ABC):
         return Path(path)
 
     def check_inputs(self, folder: Path) -> None:
-        """Refuse a source without inputs to train on."""
+        """Refuse a source without inputs to train on, or with several labels a row."""
+        if self.multi_label:
+            raise ValueError("Expected one label a row to train on before and after, got several. Leave out --retrain.")
         self.locate(folder)
 
     def problem(self) -> str | None:

@@ -50,7 +50,7 @@ class PredictionSource(ArraySource):
         ):
             return None
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return array if array.shape == (len(self.labels), len(classes)) else None
+        return array if array.shape == (len(self.labels), len(classes)) and not self.multi_label else None
 
     @cached_property
     def row_digests(self) -> Digests:
@@ -60,6 +60,8 @@ class PredictionSource(ArraySource):
         return NO_ROW if self.predictions is None else None
 
     def check_inputs(self, folder: Path) -> None:
+        if self.multi_label:
+            super().check_inputs(folder)
         if not self.config.get("embeddings"):
             raise ValueError(
                 "Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain."

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
-from noiseproof.audit.memory import columns_of
+from noiseproof.audit.label_columns import LabelColumns
+from noiseproof.audit.memory import columns_of, with_label_cells, without_rows
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
 from noiseproof.audit.records import MemoryRecords, Records, open_records, packing
 from noiseproof.audit.rows import Digests, digest_frame
+from noiseproof.audit.sets import NONE as NO_LABEL
+from noiseproof.audit.sets import column_cells, column_words
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
-from noiseproof.audit.sources.labels import encode_given, is_missing, spell_classes
+from noiseproof.audit.sources.labels import check_issues, encode_given, find_rows, is_missing
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import preview
 from noiseproof.core.tablefiles import KINDS, table_kind
@@ -71,7 +74,10 @@ class TableSource(Source):
         table, row = self._with_trusted(trusted)
         votes, classes = _votes(table, annotators, label, request.classes)
         if label is not None:
-            given, classes = encode_given(table[label], request.classes, label, known=classes)
+            column = table[label]
+            if self.multi_label:
+                column = column.astype(object).where(~is_missing(column), NO_LABEL)
+            given, classes = encode_given(column, request.classes, label, known=classes)
         else:
             assert votes is not None
             given = majority_vote(torch.from_numpy(votes)).numpy()  # −1 where nobody voted
@@ -101,23 +107,41 @@ class TableSource(Source):
 
     def _open_table(self, request: Request) -> Frame:
         """The table as a whole, or a Parquet file for its columns, each of which is read when it is needed."""
-        if request.path is not None and table_kind(request.path) == ".parquet":
+        if request.path is not None and table_kind(request.path) == ".parquet" and not self.label_columns:
             with readable(request.path):
                 columns = ParquetColumns.open(request.path)
             if columns is not None:
                 check_table(columns, str(request.path), self._verbatim[0], self.config["text"])
                 return columns
-        return self._read_table(request.data).reset_index(drop=True)
+        self.as_given = self._read_table(request.data).reset_index(drop=True)
+        return self._with_label(self.as_given)
 
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
         return read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
+
+    @property
+    def label_columns(self) -> list[str]:
+        """Columns that say yes or no, one for each label; empty where one column has the labels."""
+        return list(self.multi_label.get("columns") or ())
+
+    def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The table with one column of labels in place of several that say yes or no."""
+        if not self.label_columns:
+            return frame
+        if absent := [name for name in self.label_columns if name not in frame.columns]:
+            raise ValueError(
+                f"Expected the label columns {preview(absent)}, there are {preview(list(frame.columns), 20)}."
+            )
+        words = column_words({name: frame[name].tolist() for name in self.label_columns})
+        return frame.drop(columns=self.label_columns).assign(**{self.config["label"]: words})
 
     @property
     def _verbatim(self) -> list[Any]:
         """Columns that are read as they are written; the first one has the labels."""
         config = self.config
         label = config["annotators"][0] if config["label"] is None else config["label"]
-        return [label, config["text"], config["id"], config["group"], *config["annotators"]]
+        first, *others = self.label_columns or [label]
+        return [first, config["text"], config["id"], config["group"], *config["annotators"], *others]
 
     def _feature_columns(self, trusted: str | None) -> list[str]:
         """Return the columns without a role; refuse roles that the table does not have, or has twice."""
@@ -140,11 +164,11 @@ class TableSource(Source):
                 f"The columns are {preview(columns, 20)}."
             )
         words = [str(c) for c in columns if self.frame[c].dtype.kind == "O"]  # even if it has only numerals there
-        more = self._read_table(trusted, words).reset_index(drop=True)
+        more = self._with_label(self._read_table(trusted, words).reset_index(drop=True))
         where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
             raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
-        label = self._verbatim[0]
+        label = self.config["label"] or self._verbatim[0]
         if unknown := sorted({*more[label].astype(str)} - {*self.frame[label].astype(str)}):
             raise ValueError(
                 f"Expected labels of the audited table in {where}, got {preview(unknown)}, which it never has. "
@@ -205,9 +229,11 @@ class TableSource(Source):
     @cached_property
     def records(self) -> Records:
         if self.config.get("data") is None:
-            return MemoryRecords(self._whole_frame())
-        columns = [self.config[role] for role in ("label", "text", "id")]
-        return open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
+            records: Records = MemoryRecords(self.as_given if self.label_columns else self._whole_frame())
+        else:
+            columns = [*(self.label_columns or [self.config["label"]]), self.config["text"], self.config["id"]]
+            records = open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
+        return LabelColumns(records, self.config["label"], self.label_columns) if self.label_columns else records
 
     def __len__(self) -> int:
         return len(self.records)
@@ -308,7 +334,7 @@ class TableSource(Source):
 
     def columns(self, given: NDArray[np.int64]) -> Columns:
         if self.config["data"] is not None:
-            self.frame = self._read_table(Path(self.config["data"])).reset_index(drop=True)
+            self.frame = self._with_label(self._read_table(Path(self.config["data"])).reset_index(drop=True))
         trusted = self.config["trusted"]
         names = self._feature_columns(trusted if trusted in self.frame.columns else None)
         try:
@@ -362,10 +388,29 @@ class TableSource(Source):
         if table_kind(out) != kind:
             raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
         label = self._check_columns(self.records.header)
-        spelling = spell_classes(audit, self.records.values(label), changes.values())
+        spelling = self.spelling(audit, self.records.values(label), changes.values())
         cells = {row: spelling[name] for row, name in changes.items()}
         with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
             self.records.replace(label, cells, file, left_out)
+
+    def corrected(
+        self,
+        audit: Audit,
+        data: Any,
+        changes: Mapping[int, str],
+        *,
+        becomes: Mapping[str, str] | None = None,
+        left_out: Collection[int] = (),
+    ) -> Any:
+        if not self.label_columns:
+            return super().corrected(audit, data, changes, becomes=becomes, left_out=left_out)
+        columns = {name: as_frame(data)[name].tolist() for name in self.label_columns}
+        place = find_rows(audit, digest_frame(as_frame(data)), {**changes, **dict.fromkeys(left_out)})
+        check_issues(audit.moved(place), column_words(columns), None)
+        moved = {int(place[row]): name for row, name in changes.items()}
+        for name, cells in column_cells(moved, columns).items():
+            data = with_label_cells(data, name, cells) if cells else data
+        return without_rows(data, frozenset(place[list(left_out)].tolist()))
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         return None if columns is None else self._check_columns(columns)

@@ -9,7 +9,7 @@ async function drawCard() {
   }
   const row = make("div", { id: "row", "data-row": issue.row });
   const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
-  const judged = "given" in issue ? [drawLabels(issue), make("p", null, issue.why)] : []; // not where it is asked blind
+  const judged = "given" in issue ? [drawLabels(issue), ...chips.draw(issue), make("p", null, issue.why)] : []; // not where it is asked blind
   const note = issue.note ? [drawNote(issue.note)] : [];
   card.replaceChildren(drawLine(at, issue), drawOthers(issue), ...judged, ...note, fresh ? row : card.querySelector("#row"));
   if (!fresh) return;

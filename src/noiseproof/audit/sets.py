@@ -1,0 +1,248 @@
+"""Rows with several labels: the set of a row's labels as one word, ``a|b``, and back.
+
+Files, decisions and pages of an audit know one label a row, a word. That of a row with several labels spells all of
+them, as its cell does; ``(none)`` stands for no label. Columns of zeros and ones, matrices and lists become such words
+when they are read, and are written as what they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.core.messages import preview
+from noiseproof.data.labels import NUMBER
+
+if TYPE_CHECKING:
+    from noiseproof.audit.files import Audit
+
+NONE = "(none)"
+COLUMNS = "columns"  # in place of a separator: several columns of zeros and ones
+SEPARATORS = ("|", ";", "/", " ")
+YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", "", "nan", "none")
+
+
+def split_set(word: str, separator: str) -> list[str]:
+    """The labels that a word spells, each once.
+
+    >>> split_set("b| a|b", "|"), split_set("(none)", "|")
+    (['b', 'a'], [])
+    """
+    if word == NONE:
+        return []
+    return list(dict.fromkeys(part for part in map(str.strip, word.split(separator)) if part))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelSets:
+    """K labels, and which of them each of C words spells."""
+
+    names: tuple[str, ...]  # (K,)
+    separator: str
+    joiner: str  # the separator as cells have it, with spaces around it or not
+    members: NDArray[np.bool_]  # (C, K)
+
+    @classmethod
+    def of(cls, words: Sequence[str], separator: str, names: Sequence[str] | None = None) -> LabelSets:
+        """The labels in ``words``, sorted (numbers as numbers), or those of ``names``."""
+        parts = [split_set(word, separator) for word in words]
+        known = {part for each in parts for part in each}
+        if names is None:
+            are_numbers = all(map(NUMBER.fullmatch, known))
+            names = sorted(known, key=lambda name: (float(name), name) if are_numbers else (0.0, name))
+        if unknown := sorted(known - {*names}):
+            raise ValueError(f"Expected labels among {preview(list(names))}, got {preview(unknown)}.")
+        number = {name: k for k, name in enumerate(names)}
+        members = np.zeros((len(words), len(names)), dtype=bool)
+        for row, each in enumerate(parts):
+            members[row, [number[part] for part in each]] = True
+        joiners = [f" {separator} ", f"{separator} ", separator]
+        count = Counter(next(joiner for joiner in joiners if joiner in word) for word in words if separator in word)
+        return cls(tuple(names), separator, count.most_common(1)[0][0] if count else separator, members)
+
+    def spell(self, answers: NDArray[np.bool_], like: str) -> str:
+        """The word of the labels with the answer yes (K,): those of the word ``like`` first, in its order."""
+        wanted = [self.names[k] for k in np.flatnonzero(answers)]
+        kept = [name for name in split_set(like, self.separator) if name in wanted]
+        if len(kept) == len(wanted) == len(split_set(like, self.separator)):
+            return like
+        return self.joiner.join([*kept, *(name for name in wanted if name not in kept)]) or NONE
+
+    def codes(self) -> NDArray[np.int64]:
+        """A number for each word, (C,), equal for words that spell the same set."""
+        return np.asarray(np.unique(self.members, axis=0, return_inverse=True)[1]).ravel().astype(np.int64)
+
+
+# --- what users have --------------------------------------------------------------------------------------------------
+
+
+def is_matrix(labels: Any) -> bool:
+    """Whether ``labels`` are a matrix (N, K) of zeros and ones, K ≥ 2, and not one-hot: that is one label a row."""
+    return _has_zeros_and_ones(labels) and bool((_array(labels).sum(1) != 1).any())
+
+
+def are_lists(labels: Any) -> bool:
+    """Whether ``labels`` are lists of labels, one list a row; lists of zeros and ones, all as long, are a matrix."""
+    if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) != 1:
+        return False
+    cells = [cell for cell in (labels.tolist() if hasattr(labels, "tolist") else list(labels)) if cell is not None]
+    are_sets = bool(cells) and all(isinstance(cell, (list, tuple, set, frozenset, np.ndarray)) for cell in cells)
+    return are_sets and not _has_zeros_and_ones(labels)
+
+
+def _has_zeros_and_ones(labels: Any) -> bool:
+    if isinstance(labels, (str, bytes)) or labels is None or isinstance(labels, dict):
+        return False
+    try:
+        array = _array(labels)
+    except ValueError:  # rows of different lengths
+        return False
+    is_table = array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind in "biuf"
+    return bool(is_table and np.isin(array, (0, 1)).all())
+
+
+def _array(labels: Any) -> NDArray[Any]:
+    if hasattr(labels, "toarray"):
+        return np.asarray(labels.toarray())
+    return np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+
+
+def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The names of the columns of a matrix: ``classes``, those of a table, or their numbers; None for lists."""
+    if are_lists(labels):
+        return None if classes is None else tuple(map(str, classes))
+    count = _array(labels).shape[1]
+    names = tuple(map(str, getattr(labels, "columns", range(count)) if classes is None else classes))
+    if len(names) != count or len({*names}) < count:
+        raise ValueError(f"Expected a name for each of the {count} columns of `labels`, each once, got {len(names)}.")
+    return names
+
+
+def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str]]:
+    """The labels of each row of a matrix with the columns ``names``, or of lists."""
+    if are_lists(labels):
+        cells = labels.tolist() if hasattr(labels, "tolist") else labels
+        return [[] if cell is None else list(dict.fromkeys(map(str, cell))) for cell in cells]
+    assert names is not None
+    return [[names[k] for k in np.flatnonzero(row).tolist()] for row in _array(labels)]
+
+
+def as_indicators(labels: Any, names: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """A matrix (N, K) of zeros and ones of a matrix or of lists, and the names of its columns."""
+    if not are_lists(labels):
+        return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
+    sets = as_sets(labels, None)
+    separator = separator_for({name for each in sets for name in each})
+    words = [separator.join(each) or NONE for each in sets]
+    found = LabelSets.of(words, separator, None if names is None else tuple(map(str, names)))
+    return found.members.astype(np.int64), found.names
+
+
+def separator_for(names: Collection[str]) -> str:
+    """A separator that no label contains."""
+    if empty := [name for name in names if not name.strip() or name == NONE]:
+        raise ValueError(f"Expected names of labels, got {empty[0]!r}. Rename it.")
+    for separator in SEPARATORS:
+        if not any(separator in name for name in names):
+            return separator
+    raise ValueError(
+        f"Expected labels without one of {' '.join(SEPARATORS[:3])}, got {preview(sorted(names))}. Rename them."
+    )
+
+
+def yes_no(cells: Iterable[Any], name: str) -> NDArray[np.bool_]:
+    """Whether each cell of a column says yes; others than yes and no, true and false, 1 and 0 are refused."""
+    words = [str(cell).strip().lower() for cell in cells]
+    if odd := sorted({*words} - {*YES, *NO}):
+        raise ValueError(f"Expected 1 or 0, yes or no, true or false in the label column {name!r}, got {preview(odd)}.")
+    return np.array([word in YES for word in words], dtype=bool)
+
+
+def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The word of each row from columns that say yes or no."""
+    separator = separator_for(columns.keys())
+    answers = np.stack([yes_no(cells, name) for name, cells in columns.items()], 1)
+    names = list(columns)
+    return [separator.join(names[k] for k in np.flatnonzero(row)) or NONE for row in answers]
+
+
+# --- corrected copies -------------------------------------------------------------------------------------------------
+
+
+def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
+    """How the source spells each word that it has; others are spelled as they are, and no label as an empty cell."""
+    counts: dict[str, Counter[Any]] = {}
+    for row, name in zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True):
+        counts.setdefault(name, Counter())[cells[row]] += 1
+    return {NONE: ""} | {name: count.most_common(1)[0][0] for name, count in counts.items()}
+
+
+def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]) -> dict[str, dict[int, Any]]:
+    """The cells to change in each of the ``columns`` that say yes or no, by row, in their own spelling."""
+    separator = separator_for(columns.keys())
+    wanted = {row: {*split_set(word, separator)} for row, word in changes.items()}
+    usual: dict[bool, Any] = {True: 1, False: 0}
+    spelled: dict[str, dict[bool, Any]] = {}
+    for name, cells in columns.items():
+        said = yes_no(cells, name)
+        spelled[name] = {
+            answer: Counter(cell for cell, is_yes in zip(cells, said, strict=True) if is_yes == answer).most_common(1)[
+                0
+            ][0]
+            for answer in (True, False)
+            if (said == answer).any()
+        }
+        usual |= spelled[name]
+    cells_of = {}
+    for name, cells in columns.items():
+        said = yes_no(cells, name)
+        cells_of[name] = {
+            row: spelled[name].get(name in labels, usual[name in labels])
+            for row, labels in wanted.items()
+            if (name in labels) != said[row]
+        }
+    return cells_of
+
+
+def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Sequence[str] | None) -> Any:
+    """A copy of a matrix or of lists with other labels in some rows."""
+    parts = {row: split_set(word, separator) for row, word in changes.items()}
+    if are_lists(labels):
+        if not isinstance(labels, (list, tuple)):
+            raise TypeError(f"Expected a list of lists of labels, got {type(labels).__name__}.")
+        return type(labels)(type(cell)(parts[row]) if row in parts else cell for row, cell in enumerate(labels))
+    if hasattr(labels, "toarray"):
+        return type(labels)(with_sets(labels.toarray(), changes, separator, names))
+    assert names is not None
+    if hasattr(labels, "iloc"):
+        return _with_frame_rows(labels, parts, names)
+    if isinstance(labels, (list, tuple)):
+        rows = [[int(name in parts[i]) for name in names] if i in parts else row for i, row in enumerate(labels)]
+        return type(labels)(rows)
+    copy = labels.clone() if hasattr(labels, "clone") else labels.copy()
+    for row, wanted in parts.items():
+        copy[row] = _like(copy, [name in wanted for name in names])
+    return copy
+
+
+def _with_frame_rows(frame: Any, parts: Mapping[int, Collection[str]], names: Sequence[str]) -> Any:
+    copy = frame.copy()
+    for k, name in enumerate(names):
+        column = frame.iloc[:, k].to_numpy().copy()
+        for row, wanted in parts.items():
+            column[row] = name in wanted
+        copy[frame.columns[k]] = column
+    return copy
+
+
+def _like(array: Any, values: list[bool]) -> Any:
+    import torch
+
+    if isinstance(array, torch.Tensor):
+        return torch.tensor(values, dtype=array.dtype)
+    return np.array(values).astype(array.dtype)

@@ -1,0 +1,313 @@
+"""Audits of rows with several labels: every form of them, judged label by label, and written back as it came."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from noiseproof.audit import audit, corrected, find_label_issues, read_audit, read_rows
+from noiseproof.audit.again import audit_again
+from noiseproof.audit.apply import default_out, plan_retraining, write_corrected
+from noiseproof.audit.decisions import Decision, DecisionLog
+from noiseproof.audit.labelsets import LabelSetIssues
+from noiseproof.audit.sets import LabelSets, split_set
+
+NAMES = ("calm", "sad", "happy")
+random = np.random.default_rng(0)
+X = random.normal(size=(240, 4))
+TRUE = (np.stack([X[:, 0], X[:, 1], X[:, 0] + X[:, 2]], 1) > 0.3).astype(int)
+GIVEN = TRUE.copy()
+LOST = [int(i) for i in np.flatnonzero((TRUE[:, 0] == 1) & (X[:, 0] > 1))[:6]]  # clear cases
+ADDED = [int(i) for i in np.flatnonzero((TRUE[:, 1] == 0) & (X[:, 1] < -0.8))[:6]]
+GIVEN[LOST, 0], GIVEN[ADDED, 1] = 0, 1
+WORDS = ["|".join(name for name, yes in zip(NAMES, row, strict=True) if yes) for row in GIVEN]
+FAST = {"model": "network", "folds": 3, "epochs": 12}
+
+
+def frame(**more: Any) -> pd.DataFrame:
+    return pd.DataFrame(X.round(6), columns=list("wxyz")).assign(**more)
+
+
+def columns() -> pd.DataFrame:
+    return frame(**{name: GIVEN[:, k] for k, name in enumerate(NAMES)})
+
+
+@pytest.fixture(scope="module")
+def report() -> Any:
+    return audit(X, labels=GIVEN, classes=NAMES, **FAST)
+
+
+# --- the judgement ---------------------------------------------------------------------------------------------------
+def test_planted_errors_are_the_worst_labels(report: Any) -> None:
+    issues = report.label_issues
+    assert isinstance(issues, LabelSetIssues) and issues.names == NAMES
+    wrong = GIVEN != TRUE
+    worst = np.argsort(issues.label_quality.ravel())[: 2 * int(wrong.sum())]
+    assert np.isin(np.flatnonzero(wrong.ravel()), worst).mean() > 0.8
+    assert issues.label_is_issue[wrong].mean() > 0.8
+    rows = sorted({*LOST, *ADDED})
+    table = report.table().set_index("row")
+    assert (table.loc[LOST, "add_labels"].str.contains("calm")).mean() > 0.8
+    assert (table.loc[ADDED, "remove_labels"].str.contains("sad")).mean() > 0.8
+    assert table.loc[rows, "is_label_issue"].mean() > 0.8
+
+
+def test_a_row_is_as_good_as_its_worst_label(report: Any) -> None:
+    issues = report.label_issues
+    assert np.array_equal(issues.quality, issues.label_quality.min(1))
+    assert np.array_equal(issues.is_issue, issues.label_is_issue.any(1))
+    flipped = issues.suggested_answers != issues.answers
+    assert np.array_equal(flipped[issues.is_issue], issues.label_is_issue[issues.is_issue])
+    assert (flipped[~issues.is_issue].sum(1) == 1).all()
+    assert ((issues.quality + issues.suggestion_quality) <= 1 + 1e-6).all()
+    members = report.data.sets.members
+    assert np.array_equal(members[issues.suggested], issues.suggested_answers)
+    assert np.array_equal(members[report.data.given], GIVEN.astype(bool))
+
+
+def test_each_label_is_judged_as_two_classes() -> None:
+    p = np.clip(1 / (1 + np.exp(-3 * (np.stack([X[:, 0], X[:, 1], X[:, 0] + X[:, 2]], 1) - 0.3))), 0.01, 0.99)
+    found = find_label_issues(GIVEN, p)
+    assert isinstance(found, LabelSetIssues)
+    for k in range(3):
+        alone = find_label_issues(GIVEN[:, k], np.stack([1 - p[:, k], p[:, k]], 1))
+        assert found.label_quality[:, k] == pytest.approx(alone.quality, abs=1e-5)
+        assert found.class_rates[k] == pytest.approx(alone.class_rates[1])
+        assert found.lost_rates[k] == pytest.approx(alone.transition[1, 0])
+    lists = [[NAMES[k] for k in np.flatnonzero(row)] for row in GIVEN]
+    again = find_label_issues(lists, p[:, [0, 2, 1]], classes=("calm", "happy", "sad"))
+    assert again.label_quality[:, [0, 2, 1]] == pytest.approx(found.label_quality)
+    budget = find_label_issues(GIVEN, p, goal="budget=5")
+    assert int(budget.label_is_issue.sum()) == 5
+
+
+def test_trusted_rows_are_never_issues() -> None:
+    p = np.full(GIVEN.shape, 0.5) + 0.3 * (TRUE - 0.5)
+    found = find_label_issues(GIVEN, p, trusted=np.arange(240) % 2 == 0)
+    assert not found.is_issue[::2].any() and (found.quality[::2] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "p", "message"),
+    [
+        (GIVEN, GIVEN[:, :2] * 1.0, r"`pred_probs` of shape \(240, 3\) from 0 to 1"),
+        (GIVEN, GIVEN * 2.0, "from 0 to 1"),
+        (GIVEN, None, "the probability of each label, or `evidence`"),
+        (np.tri(2, dtype=int), np.eye(2), "a label that two rows or more have"),
+        (
+            np.eye(3, dtype=int)[np.arange(240) % 3],
+            np.full((240, 3), 1 / 3),
+            r"`labels` of shape \(240,\), one for each row",
+        ),
+    ],
+)
+def test_bad_probabilities_are_refused(labels: Any, p: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_label_issues(labels, p)
+    with pytest.raises(ValueError, match="one label a row beside `annotators`"):
+        find_label_issues(GIVEN, GIVEN * 1.0, annotators=GIVEN)
+
+
+def test_predictions_of_another_model_by_the_names_of_labels() -> None:
+    p = pd.DataFrame(0.1 + 0.8 * TRUE, columns=NAMES)[["happy", "calm", "sad"]]
+    rows = read_rows(frame(tags=WORDS), label="tags", multi_label="|", pred_probs=p)
+    assert rows.sets is not None and rows.sets.names == ("calm", "happy", "sad")
+    found = audit(rows).label_issues
+    assert found.label_is_issue[LOST, 0].all() and found.label_is_issue[ADDED, 2].all()
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+def test_words_spell_sets() -> None:
+    sets = LabelSets.of(["b, a", "a", "(none)", "b"], ",")
+    assert sets.names == ("a", "b") and sets.joiner == ", "
+    assert sets.members.tolist() == [[True, True], [True, False], [False, False], [False, True]]
+    assert sets.spell(np.array([True, True]), "b, a") == "b, a"  # as it was
+    assert sets.spell(np.array([True, True]), "b") == "b, a"
+    assert sets.spell(np.array([False, False]), "b") == "(none)"
+    assert split_set(" a,,b ,a", ",") == ["a", "b"]
+    assert LabelSets.of(["10|2"], "|").names == ("2", "10")
+
+
+def test_the_same_set_in_another_order_is_the_same() -> None:
+    words = ["b|a", "a|b", "a", "b", "(none)", "a"] * 10
+    data = read_rows(frame(tags=(words * 4)), label="tags", multi_label="|")
+    codes = data.comparable
+    assert codes[0] == codes[1] != codes[2]
+
+
+# --- every form, there and back ---------------------------------------------------------------------------------------
+def decide(folder: Path, changes: dict[int, str]) -> None:
+    """Write a decision for each row: the label as one word."""
+    issues = read_audit(folder).issues.set_index("row")
+    log = DecisionLog(folder / "decisions.csv")
+    for row, word in changes.items():
+        log.add(Decision(row, issues.loc[row, "id"], issues.loc[row, "given_label"], "other", word))
+    log.close()
+
+
+def saved(report: Any, folder: Path) -> Path:
+    report.save(folder)
+    return folder
+
+
+def test_words_of_a_csv_file_are_written_back(tmp_path: Path) -> None:
+    words = [word.replace("|", " | ") for word in WORDS]
+    source = tmp_path / "songs.csv"
+    frame(tags=words).to_csv(source, index=False)
+    report = audit(source, label="tags", multi_label="|", **FAST)
+    folder = saved(report, tmp_path / "audit")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["multi_label"]["labels"] == ["calm", "happy", "sad"] and config["multi_label"]["separator"] == "|"
+    empty = WORDS.index("")
+    decide(folder, {0: "happy | sad", empty: "calm", 5: "(none)"})
+    plan = {0: "happy | sad", empty: "calm", 5: "(none)"}
+    out = write_corrected(read_audit(folder), plan, tmp_path / "new.csv")
+    before, after = (pd.read_csv(path, keep_default_na=False) for path in (source, out))
+    assert after.loc[[0, empty, 5], "tags"].tolist() == ["happy | sad", "calm", ""]
+    keep = [row for row in range(240) if row not in plan]
+    assert before.loc[keep].equals(after.loc[keep]) and before.drop(columns="tags").equals(after.drop(columns="tags"))
+    report = audit(out, label="tags", multi_label="|", **FAST)  # no labels in row 5 are no labels
+    assert not report.data.answers[report.data.row == 5].any()
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "jsonl", "xlsx"])
+def test_columns_of_zeros_and_ones_are_written_back(kind: str, tmp_path: Path) -> None:
+    source, table = tmp_path / f"songs.{kind}", columns()
+    write = {"parquet": table.to_parquet, "xlsx": table.to_excel, "csv": table.to_csv, "csv.gz": table.to_csv}
+    if kind == "jsonl":
+        table.to_json(source, orient="records", lines=True)
+    else:
+        write[kind](source, index=False)
+    report = audit(source, label="calm,sad,happy", multi_label="columns", **FAST)
+    assert np.array_equal(report.data.answers, GIVEN.astype(bool)) and report.data.x.shape[1] == 4
+    folder = saved(report, tmp_path / "audit")
+    out = tmp_path / f"new.{kind}"
+    write_corrected(read_audit(folder), {0: "sad|happy", 1: "(none)"}, out)
+    read = {"parquet": pd.read_parquet, "xlsx": pd.read_excel, "jsonl": lambda path: pd.read_json(path, lines=True)}
+    after = read.get(kind, pd.read_csv)(out)
+    assert after.loc[[0, 1], list(NAMES)].to_numpy().tolist() == [[0, 1, 1], [0, 0, 0]]
+    want = table.copy()
+    want.loc[[0, 1], list(NAMES)] = [[0, 1, 1], [0, 0, 0]]
+    pd.testing.assert_frame_equal(after, want, check_dtype=False)
+
+
+def test_words_in_memory_are_returned(tmp_path: Path) -> None:
+    table = frame(tags=WORDS)
+    folder = saved(audit(table, label="tags", multi_label="|", **FAST), tmp_path / "audit")
+    decide(folder, {0: "happy|sad", 5: "(none)"})
+    after = corrected(folder, table)
+    assert after.loc[[0, 5], "tags"].tolist() == ["happy|sad", ""]
+    assert after.drop(index=[0, 5]).equals(table.drop(index=[0, 5]))
+
+
+def test_tables_in_memory_keep_their_columns(tmp_path: Path) -> None:
+    table = columns().astype({"calm": bool}).assign(sad=lambda t: t["sad"].map({1: "yes", 0: "no"}))
+    folder = saved(audit(table, label=list(NAMES), **FAST), tmp_path / "audit")
+    decide(folder, {3: "calm|sad", 4: "(none)"})
+    after = corrected(folder, table)
+    assert after.loc[3, list(NAMES)].tolist() == [True, "yes", 0] and after.loc[4, list(NAMES)].tolist() == [
+        False,
+        "no",
+        0,
+    ]
+    assert after.dtypes.equals(table.dtypes)
+    moved = corrected(folder, table.iloc[::-1].reset_index(drop=True))
+    assert moved.loc[236, list(NAMES)].tolist() == [True, "yes", 0]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        GIVEN, GIVEN.astype(bool), torch.tensor(GIVEN), pd.DataFrame(GIVEN, columns=NAMES), csr_matrix(GIVEN),
+        GIVEN.tolist(), [[NAMES[k] for k in np.flatnonzero(row)] for row in GIVEN],
+    ],
+    ids=["ints", "bools", "tensor", "frame", "sparse", "rows", "lists"],
+)  # fmt: skip
+def test_labels_beside_arrays_are_returned_as_what_they_were(labels: Any, tmp_path: Path) -> None:
+    folder = saved(audit(X, labels=labels, classes=NAMES, **FAST), tmp_path / "audit")
+    decide(folder, {7: "calm|happy", 8: "(none)"})
+    after = corrected(folder, labels)
+    assert type(after) is type(labels)
+    if isinstance(labels, list) and labels != GIVEN.tolist():
+        assert after[7:9] == [["calm", "happy"], []] and after[:7] == labels[:7]
+        return
+    dense = np.asarray(after.toarray() if hasattr(after, "toarray") else after)
+    want = GIVEN.copy()
+    want[7], want[8] = [1, 0, 1], 0
+    assert np.array_equal(dense, want) and dense.dtype == np.asarray(getattr(labels, "toarray", lambda: labels)()).dtype
+
+
+def test_files_of_arrays_are_written_back(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", GIVEN.astype(np.uint8))
+    report = audit(tmp_path / "x.npy", labels=tmp_path / "y.npy", **FAST)
+    folder = saved(report, tmp_path / "audit")
+    out = write_corrected(read_audit(folder), {2: "0|2"}, tmp_path / "new.npy")
+    after = np.load(out)
+    assert after.dtype == np.uint8 and after[2].tolist() == [1, 0, 1] and np.array_equal(after[3:], GIVEN[3:])
+
+
+def test_texts_have_several_labels() -> None:
+    topics = {"calm": "quiet slow soft piano", "sad": "tears grey rain alone", "happy": "dance sun loud bright"}
+    texts = [" ".join(topics[name] for name, yes in zip(NAMES, row, strict=True) if yes) + f" song {i % 7}"
+             for i, row in enumerate(TRUE)]  # fmt: skip
+    report = audit(texts, labels=[word.split("|") if word else [] for word in WORDS], features="tfidf", **FAST)
+    issues = report.label_issues
+    assert issues.names == ("calm", "happy", "sad") and issues.label_is_issue[LOST, 0].mean() > 0.8
+
+
+# --- files, notes, refusals -----------------------------------------------------------------------------------------
+def test_the_summary_is_of_labels(report: Any, tmp_path: Path) -> None:
+    summary = report.summary()
+    by_name = {one["name"]: one for one in summary["classes"]}
+    assert list(by_name) == list(NAMES)
+    assert by_name["calm"]["rows"] == GIVEN[:, 0].sum()
+    assert by_name["calm"]["missing"] >= 4 and by_name["sad"]["issues"] >= 4
+    assert summary["label_issues"] == int(report.label_issues.label_is_issue.sum())
+    folder = saved(report, tmp_path / "audit")
+    again = read_audit(folder)
+    assert len(again.issues) == 240 and {"add_labels", "remove_labels"} <= {*again.issues.columns}
+    assert "3 labels" in repr(report) and "rows called wrong" in repr(report)
+    assert report.figure("quality") is not None and "noiseproof" in report._repr_html_()
+
+
+def test_labels_of_hardly_any_row_are_not_judged() -> None:
+    labels = np.concatenate([GIVEN, np.zeros((240, 1), int)], 1)
+    labels[0, 3] = 1
+    report = audit(X, labels=labels, classes=(*NAMES, "rare"), **FAST)
+    assert not report.label_issues.is_judged[3] and not report.label_issues.label_is_issue[:, 3].any()
+    assert "1 of 4 labels were not judged" in " ".join(report.summary()["notes"])
+
+
+def test_what_does_not_work_is_refused(report: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one label a row beside `annotators`"):
+        read_rows(columns(), label=list(NAMES), annotators=["w"])
+    with pytest.raises(ValueError, match="label columns 'angry'"):
+        read_rows(columns(), label=["calm", "angry"])
+    with pytest.raises(ValueError, match="1 or 0, yes or no, true or false in the label column 'w'"):
+        read_rows(columns(), label=["calm", "w"])
+    with pytest.raises(ValueError, match="Is the separator right"):
+        read_rows(frame(tags=[f"{i};a" for i in range(240)]), label="tags", multi_label="|")
+    with pytest.raises(ValueError, match="two label columns or more"):
+        read_rows(columns(), label=["calm"])
+    with pytest.raises(ValueError, match="one label a row to export, got several"):
+        report.export("label-studio", tmp_path / "tasks.json")
+    for method in ("elr", "ln"):
+        with pytest.raises(ValueError, match="the label's probability alone for each label"):
+            audit(X, labels=GIVEN, method=method, model="network", folds=2, epochs=1)
+    source = tmp_path / "songs.csv"
+    columns().to_csv(source, index=False)
+    folder = saved(audit(source, label=list(NAMES), **FAST), tmp_path / "audit")
+    decide(folder, {3: "calm"})
+    with pytest.raises(ValueError, match="one label a row to learn from decisions"):
+        audit_again(folder)
+    with pytest.raises(ValueError, match="one label a row to train on before and after"):
+        plan_retraining(read_audit(folder), {}, {})
+    assert default_out(read_audit(folder)).suffix == ".csv"
