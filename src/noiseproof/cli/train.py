@@ -297,7 +297,10 @@ def _file_name(*parts: str) -> str:
     return name.encode()[: LONGEST - 17].decode(errors="ignore") + "_" + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-@app.command(epilog=examples("demo", "demo --out story", "demo --seed 1 --epochs 30 --json"), rich_help_panel=YOUR_DATA)
+@app.command(
+    epilog=examples("demo", "demo --out story --no-browser", "demo --seed 1 --epochs 30 --json"),
+    rich_help_panel=YOUR_DATA,
+)
 @refusals()
 def demo(
     out: Annotated[
