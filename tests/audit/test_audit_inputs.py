@@ -149,20 +149,31 @@ def test_numbers_are_shown_as_they_are() -> None:
 
 
 def test_annotators_vote_where_there_is_no_label(tmp_path: Path) -> None:
-    rows = ["1,cat,cat,dog", "2,dog,,dog", "3,,,", "4,cat,dog,bird", "5,bird,bird,bird", "6,dog,dog,cat"]
+    # Of row 3 they say three labels; b, who says cat, is right elsewhere, and a and c are wrong once.
+    rows = [
+        "1,cat,cat,cat",
+        "2,dog,,dog",
+        "3,,,",
+        "4,dog,cat,bird",
+        "5,bird,bird,bird",
+        "6,dog,dog,cat",
+        "7,dog,cat,cat",
+        "8,cat,cat,cat",
+    ]
     path = write(tmp_path / "a.csv", "\n".join(["x,a,b,c", *rows]))
     data = read_rows(path, annotators=["a", "b", "c"])
-    assert data.classes == ("bird", "cat", "dog") and data.row.tolist() == [0, 1, 3, 5]
-    assert data.given.tolist() == [1, 2, 1, 2]
-    assert data.annotators is not None
-    assert data.annotators.tolist() == [[1, 1, 2], [2, -1, 2], [1, 2, 0], [2, 2, 1]]
+    assert data.classes == ("bird", "cat", "dog") and data.row.tolist() == [0, 1, 3, 5, 6, 7]
+    assert data.given.tolist() == [1, 2, 1, 2, 1, 1]
+    assert data.annotators is not None and data.annotators.names == ("a", "b", "c")
+    table = [[1, 1, 1], [2, -1, 2], [2, 1, 0], [2, 2, 1], [2, 1, 1], [1, 1, 1]]
+    assert data.annotators.table().tolist() == table
     assert reasons(data) == {
         "no label": [2],
         "the only row of its class: there is nothing to compare it with": [4],
     }
     beside = read_rows(path, label="a", annotators=["b", "c"])  # the label is one column, the others speak too
-    assert beside.classes == data.classes and beside.row.tolist() == [0, 1, 3, 5]
-    assert beside.annotators is not None and beside.annotators.tolist() == [[1, 2], [-1, 2], [2, 0], [2, 1]]
+    assert beside.classes == data.classes and beside.row.tolist() == [0, 1, 3, 5, 6, 7]
+    assert beside.annotators is not None and beside.annotators.table().tolist() == [row[1:] for row in table]
 
 
 def test_annotators_groups_and_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
@@ -171,7 +182,7 @@ def test_annotators_groups_and_ids_are_read_as_they_are_written(tmp_path: Path) 
     data = read_rows(path, label="y", annotators=["a", "b"], id="name", group="who")
     assert data.classes == ("01", "02", "NA") and data.given.tolist() == [0, 1, 0, 1, 2, 2]
     assert data.annotators is not None
-    assert data.annotators.tolist() == [[0, 2], [-1, 0], [1, 1], [1, 1], [2, 2], [0, 2]]
+    assert data.annotators.table().tolist() == [[0, 2], [-1, 0], [1, 1], [1, 1], [2, 2], [0, 2]]
     assert data.names.tolist() == ["00152", "", "128e2", "128", "9", "10"]
     assert data.groups is not None and data.groups[0] == data.groups[1]
     assert len(set(data.groups.tolist())) == 5  # NA, null, None, and two rows that belong to nobody

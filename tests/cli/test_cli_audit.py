@@ -547,7 +547,7 @@ def test_options_are_refused_before_anything_heavy_is_imported(
 
 OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("label", "text", "id", "group", "time", "trusted", "labels", "pred_probs", "embeddings")),
-    "annotators": [], "ignore": [], "header": True,
+    "annotators": [], "annotations": None, "consensus": "majority", "ignore": [], "header": True,
 }  # fmt: skip
 
 

@@ -83,6 +83,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table("digits.csv", "digit", ("1", "2", "3"))
     for name in ("mine.csv", "my.csv", "checked.csv"):
         table(name, "kind", ("x", "y", "z"))
+    rated = pd.read_csv(folder / "data.csv")
+    for k, name in enumerate(("ann", "bob", "cid")):
+        rated[name] = np.where(random.random(80) < 0.7 + 0.1 * k, rated["y"], "yes")
+    rated.drop(columns="y").to_csv(folder / "rated.csv", index=False)
+    votes = rated[["ann", "bob", "cid"]].melt(ignore_index=False, var_name="annotator", value_name="label")
+    votes.rename_axis("row").to_csv(folder / "votes.csv")
     sweep = 'dataset = "digits"\nmethod = ["ce", "gce"]\nmodel = "mlp:hidden=[8]"\nepochs = 1\n'
     (folder / "sweep.toml").write_text(f"[[experiment]]\n{sweep}")
     labels = np.repeat([0, 1], 40)

@@ -49,6 +49,7 @@ MORE = [
     "ce & mixup:alpha=2",
     "sln & noise-f & noise-theta & momentum:alpha=0.9 & label-correction:start=1,soft=true,invert=true",
     "gce & class-balanced:per_class=10",
+    "ce & crowd-layer:kind=transition,lr=0.01",
     "ce & progressive-stopping:start=1,block_epochs=1,head_epochs=0 & momentum:alpha=0.9",
 ]
 

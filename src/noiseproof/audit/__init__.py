@@ -7,6 +7,7 @@ from noiseproof.core.lazy import lazily
 if TYPE_CHECKING:  # at run time each is imported on first use
     from noiseproof.audit.again import audit_again
     from noiseproof.audit.apply import corrected, plan_retraining, write_corrected
+    from noiseproof.audit.crowd.consensus import Consensus, consensus
     from noiseproof.audit.files import read_audit
     from noiseproof.audit.inputs import read_rows
     from noiseproof.audit.labels import LabelIssues, find_label_issues
@@ -16,10 +17,12 @@ if TYPE_CHECKING:  # at run time each is imported on first use
 
 __all__ = [
     "AuditData",
+    "Consensus",
     "LabelIssues",
     "LabelReport",
     "audit",
     "audit_again",
+    "consensus",
     "corrected",
     "corrections",
     "find_label_issues",
@@ -30,7 +33,8 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "AuditData": "sources.base", "LabelIssues": "labels", "LabelReport": "report", "audit": "report",
+    "AuditData": "sources.base", "Consensus": "crowd.consensus", "consensus": "crowd.consensus",
+    "LabelIssues": "labels", "LabelReport": "report", "audit": "report",
     "audit_again": "again", "corrected": "apply", "corrections": "plan", "find_label_issues": "labels",
     "plan_retraining": "apply", "read_audit": "files", "read_rows": "inputs", "write_corrected": "apply",
 }  # fmt: skip

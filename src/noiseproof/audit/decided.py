@@ -34,8 +34,7 @@ def judge_decided(
     probs = torch.from_numpy(training.pred_probs)
     if undecided.dynamics is not None:
         probs = torch.lerp(probs, torch.from_numpy(undecided.dynamics), DYNAMICS)
-    people = None if data.annotators is None else torch.from_numpy(data.annotators)
-    posterior = issues.judge.posterior(given, probs, people)
+    posterior = issues.judge.posterior(given, probs, data.annotators)
     wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
     uncertain = counted & ~trusted
     cut = cut_labels(
@@ -65,4 +64,5 @@ def judge_decided(
         neighbour_agreement=training.neighbour_agreement,
         unlearned=training.unlearned,
         doubt=training.doubt,
+        voted=None if data.annotators is None else issues.judge.voted(given, probs, data.annotators),
     )

@@ -12,6 +12,7 @@ from noiseproof.core.plugins import MODULES
 from noiseproof.core.tablefiles import check_column, read_header, table_kind
 
 ROLES = ("label", "text", "id", "group", "time")
+CONSENSUS = ("majority", "dawid-skene", "glad", "mace", "pooled")
 BESIDE = ("labels", "pred_probs", "embeddings")  # which may be files of their own
 
 
@@ -25,13 +26,14 @@ def check_request(data: str | None, options: Mapping[str, Any]) -> None:
         return
     path = None if data is None else Path(os.path.abspath(data))
     check_exists(path)
-    for name in (*BESIDE, "test"):
+    check_annotators(options["annotators"], options["annotations"], options["consensus"])
+    for name in (*BESIDE, "annotations", "test"):
         if isinstance(options.get(name), str) and not Path(options[name]).exists():
             raise FileNotFoundError(missing_file(name, Path(options[name])))
     if path is None:
-        check_parts({name: options[name] for name in BESIDE})
+        check_parts({name: options[name] for name in BESIDE}, options["annotations"])
     elif table_kind(path) is not None:
-        check_label(options["label"], options["annotators"], options["labels"])
+        check_label(options["label"], options["annotators"], options["labels"], options["annotations"])
         _check_header(path, options)
     elif path.is_dir() or path.suffix.lower() in (".npy", ".npz"):
         check_no_columns(options, str(path))
@@ -43,7 +45,7 @@ def _check_header(path: Path, options: Mapping[str, Any]) -> None:
     if several:  # columns that say yes or no
         options = {**options, "label": None, "annotators": [name.strip() for name in several]}
         label, annotators = None, options["annotators"]
-    first = annotators[0] if label is None else label
+    first = next(iter(annotators), None) if label is None else label
     verbatim = [first, options["text"], options["id"], options["group"], *annotators]
     try:
         columns = read_header(path, verbatim, header=options["header"])
@@ -65,17 +67,26 @@ def missing_file(name: str, path: Path) -> str:
     return f"Expected {name} at {path}, found no such file."
 
 
-def check_label(label: Any, annotators: Sequence[Any], labels: Any) -> None:
+def check_annotators(annotators: Sequence[Any], annotations: Any, consensus: str) -> None:
+    """Refuse votes in columns and in a file of their own, and an unknown consensus."""
+    if len(annotators) and annotations is not None:
+        raise ValueError("Expected either `annotators` or `annotations`, got both.")
+    if consensus not in CONSENSUS:
+        raise ValueError(f"Expected `consensus` to be one of {', '.join(CONSENSUS)}, got {consensus!r}.")
+
+
+def check_label(label: Any, annotators: Sequence[Any], labels: Any, annotations: Any = None) -> None:
     """Refuse a table without a column of labels."""
     if labels is not None:
         raise ValueError("Expected `label`, the column of the labels in the table, got `labels`.")
-    if label is None and not annotators:
+    if label is None and not annotators and annotations is None:
         raise ValueError("Expected `label`, the name of the column with the given labels, got none.")
 
 
-def check_parts(parts: Mapping[str, Any]) -> None:
-    """Refuse labels without predictions and embeddings, or either of these without labels."""
-    if parts["labels"] is None or (parts["pred_probs"] is None and parts["embeddings"] is None):
+def check_parts(parts: Mapping[str, Any], annotations: Any = None) -> None:
+    """Refuse labels without predictions and embeddings, or either of these without labels or votes."""
+    has_labels = parts["labels"] is not None or annotations is not None
+    if not has_labels or (parts["pred_probs"] is None and parts["embeddings"] is None):
         given = " and ".join(f"`{name}`" for name, value in parts.items() if value is not None)
         raise ValueError(
             "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got "

@@ -52,17 +52,23 @@ measured, low, high, decisions}].
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
 of the labels in an .npz file of arrays; null where they are in a separate file); the columns ``label``, ``text``,
 ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore`` [..] or null; ``test``
-(the absolute path of a test set); ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the
-user named them, so that whole numbers are positions among them, unless they are the names), ``header`` (whether the
-file of a table names its columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights``
-{package, version, licence, sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or
-null), ``models`` as in summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``issues`` (types that were asked
-for, or null), ``seed``, ``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the
-source; rows without one: an empty line), ``rows_sha256`` (of the numbers in rows.npy), ``csv_safe`` (whether cells of
-issues.csv that a spreadsheet would take for formulas have an apostrophe before them), ``versions``, ``command``,
-``multi_label`` (of rows with several labels: {kind (words | columns | matrix | lists), separator, joiner, labels,
-columns}, else null; ``classes`` are then words that spell sets of labels), ``again`` (how often decisions were learned,
-if they were).
+(the absolute path of a test set), ``annotations`` (of votes, or null) and ``consensus`` (how labels were made of
+votes); ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so that
+whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names its
+columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version, licence,
+sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as in
+summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``issues`` (types that were asked for, or null), ``seed``,
+``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without one: an
+empty line), ``rows_sha256`` (of the numbers in rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet
+would take for formulas have an apostrophe before them), ``versions``, ``command``, ``multi_label`` (of rows with
+several labels: {kind (words | columns | matrix | lists), separator, joiner, labels, columns}, else null; ``classes``
+are then words that spell sets of labels), ``again`` (how often decisions were learned, if they were).
+
+With several annotators, ``annotators.csv`` (annotator, labels: how many, quality: P(a label is right) with its 95 %
+interval low to high, chance: of the same labels given at random, confuses, with, confused: the most frequent error, as
+true class, label and expected number, advice), ``label_again.csv`` (row, id, annotator who should label it, gain in
+bits, consensus, quality: P(the consensus is right), labels: so far) and ``votes.csv`` (row, annotator, label);
+issues.csv has the column consensus_label, the most likely label by all evidence.
 
 ``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that
 have moved, and refuses rows that have changed. It covers all cells of a table, the bytes and the class of a picture,
@@ -108,6 +114,7 @@ FORMAT = 2
 WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit takes over
 FILES = ("issues.csv", "summary.json", "config.json")
 PARQUET = "issues.parquet"
+CROWD = ("annotators.csv", "label_again.csv", "votes.csv")  # of several annotators
 DESIGN = ("measure.json", "strata.npy")  # of the designed sample that decisions measure
 ROWS = "rows.npy"
 LOCK = "audit.lock"  # of the process that writes an audit
@@ -265,6 +272,9 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
         write_csv(safe_table(table) if csv_safe else table, part(FILES[0]), end)
         if importlib.util.find_spec("pyarrow") is not None:
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
+        if report.data.annotators is not None:
+            for name, frame in zip(CROWD, (report.annotators, report.label_again(), report.votes()), strict=True):
+                write_csv(safe_table(frame) if csv_safe else frame, part(name))
         report.seconds["writing"] = round(time.perf_counter() - began, 3)
         contents = report.summary(), {**report.config, "csv_safe": csv_safe}
         for name, content in zip(FILES[1:], contents, strict=True):
@@ -274,7 +284,8 @@ def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> 
             if array is not None:
                 with open(part(name), "wb") as file:
                     np.save(file, array)
-    for name in (name for name, array in arrays.items() if array is None):
+    absent = [name for name, array in arrays.items() if array is None]
+    for name in [*absent, *(CROWD if report.data.annotators is None else ())]:
         (folder / name).unlink(missing_ok=True)  # that of an earlier audit
     return written
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from noiseproof.audit.early import check_exists, check_no_columns
+from noiseproof.audit.early import check_annotators, check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
 from noiseproof.audit.sets import COLUMNS, LabelSets, are_lists, as_sets, is_matrix, label_names, separator_for
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sources import SOURCES, Request, Source
+from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import column_names
@@ -50,6 +51,8 @@ def read_rows(
     trusted: str | PathLike | Any = None,
     test: PathLike | Any = None,
     annotators: Sequence[str] = (),
+    annotations: Any = None,
+    consensus: str = "majority",
     labels: Any = None,
     pred_probs: Any = None,
     embeddings: Any = None,
@@ -69,7 +72,7 @@ def read_rows(
             a .npz file or a dict with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
             list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with ``pred_probs`` or
             ``embeddings`` alone.
-        label: column of the given labels; without it, the majority of ``annotators``. Several columns that say yes or
+        label: column of the given labels; without it, the ``consensus`` of annotators. Several columns that say yes or
             no, or 1 or 0, are the labels of rows with several of them.
         multi_label: what separates the labels of a row in its label column, such as ``|`` in a|b, an empty cell being
             none; ``columns``, where ``label`` names several columns, a,b,c. A matrix of zeros and ones (N, K) and lists
@@ -84,6 +87,10 @@ def read_rows(
         test: a table with the same columns, or a folder of pictures, with which the rows are compared: rows in both,
             and distributions that differ.
         annotators: columns with the labels of several annotators.
+        annotations: the same with a line for each label, a table or its file with the columns ``row`` (the id, or the
+            number of the row from 0), ``annotator`` and ``label``; without ``label`` and ``labels``, their
+            ``consensus`` is audited.
+        consensus: how these labels are made: ``majority``, ``dawid-skene``, ``glad``, ``mace`` or ``pooled``.
         labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy file; of several
             labels a row a matrix (N, K) of zeros and ones, whose columns ``classes`` names, or a list of lists.
         pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is trained: an array, a
@@ -101,38 +108,36 @@ def read_rows(
         cache: a folder where features of texts and pictures are kept, so that they are computed once.
     """
     began = perf_counter()
-    paths = {"labels": _path(labels), "pred_probs": _path(pred_probs), "embeddings": _path(embeddings)}
-    labels_key = None
-    label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, annotators)
+    paths = {"labels": _path(labels), "pred_probs": _path(pred_probs), "embeddings": _path(embeddings),
+             "annotations": _path(annotations)}  # fmt: skip
+    check_annotators(annotators, annotations, consensus)
+    labels_key, has_annotators = None, bool(annotators) or annotations is not None
+    label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, has_annotators)
     if isinstance(data, (str, os.PathLike)):
         data = Path(os.path.abspath(data))
         label, text, id, group, time = (_column_name(name) for name in (label, text, id, group, time))
     elif data is not None:
-        given = adapt(InMemory(data, labels, label, text, classes, features=features), has_annotators=bool(annotators))
+        given = adapt(InMemory(data, labels, label, text, classes, features=features), has_annotators=has_annotators)
         data, labels, label, text, classes = given.data, given.labels, given.label, given.text, given.classes
         labels_key = given.labels_key
     pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)
-    request = Request(data, labels, pred_probs, embeddings, trusted, classes, seed, progress, cache)
+    votes = None if annotations is None else read_annotations(annotations, id, label)
+    request = Request(data, labels, pred_probs, embeddings, trusted, votes, classes, seed, progress, cache)
     columns = {
         "label": label, "text": text, "id": id, "group": group, "time": time, "annotators": list(annotators),
         "ignore": list(ignore),
     }  # fmt: skip
     source = _find_source(request, {
-        "data": request.path and str(request.path), **paths, "labels_key": labels_key, **columns, "features": features,
-        "weights": None, "trusted": _path(trusted), "classes_named": classes is not None, "header": header,
-    } | {"multi_label": multi, "test": _path(test)})  # fmt: skip
+        "data": request.path and str(request.path), **paths, "labels_key": labels_key, **columns,
+        "consensus": consensus, "features": features, "weights": None, "trusted": _path(trusted),
+        "classes_named": classes is not None, "header": header, "test": _path(test), "multi_label": multi,
+    })  # fmt: skip
     if not source.has_columns:
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
         _check_features(features, source, request)
     rows = _with_test(_with_sets(source.read(request), multi), test, request)
-    index = data if source.has_columns else labels
-    if pred_probs is not None:
-        pred_probs = _matched(rows, pred_probs, paths["pred_probs"], index, "pred_probs")
-        rows = _with_pred_probs(rows, pred_probs, classes is not None)
-    if embeddings is not None:
-        embeddings = _matched(rows, embeddings, paths["embeddings"], index, "embeddings")
-        rows = with_features(rows, load_array(embeddings, "embeddings"), "embeddings")
+    rows = _with_other_files(rows, request, paths)
     if trusted is not None and rows.trusted is None:
         rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
     return replace(_comparable(rows), seconds=perf_counter() - began)
@@ -141,6 +146,24 @@ def read_rows(
 def _with_test(rows: AuditData, test: Any, request: Request) -> AuditData:
     """Return the rows with those of a test set, if there is one."""
     return rows if test is None else replace(rows, test=rows.source.read_test(test, rows, request))
+
+
+def _with_other_files(rows: AuditData, request: Request, paths: Mapping[str, str | None]) -> AuditData:
+    """Return ``rows`` with votes, predictions and embeddings from other files."""
+    if request.annotations is not None and rows.annotators is None:
+        rows = attach_votes(rows, request.annotations, request.classes)
+    source, index = rows.source, request.data if rows.source.has_columns else request.labels
+    if request.pred_probs is not None:
+        pred_probs = _matched(rows, request.pred_probs, paths["pred_probs"], index, "pred_probs")
+        rows = _with_pred_probs(rows, pred_probs, request.classes is not None)
+        if source.is_voted and rows.annotators is not None:  # the predictions resolve ties
+            method = source.config["consensus"]
+            voted = first_labels(rows.annotators, len(rows.classes), method, request.seed, rows.pred_probs)
+            rows = replace(rows, given=voted)
+    if request.embeddings is not None:
+        embeddings = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
+        rows = with_features(rows, load_array(embeddings, "embeddings"), "embeddings")
+    return rows
 
 
 def _with_sets(data: AuditData, multi: dict[str, Any] | None) -> AuditData:
@@ -153,11 +176,11 @@ def _with_sets(data: AuditData, multi: dict[str, Any] | None) -> AuditData:
 
 
 def _read_sets(
-    label: Any, labels: Any, classes: Sequence[str] | None, multi_label: str | None, annotators: Sequence[str]
+    label: Any, labels: Any, classes: Sequence[str] | None, multi_label: str | None, has_annotators: bool
 ) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any] | None]:
     """Return label, labels and classes of words that spell sets, and how they do; as they are for one label a row."""
     columns = label if isinstance(label, (list, tuple)) else None
-    if annotators and (multi_label is not None or columns is not None):
+    if has_annotators and (multi_label is not None or columns is not None):
         raise ValueError("Expected one label a row beside `annotators`, got several. Leave one of the options out.")
     if multi_label == COLUMNS and isinstance(label, str):
         columns = label.split(",")
@@ -243,7 +266,10 @@ def _check_features(features: str, source: Source, request: Request) -> None:
 
 def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
     """Read the rows of a saved audit again, from its config.json."""
-    names = ("label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings", "features")
+    names = (
+        "label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings", "features", "annotations",
+        "consensus",
+    )  # fmt: skip
     options = {name: config[name] for name in names if config.get(name) is not None}
     multi = config.get("multi_label") or {}
     if multi.get("kind") in (COLUMNS, "words"):

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.audit.crowd.confusion import Annotators, VotedRows, fit_annotators
 from noiseproof.audit.evidence import VOTERS, Evidence
-from noiseproof.audit.evidence.annotators import AnnotatorModel
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
 from noiseproof.audit.judge.cut import cut_labels
 from noiseproof.audit.judge.goal import parse_goal
@@ -32,6 +32,7 @@ from noiseproof.core.brief import Brief
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import preview
 from noiseproof.core.probs import check_probabilities
+from noiseproof.data.votes import Votes
 
 P = ParamSpec("P")
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
@@ -67,6 +68,7 @@ class LabelIssues:
     contradicted: float | None = None  # share that confident neighbours contradict, where models count fewer errors
     classes: tuple[Any, ...] | None = None  # (K,) of labels that are words; None where labels are class numbers
     judge: RowJudge | None = None  # that a row is judged by, given predictions for it
+    voted: VotedRows | None = None  # the rows with the votes of annotators and all other evidence
 
     def __repr__(self) -> str:
         share = f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
@@ -76,6 +78,10 @@ class LabelIssues:
     def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Labels of class numbers such as ``suggested``, as the given labels are written."""
         return numbers if self.classes is None else np.array(self.classes)[numbers]
+
+    def consensus(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The most likely label of each row by all evidence, (N,)."""
+        return np.where(self.suggestion_quality > self.quality, self.suggested, given)
 
     @property
     def lost_rates(self) -> NDArray[np.float64]:
@@ -153,7 +159,7 @@ def find_label_issues(
         evidence: of ``cross_validate`` or ``watch_training``, in place of ``pred_probs`` and ``features``.
         trusted: (N,) bool, or row numbers: labels known to be right. 20 or more calibrate the predictions, so that the
             noise rate has no range but the sampling error.
-        annotators: (N, A) labels of several annotators, −1 where one gave none.
+        annotators: ``Votes``, or (N, A) labels of several annotators, −1 where one gave none.
         groups: (N,): rows of one group (near-duplicates) are not neighbours.
         counted: (N,) bool, or row numbers: the rows that rates, matrix and cuts refer to; all others only help.
         goal: what the cut is made for: ``f1``, ``precision=0.9``, ``recall=0.9`` (as expected from P(wrong)), or
@@ -168,7 +174,7 @@ def find_label_issues(
     given, names = _checked_labels(labels, probs, classes)
     N, K = probs.shape
     rows = CountedRows.of(trusted, counted, N)
-    people = None if annotators is None else _columns(annotators, N, K)
+    people = None if annotators is None else _votes(annotators, N, K)
     probs, agreement = _with_neighbours(given, probs, evidence, features, groups, neighbours, seed)
     guesses = _guesses(given, probs, evidence, rows)
     predictability = guesses.predictability(K)
@@ -183,7 +189,6 @@ def find_label_issues(
         given, wrong, rows.uncertain, rate.estimate, K, goal=parse_goal(goal), may_be_fine=interval.is_negligible,
         is_predictable=is_predictable,
     )  # fmt: skip
-
     at, counts, right = torch.arange(N), select(rows.counted), 1 - wrong
     return LabelIssues(
         quality=cut.quality.numpy(),
@@ -207,6 +212,7 @@ def find_label_issues(
         contradicted=interval.contradicted,
         classes=names,
         judge=replace(judge, shift=shift),
+        voted=None if people is None else judge.voted(given, probs, people),
     )
 
 
@@ -215,15 +221,18 @@ class RowJudge(Brief):
     """What all rows share: with it, the label of a row is judged by the predictions for that row alone."""
 
     noise: ClassNoise
-    accuracy: Tensor | None = None  # (A,) of annotators
+    annotators: Annotators | None = None
     shift: float = 0.0  # of the log odds of P(wrong)
 
-    def posterior(self, given: Tensor, probs: Tensor, annotators: Tensor | None) -> RowPosterior:
-        """Of labels (N,), predictions (N, K) and the labels of annotators (N, A), without the shift."""
-        if annotators is None or self.accuracy is None:
+    def posterior(self, given: Tensor, probs: Tensor, votes: Votes | None) -> RowPosterior:
+        """Of labels (N,), predictions (N, K) and the votes of annotators, without the shift."""
+        if votes is None or self.annotators is None:
             return reduce_posterior(given, probs, self.noise.posterior(given, probs))
-        model = AnnotatorModel(annotators, given, probs, self.noise, self.accuracy)
-        return reduce_posterior(given, probs, model.posterior())
+        return reduce_posterior(given, probs, self.voted(given, probs, votes).posterior(self.annotators))
+
+    def voted(self, given: Tensor, probs: Tensor, votes: Votes) -> VotedRows:
+        """The rows that annotators voted on, with all other evidence."""
+        return VotedRows(votes, probs.shape[1], probs, given, self.noise.transition)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,7 +272,7 @@ def class_means(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def _fit(
-    given: Tensor, probs: Tensor, rows: CountedRows, evidence: Evidence | None, annotators: Tensor | None, seed: int
+    given: Tensor, probs: Tensor, rows: CountedRows, evidence: Evidence | None, votes: Votes | None, seed: int
 ) -> tuple[RowJudge, RateEstimates, Tensor, RowPosterior]:
     """T and β, the noise rates, the predictions to rank by (with those for training rows, if any), and what follows."""
     generator = torch.Generator().manual_seed(seed)
@@ -280,9 +289,10 @@ def _fit(
     if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
         probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
         noise = fit(probs)[0]
-    accuracy = None if annotators is None else AnnotatorModel.fit(annotators, given, probs, noise).accuracy
-    judge = RowJudge(noise, accuracy)
-    return judge, estimates, probs, judge.posterior(given, probs, annotators)
+    judge = RowJudge(noise)
+    if votes is not None:
+        judge = replace(judge, annotators=fit_annotators(judge.voted(given, probs, votes)))
+    return judge, estimates, probs, judge.posterior(given, probs, votes)
 
 
 def _checked_probabilities(pred_probs: Any) -> Tensor:
@@ -355,7 +365,9 @@ def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
     return torch.from_numpy(mask)
 
 
-def _columns(annotators: Any, num_rows: int, num_classes: int) -> Tensor:
+def _votes(annotators: Any, num_rows: int, num_classes: int) -> Votes:
+    if isinstance(annotators, Votes):
+        return annotators
     table = np.asarray(annotators)
     if table.ndim != 2 or len(table) != num_rows or table.dtype.kind not in "iu":
         raise ValueError(
@@ -364,7 +376,7 @@ def _columns(annotators: Any, num_rows: int, num_classes: int) -> Tensor:
         )
     if table.size and (table.min() < -1 or table.max() >= num_classes):
         raise ValueError(f"Expected annotators' labels in −1 … {num_classes - 1}, got {table.min()} … {table.max()}.")
-    return torch.from_numpy(table.astype(np.int64))
+    return Votes.of_table(table)
 
 
 def _guesses(given: Tensor, probs: Tensor, evidence: Evidence | None, rows: CountedRows) -> Guesses:

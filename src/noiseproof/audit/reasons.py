@@ -5,7 +5,6 @@ A reason is made of evidence for the verdict. Annotators or a model who disagree
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ OUTWEIGHED = "The model prefers another label, but the rest of the evidence supp
 NOT_ENOUGH = "Another label is likelier, but not by enough to call this one wrong."
 GENERAL = (AGREES, OUTWEIGHED, NOT_ENOUGH)  # of labels that are not called wrong
 HALF, MOST = 50, 75  # per cent
-MAX_REASONS = 3  # in a sentence
+MAX_REASONS, MAX_NAMES = 3, 3  # in a sentence
 
 
 def general_sentences(
@@ -53,6 +52,7 @@ class RowEvidence:
     doubt: int | None = None  # noise that the model's head predicts
     votes: tuple[int, int, int] | None = None  # annotators of the given label, of the suggested one, and in all
     is_reliable: bool = False  # whether annotators of the suggested label outweigh those of the given one
+    names: tuple[Sequence[str], Sequence[str]] = ((), ())  # of annotators of the given label, and of the suggested one
 
     def sentence(self) -> str:
         """The reason, without a full stop."""
@@ -78,16 +78,17 @@ class RowEvidence:
         if self.votes is None or not self.votes[2]:
             return [], []
         for_given, for_suggested, total = self.votes
+        suggesting = _say(for_suggested, total, self._suggested, self.names[1])
         if for_suggested > for_given:
-            return [_say(for_suggested, total, self._suggested)], []
+            return [suggesting], []
         if for_suggested and self.is_reliable:
             verb = "is" if for_suggested == 1 else "are"
             others = f"the one who says {self._given}" if for_given == 1 else f"those who say {self._given}"
-            return [f"{_say(for_suggested, total, self._suggested)} and {verb} more reliable than {others}"], []
+            return [f"{suggesting} and {verb} more reliable than {others}"], []
         if not for_given:
             return [f"none of {total} annotators says {self._given}" if total > 1 else
                     f"the annotator does not say {self._given}"], []  # fmt: skip
-        return [], [_say(for_given, total, self._given)]
+        return [], [_say(for_given, total, self._given, self.names[0])]
 
     def _from_model(self, *, is_first: bool) -> tuple[str, str]:
         """What the model says for the verdict, or against it."""
@@ -117,12 +118,17 @@ class RowEvidence:
         return parts
 
 
-def _say(count: int, total: int, label: str) -> str:
-    """How many annotators chose a label.
+def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
+    """How many annotators chose a label, and who.
 
     >>> _say(2, 3, "'dog'"), _say(3, 3, "'dog'"), _say(1, 1, "'dog'")
     ("2 of 3 annotators say 'dog'", "all 3 annotators say 'dog'", "the annotator says 'dog'")
+    >>> _say(2, 3, "'dog'", ["ann", "bob"]), _say(4, 9, "'dog'", ["ann", "bob", "cid", "dan"])
+    ("2 of 3 annotators say 'dog' (ann, bob)", "4 of 9 annotators say 'dog' (ann, bob, cid …)")
     """
+    if names:
+        who = ", ".join(names[:MAX_NAMES]) + " …" * (len(names) > MAX_NAMES)
+        return f"{_say(count, total, label)} ({who})"
     if count == total == 1:
         return f"the annotator says {label}"
     if count == total:
@@ -145,20 +151,24 @@ def explain_issues(labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]
 
 def _count_votes(
     labels: LabelIssues, data: AuditData, rows: NDArray[np.int64]
-) -> tuple[list[tuple[int, int, int] | None], list[bool]]:
-    """Annotators of the given and of the suggested label and in all; and whether the former are outweighed."""
+) -> tuple[list[tuple[int, int, int] | None], list[bool], list[tuple[list[str], list[str]]]]:
+    """Annotators of the given and of the suggested label and in all; whether the former are outweighed; their names."""
+    who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
     if data.annotators is None:
-        return [None] * len(rows), [False] * len(rows)
-    table = data.annotators[rows]  # (R, A)
-    for_given, for_suggested = table == data.given[rows, None], table == labels.suggested[rows, None]
-    counts = np.stack([for_given.sum(1), for_suggested.sum(1), (table >= 0).sum(1)], 1)
-    judge, K = labels.judge, len(data.classes)
-    if judge is None or judge.accuracy is None:
-        return [(a, b, c) for a, b, c in counts.tolist()], [False] * len(rows)
-    accuracy = judge.accuracy.numpy()
-    weight = np.log(accuracy / (1 - accuracy)) + math.log(max(1, K - 1))  # errors spread over the other classes
-    is_reliable = for_suggested @ weight > for_given @ weight
-    return [(a, b, c) for a, b, c in counts.tolist()], is_reliable.tolist()
+        return [None] * len(rows), [False] * len(rows), who
+    votes, given, suggested = data.annotators[rows], data.given[rows], labels.suggested[rows]
+    for_given, for_suggested = votes.label == given[votes.row], votes.label == suggested[votes.row]
+    counts = [np.bincount(votes.row[mask], minlength=len(rows)) for mask in (for_given, for_suggested, slice(None))]
+    for mask, which in ((for_given, 0), (for_suggested, 1)):
+        for row, annotator in zip(votes.row[mask].tolist(), votes.annotator[mask].tolist(), strict=True):
+            who[row][which].append(votes.names[annotator])
+    outweighed = np.zeros(len(rows))
+    if labels.judge is not None and labels.judge.annotators is not None:
+        log_p = labels.judge.annotators.confusion.log().numpy()
+        evidence = log_p[votes.annotator, suggested[votes.row], votes.label]
+        evidence -= log_p[votes.annotator, given[votes.row], votes.label]
+        np.add.at(outweighed, votes.row, evidence)
+    return [(a, b, c) for a, b, c in np.stack(counts, 1).tolist()], (outweighed > 0).tolist(), who
 
 
 def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:

@@ -7,6 +7,7 @@ import logging
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.crowd.confusion import Annotators, VotedRows
+from noiseproof.audit.crowd.quality import AnnotatorQuality, label_again, measure_quality
 from noiseproof.audit.decided import judge_decided
 from noiseproof.audit.display import as_html, as_text
 from noiseproof.audit.evidence.gather import AuditEvidence, Mode, StageClock, check_models, gather
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 log = logging.getLogger("noiseproof")
+AGAIN = 100  # rows to label again that are listed
 
 MANY = 100_000  # rows from which on two thirds teach a model as much as four fifths
 
@@ -233,13 +237,60 @@ class LabelReport:
         ]
         known = {
             "trusted": 0 if data.trusted is None else int(data.trusted.sum()),
-            "annotators": 0 if data.annotators is None else data.annotators.shape[1],
+            "annotators": 0 if data.annotators is None else len(data.annotators.names),
         }
         return summary | {
             "known": known,
             "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
             "seconds": dict(self.seconds),
         }  # fmt: skip
+
+    # --- annotators ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def annotator_quality(self) -> AnnotatorQuality:
+        """The accuracy of each annotator with its interval, and what they confuse."""
+        voted, fitted = self._voted()
+        return measure_quality(voted, fitted)
+
+    @property
+    def annotators(self) -> pd.DataFrame:
+        """The rows of annotators.csv: labels, quality with its 95 % interval, the most frequent confusion, advice."""
+        return self.annotator_quality.table(self.data.classes)
+
+    def label_again(self, n: int = AGAIN, *, most: int | None = None) -> pd.DataFrame:
+        """The rows of label_again.csv: the ``n`` rows whose next label is worth most, and who should give it.
+
+        With ``most``, nobody gets more rows than that.
+        """
+        import pandas as pd
+
+        voted, fitted = self._voted()
+        data, labels = self.data, self.label_issues
+        found = label_again(voted, fitted, self.annotator_quality, n, most=most, among=data.row >= 0)
+        rows, consensus = found["row"], labels.consensus(data.given)
+        quality = np.maximum(labels.quality, labels.suggestion_quality)
+        return pd.DataFrame({
+            "row": data.row[rows], "id": data.names[rows], "annotator": np.array(voted.votes.names)[found["annotator"]],
+            "gain": found["gain"].round(4), "consensus": np.array(data.classes, dtype=object)[consensus[rows]],
+            "quality": quality[rows].astype(np.float64).round(4), "labels": np.diff(voted.votes.first)[rows],
+        })  # fmt: skip
+
+    def votes(self) -> pd.DataFrame:
+        """The rows of votes.csv: row, annotator and label of each vote on an audited row."""
+        import pandas as pd
+
+        votes, row = self._voted()[0].votes, self.data.row
+        is_audited = row[votes.row] >= 0
+        names, classes = np.array(votes.names, dtype=object), np.array(self.data.classes, dtype=object)
+        columns = row[votes.row], names[votes.annotator], classes[votes.label]
+        return pd.DataFrame(dict(zip(("row", "annotator", "label"), (c[is_audited] for c in columns), strict=True)))
+
+    def _voted(self) -> tuple[VotedRows, Annotators]:
+        labels = self.label_issues
+        if labels.voted is None or labels.judge is None or labels.judge.annotators is None:
+            raise ValueError("Expected an audit of several annotators, got none. Name `annotators` or `annotations`.")
+        return labels.voted, labels.judge.annotators
 
     def figure(self, name: str) -> Any:
         """A Plotly figure: ``quality`` (histogram with the cut), ``confusions`` (pairs of classes) or ``classes``."""

@@ -35,9 +35,9 @@ AGAIN_OPTIONS = ("data", "again", "export", "as_json", "engine", "address", "dev
 ARGUMENTS = {  # of Python, and the options that stand for them
     name: f"--{name.replace('_', '-')}"
     for name in (
-        "label", "multi_label", "text", "id", "time", "annotators", "ignore", "trusted", "test", "labels", "pred_probs",
-        "embeddings", "features", "classes", "method", "model", "estimator", "epochs", "folds", "goal", "issues",
-        "seed", "device", "threads", "engine", "address",
+        "label", "multi_label", "text", "id", "time", "annotators", "annotations", "consensus", "ignore", "trusted",
+        "test", "labels", "pred_probs", "embeddings", "features", "classes", "method", "model", "estimator", "epochs",
+        "folds", "goal", "issues", "seed", "device", "threads", "engine", "address",
     )
 } | {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}  # fmt: skip
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
@@ -68,6 +68,12 @@ Id = Annotated[str | None, option("Column of row ids.", COLUMNS)]
 Groups = Annotated[str | None, option("Column of groups, such as patients: never split between folds.", COLUMNS)]
 Time = Annotated[str | None, option("Column of numbers or dates: folds are blocks of time.", COLUMNS)]
 Annotators = Annotated[str | None, option("Columns with the labels of several annotators: a,b,c.", COLUMNS)]
+Annotations = Annotated[
+    str | None, option("A table of their labels instead, with the columns row (or the --id), annotator and label.")
+]
+ConsensusOption = Annotated[
+    str, option("The label of several annotators where there is none: majority, dawid-skene, glad, mace or pooled.")
+]
 NoHeader = Annotated[
     bool,
     typer.Option("--no-header", help="The file has no names of columns: they are 0, 1, …", rich_help_panel=COLUMNS),
@@ -141,6 +147,7 @@ Threads = Annotated[int | None, on_machine("Threads, by default as many as the d
         "audit data.xlsx --label y --id name --pred-probs p.csv",
         "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore weight_kg",
         "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10 --seed 1 --force --json",
+        "audit data.csv --id name --annotations votes.csv --consensus dawid-skene",
         "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64] --epochs 20",
         "audit iris.csv --label 4 --no-header",
         "audit data.csv --label y --model trees",
@@ -168,6 +175,8 @@ def audit(
     groups: Groups = None,
     time: Time = None,
     annotators: Annotators = None,
+    annotations: Annotations = None,
+    consensus: ConsensusOption = "majority",
     ignore: Ignore = None,
     no_header: NoHeader = False,
     trusted: Trusted = None,
@@ -198,18 +207,16 @@ def audit(
     threads: Threads = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
-    from noiseproof.audit.early import check_request
-
     exports = _exports(export, engine, address)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
         "label": label, "text": text, "id": id, "group": groups, "time": time, "annotators": _words(annotators),
-        "ignore": _words(ignore), "trusted": trusted, "test": test, "labels": labels, "pred_probs": pred_probs,
-        "embeddings": embeddings, "classes": _words(classes) or None, "features": features, "header": not no_header,
-    } | {"multi_label": multi_label}  # fmt: skip
-    check_request(data, source)  # before torch is imported
-    _check_out(out, data, force, goal)  # before an hour of work
+        "annotations": annotations, "consensus": consensus, "ignore": _words(ignore), "trusted": trusted, "test": test,
+        "labels": labels, "pred_probs": pred_probs, "embeddings": embeddings, "classes": _words(classes) or None,
+        "features": features, "header": not no_header, "multi_label": multi_label,
+    }  # fmt: skip
+    _check(data, source, out, force, goal)  # before torch is imported, and before an hour of work
     options = {
         "mode": "fast" if fast else "thorough", "method": method, "model": model, "estimator": estimator,
         "epochs": epochs, "folds": folds, "goal": goal, "issues": issues, "device": device,
@@ -275,10 +282,13 @@ def _audit_again(
     return echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
 
 
-def _check_out(out: str, data: str | None, force: bool, goal: str) -> None:
-    """Refuse a goal that is none, and a folder that the results can't be written to."""
+def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal: str) -> None:
+    """Refuse data that can't be read, an unknown goal, and a folder that the results can't be written to."""
     from pathlib import Path
 
+    from noiseproof.audit.early import check_request
+
+    check_request(data, source)
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
     from noiseproof.audit.judge.goal import parse_goal
@@ -401,6 +411,8 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     ]
     show(("row", "quality", "given", "suggested", "why"), rows)
     echo()
+    if data.annotators is not None:
+        echo(report.annotator_quality.headline(data.classes))
     _show_issues(report, summary)
     for skipped in summary["skipped"]:
         first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")

@@ -138,9 +138,11 @@ class NoisyData:
     clean: Tensor | None = None  # like given: the true labels if known, −1 for inputs of no class
     raw: Sequence[str] | None = None
     soft: Tensor | None = None  # (N, K) float32: distributions to train on, in which ``given`` is a most probable class
+    annotator: Tensor | None = None  # (N,) int64: who gave each label, where several did
 
     def __post_init__(self) -> None:
-        columns = {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw, "soft": self.soft}
+        columns = {"label": self.given, "index": self.index, "clean": self.clean, "raw": self.raw, "soft": self.soft,
+                   "annotator": self.annotator}  # fmt: skip
         _check_lengths(self.x, columns)
         _check_given(self.given, len(self.classes))
         _check_width(self.soft, len(self.classes))
@@ -186,6 +188,7 @@ class NoisyData:
             clean=None if self.clean is None else self.clean[index],
             raw=None if self.raw is None else [self.raw[i] for i in index.tolist()],
             soft=None if self.soft is None else self.soft[index],
+            annotator=None if self.annotator is None else self.annotator[index],
         )
 
     def to(self, device: torch.device | str) -> NoisyData:
@@ -197,6 +200,7 @@ class NoisyData:
             index=self.index.to(device),
             clean=None if self.clean is None else self.clean.to(device),
             soft=None if self.soft is None else self.soft.to(device),
+            annotator=None if self.annotator is None else self.annotator.to(device),
         )
 
     def split(self, validation: float, *, generator: torch.Generator | int) -> tuple[NoisyData, NoisyData]:
@@ -258,7 +262,8 @@ def corrupt(
         x = noisy.apply(x, foreign)
     given = NoisyData(x, split.y, data.classes, torch.arange(len(split)), raw=split.raw)
     soft = None if split.soft is None else _exchanged(split.soft[index], split.y[index], noisy.given)
-    return replace(given if noisy.index is None else given.subset(index), given=noisy.given, clean=clean, soft=soft)
+    rows = given if noisy.index is None else given.subset(index)
+    return replace(rows, given=noisy.given, clean=clean, soft=soft, annotator=noisy.annotator)
 
 
 def _exchanged(soft: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ class NoisyLabels:
     noise: str  # the spec of the model
     nominal: float | None = None  # the requested rate, in the convention of the model
     index: Tensor | None = None  # (N,) int64: the row of the data for each label; None: label i is that of row i
+    annotator: Tensor | None = None  # (N,) int64: who gave each label, where several did
 
     @property
     def is_flipped(self) -> Tensor:

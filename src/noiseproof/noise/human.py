@@ -10,7 +10,7 @@ import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -64,8 +64,8 @@ class LabelFile(NoiseModel):
         labels = self._read(clean, num_classes)
         if self.annotators == "all":
             present = labels != MISSING
-            index = present.nonzero()[:, 0]
-            return self._labels(labels[present], clean[index], num_classes, index)
+            index, annotator = present.nonzero().unbind(1)
+            return replace(self._labels(labels[present], clean[index], num_classes, index), annotator=annotator)
         return worst_label(labels, clean) if self.annotators == "worst" else majority_vote(labels)
 
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:

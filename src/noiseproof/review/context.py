@@ -13,6 +13,7 @@ from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
+from noiseproof.review.annotators import AnnotatorFiles
 from noiseproof.review.columns import ColumnRanking
 from noiseproof.review.nearby import Nearby
 from noiseproof.review.snippet import FEW, hidden_columns, snippet
@@ -64,6 +65,7 @@ class Context:
 
     def __init__(self, audit: Audit, rows: Source | NoRows, data: AuditData | None = None) -> None:
         self.audit, self.rows, self.data, self.labels = audit, rows, data, Labels(audit)
+        self.annotators = AnnotatorFiles(audit)
         self.sent: set[int] = set()  # rows that were shown beside others
         self.columns: ColumnRanking | None = None
         self.leading: list[str] = []  # columns of all snippets
@@ -150,8 +152,10 @@ class Context:
         return [other for other in rows if other != row][:TYPICAL]
 
     def _votes(self, row: int) -> list[list[str]]:
-        """Return the label of each annotator, empty where there is none."""
-        annotators = {*(self.audit.config["annotators"] or ())}
+        """Return the annotators of a row with their labels."""
+        if (votes := self.annotators.votes) is not None:
+            return votes.get(row, [])
+        annotators = {*(self.audit.config["annotators"] or ())}  # of an earlier audit
         fields = self.rows.show(row, self.id(row) or "").get("fields", []) if annotators else []
         return [field for field in fields if field[0] in annotators]
 

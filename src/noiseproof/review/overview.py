@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit
 from noiseproof.audit.issues.base import list_findings
+from noiseproof.review.annotators import AnnotatorFiles
 from noiseproof.review.context import Labels
 from noiseproof.review.queue import rounded
 
@@ -35,7 +36,7 @@ class Overview:
             "noise_rate": [rounded(rate) for rate in wrong.tolist()],
             "cut": _cuts(audit),
         }
-        self.findings = list_findings(audit.summary)
+        self.findings, self.annotators = list_findings(audit.summary), AnnotatorFiles(audit).describe()
         self.histogram = {"rows": self._histogram(slice(None)), "issues": self._histogram(self.issue)}
 
     def _histogram(self, at: Any) -> list[list[int]]:
@@ -49,7 +50,7 @@ class Overview:
         """Return the counts that no decision changes."""
         return {
             "matrix": self.matrix, "classes": self.classes, "histogram": self.histogram, "noise_rate": self.noise_rate,
-            "findings": self.findings,
+            "findings": self.findings, "annotators": self.annotators,
         }  # fmt: skip
 
     def show(self, decided_rows: NDArray[np.int64]) -> dict[str, Any]:

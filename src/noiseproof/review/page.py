@@ -24,7 +24,7 @@ SCRIPTS = (
     "dom.js", "file_log.js", "file_store.js", "served_store.js", "view.js", "filter.js", "decide.js", "list.js",
     "chips.js", "card.js", "context.js", "chooser.js", "note.js", "spellings.js", "measure.js", "views.js",
     "grid.js", "bulk.js", "help.js",
-    "charts.js", "findings.js", "overview.js", "map.js", "map_select.js", "map_zoom.js",
+    "charts.js", "findings.js", "annotators.js", "overview.js", "map.js", "map_select.js", "map_zoom.js",
     "people.js", "review.js",
 )  # fmt: skip
 MOST_PAIRS = 200  # of classes whose columns are ranked inside a page

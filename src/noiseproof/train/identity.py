@@ -32,7 +32,8 @@ ADDED = {  # what earlier versions did not record, in words
     "clean_labels": "true labels", "validation_data": "validation data", "test_data": "test data",
     "clean_validation_data": "clean validation data",
 }  # fmt: skip
-DATA = {**ADDED, "inputs": "training inputs", "labels": "training labels", "soft_labels": "soft labels"}
+DATA = {**ADDED, "inputs": "training inputs", "labels": "training labels", "soft_labels": "soft labels",
+        "annotators": "annotators of the training labels"}  # fmt: skip
 _DIGESTS: dict[str, str] = {}  # of image files, in this process
 
 
@@ -47,6 +48,8 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
               "precision": str(run.fabric._precision.precision), **job.settings.as_dict()}  # fmt: skip
     if soft is not None:
         config["soft_labels"] = zlib.crc32(soft.cpu().numpy().tobytes())
+    if task.train.annotator is not None:
+        config["annotators"] = zlib.crc32(task.train.annotator.cpu().numpy().tobytes())
     if run.is_split:
         config["processes"] = run.processes.world_size  # each has a share of the weights
     if job.folder is not None:

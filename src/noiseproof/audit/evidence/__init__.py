@@ -1,4 +1,4 @@
-"""Evidence on labels: predictions of networks, neighbours, near-duplicates, annotators."""
+"""Evidence on labels: predictions of networks, neighbours, near-duplicates."""
 
 from noiseproof.audit.evidence.neighbours import VOTERS
 from noiseproof.audit.evidence.network import Evidence, cross_validate, watch_training

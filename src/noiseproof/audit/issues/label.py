@@ -54,7 +54,9 @@ class WrongLabels(Issue):
         def named(codes: NDArray[np.int64]) -> pd.Categorical[str]:
             return pd.Categorical.from_codes(codes[rows], categories=classes)
 
-        labels = self.labels
+        labels, voted = self.labels, {}
+        if data.annotators is not None:
+            voted["consensus_label"] = named(labels.consensus(data.given))
         numbers = ("margin", "neighbour_agreement", "confidence", "suggested_confidence", "unlearned", "doubt")
         return {
             self.flag: labels.is_issue[rows], "label_quality": rounded(labels.quality, rows),
@@ -63,7 +65,7 @@ class WrongLabels(Issue):
             "suggestion_quality": rounded(labels.suggestion_quality, rows),
             "model_quality": rounded(labels.quality, rows),
             "model_suggestion_quality": rounded(labels.suggestion_quality, rows),
-            **{name: rounded(getattr(labels, name), rows) for name in numbers},
+            **{name: rounded(getattr(labels, name), rows) for name in numbers}, **voted,
         }  # fmt: skip
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:

@@ -23,6 +23,7 @@ from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layou
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import as_sets, with_sets
+from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given
 from noiseproof.core.files import replacing
@@ -58,10 +59,12 @@ class ArraySource(Source):
         key = next((name for name in ("", *INPUTS) if name in arrays), None)
         if key is None:
             raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {preview(list(arrays))}.")
+        labels_key = next((name for name in LABELS if name in arrays), None) if labels is None else None
+        if labels is None and labels_key is None and request.annotations is not None:
+            labels, self.is_voted = voted_labels(request, len(arrays[key]), self.config["consensus"]), True
         if labels is None:
             if path is None:
                 raise ValueError("Expected `labels` beside the array of inputs, got none.")
-            labels_key = next((name for name in LABELS if name in arrays), None)
             if labels_key is None:
                 raise ValueError(
                     f"Expected labels with the inputs of {path}, got none. Name their .npy file with `labels`, or "

@@ -24,6 +24,7 @@ from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
+from noiseproof.data.votes import Votes
 
 Content = dict[str, Any]  # fields: [[name, text], …], text, has_image, predictions: [[class, text], …], note
 Columns = dict[str, NDArray[Any]]  # (N,) float64, NaN for gaps; or words as objects, "" for gaps
@@ -64,7 +65,7 @@ class AuditData:
     time: NDArray[np.float64] | None = None  # (N,)
     trusted: NDArray[np.bool_] | None = None  # (N,)
     decided: NDArray[np.int64] | None = None  # (N,): the label that a reviewer decided on, −1: none
-    annotators: NDArray[np.int64] | None = None  # (N, A), −1: none
+    annotators: Votes | None = None
     test: OtherRows | None = None
     sets: LabelSets | None = None  # of rows with several labels: ``classes`` are words that spell sets of them
     skipped: tuple[Skipped, ...] = ()
@@ -127,6 +128,7 @@ class Request:
     pred_probs: Any = None
     embeddings: Any = None
     trusted: Any = None
+    annotations: Any = None  # a DataFrame with the columns row, annotator, label
     classes: Sequence[str] | None = None
     seed: int = 0
     progress: Progress | None = None
@@ -180,6 +182,7 @@ class Source(ABC):
     files: ClassVar[str] = ""  # the files or folders it reads, as messages call them
     has_columns: ClassVar[bool] = False  # whether it takes names of columns
     is_pictures: ClassVar[bool] = False  # whether every row is a picture file
+    is_voted: bool = False  # whether the labels that were read are the consensus of annotators
     feature_kind: ClassVar[Kind | None] = None  # what its rows are, where named features are computed from them
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import same_labels
 from noiseproof.audit.rows import Digests, digest_words
+from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.arrays import ArraySource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
@@ -30,8 +31,14 @@ class PredictionSource(ArraySource):
         return request.data is None
 
     def read(self, request: Request) -> AuditData:
-        check_parts({"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings})
-        labels, classes, predicted = load_array(request.labels, "labels"), request.classes, request.pred_probs
+        parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
+        check_parts(parts, request.annotations)
+        labels, classes, predicted = request.labels, request.classes, request.pred_probs
+        if labels is None:
+            beside = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
+            num_rows = len(load_array(parts[beside], beside))
+            labels, self.is_voted = voted_labels(request, num_rows, self.config["consensus"]), True
+        labels = load_array(labels, "labels")
         if classes is None and predicted is not None and column_names(predicted) is None and labels.dtype.kind in "iuf":
             probabilities = load_array(predicted, "pred_probs")
             if probabilities.ndim == 2:

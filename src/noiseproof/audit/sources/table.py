@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
-from noiseproof.audit.files import Audit, as_words, labels_digest, same_id
+from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
 from noiseproof.audit.label_columns import LabelColumns
 from noiseproof.audit.memory import columns_of, with_label_cells, without_rows
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
@@ -22,6 +21,7 @@ from noiseproof.audit.records import MemoryRecords, Records, open_records, packi
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import column_cells, column_words
+from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
 from noiseproof.audit.sources.labels import check_issues, encode_given, find_rows, is_missing
 from noiseproof.core.files import replacing
@@ -31,7 +31,7 @@ from noiseproof.data.frames import ParquetColumns, as_frame, check_table, read_t
 from noiseproof.data.labels import find_words
 from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
-from noiseproof.noise.human import majority_vote
+from noiseproof.data.votes import Votes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,23 +65,23 @@ class TableSource(Source):
 
     def read(self, request: Request) -> AuditData:
         label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
-        check_label(label, annotators, request.labels)
+        check_label(label, annotators, request.labels, request.annotations)
         self.frame = self._open_table(request)
         trusted_column = trusted if isinstance(trusted, str) and trusted in self.frame.columns else None
         if trusted_column is not None:
             self.config["trusted"], trusted = trusted_column, None
         features = self._feature_columns(trusted_column)
         table, row = self._with_trusted(trusted)
-        votes, classes = _votes(table, annotators, label, request.classes)
+        votes, classes = self._votes(table, request)
         if label is not None:
             column = table[label]
             if self.multi_label:
                 column = column.astype(object).where(~is_missing(column), NO_LABEL)
             given, classes = encode_given(column, request.classes, label, known=classes)
         else:
-            assert votes is not None
-            given = majority_vote(torch.from_numpy(votes)).numpy()  # −1 where nobody voted
-        assert classes is not None
+            assert votes is not None and classes is not None
+            self.is_voted = True
+            given = first_labels(votes, len(classes), self.config["consensus"], request.seed)
         time = None if (column := self.config["time"]) is None else _times(table[column])
         unusable = [("no label", given < 0), *self._missing(table)]
         if time is not None:
@@ -104,6 +104,21 @@ class TableSource(Source):
             annotators=votes, notes=tuple(notes), table=self.feature_table,
         )  # fmt: skip
         return data.without(unusable)
+
+    def _votes(self, table: Frame, request: Request) -> tuple[Votes | None, tuple[str, ...] | None]:
+        """Return the votes of all annotators, and all classes in the votes and labels."""
+        label, annotators, long = self.config["label"], self.config["annotators"], request.annotations
+        if not annotators and long is None:
+            return None, None
+        import pandas as pd
+
+        labels = None if label is None else table[label]
+        if long is not None:
+            ids = as_ids(self.frame[id]) if (id := self.config["id"]) is not None else None
+            return place_votes(long, ids, len(table), request.classes, labels=labels)
+        columns = [*(table[c] for c in annotators), *([] if labels is None else [labels])]
+        codes, names = encode_given(pd.concat(columns), request.classes, ", ".join(annotators))
+        return Votes.of_table(codes.reshape(-1, len(table)).T[:, : len(annotators)], annotators), names
 
     def _open_table(self, request: Request) -> Frame:
         """The table as a whole, or a Parquet file for its columns, each of which is read when it is needed."""
@@ -139,8 +154,9 @@ class TableSource(Source):
     def _verbatim(self) -> list[Any]:
         """Columns that are read as they are written; the first one has the labels."""
         config = self.config
-        label = config["annotators"][0] if config["label"] is None else config["label"]
-        first, *others = self.label_columns or [label]
+        label = next(iter(config["annotators"]), None) if config["label"] is None else config["label"]
+        columns: list[Any] = list(self.label_columns)
+        first, *others = columns or [label]
         return [first, config["text"], config["id"], config["group"], *config["annotators"], *others]
 
     def _feature_columns(self, trusted: str | None) -> list[str]:
@@ -163,6 +179,8 @@ class TableSource(Source):
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
                 f"The columns are {preview(columns, 20)}."
             )
+        if (label := self._verbatim[0]) is None:
+            raise ValueError("Expected `label`, a column of the trusted table, too, got only `annotations`.")
         words = [str(c) for c in columns if self.frame[c].dtype.kind == "O"]  # even if it has only numerals there
         more = self._with_label(self._read_table(trusted, words).reset_index(drop=True))
         where, optional = trusted if is_path else "`trusted`", (self.config["id"], self.config["group"])
@@ -434,19 +452,6 @@ class TableSource(Source):
 
 def _shortened(cell: str) -> str:
     return cell if len(cell) <= LONGEST else f"{cell[:LONGEST]} … and {len(cell) - LONGEST} characters more"
-
-
-def _votes(
-    table: Frame, annotators: Sequence[str], label: str | None, classes: Sequence[str] | None
-) -> tuple[NDArray[np.int64] | None, tuple[str, ...] | None]:
-    """Return the vote of each annotator, (N, A), −1 for none, and all classes in the votes and labels."""
-    if not annotators:
-        return None, None
-    import pandas as pd
-
-    columns = [*annotators, *([] if label is None else [label])]
-    codes, names = encode_given(pd.concat([table[c] for c in columns]), classes, ", ".join(annotators))
-    return codes.reshape(-1, len(table)).T[:, : len(annotators)].copy(), names
 
 
 def _times(column: pd.Series[Any]) -> NDArray[np.float64]:

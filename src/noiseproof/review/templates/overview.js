@@ -23,7 +23,7 @@ const overview = {
     const part = (id, title) => make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), make("div", null));
     byId("overview").replaceChildren(
       make("div", { id: "whole" }), part("matrix", "Suspected confusions"), part("map", "Map of the rows"),
-      part("quality", "Quality of the labels"), part("rates", "Noise by class"), part("findings", "Other issues of the data"),
+      part("quality", "Quality of the labels"), part("rates", "Noise by class"), part("annotators", "Annotators"), part("findings", "Other issues of the data"),
     );
   },
 
@@ -32,6 +32,8 @@ const overview = {
     this.fill("matrix", this.matrixParts());
     this.fill("quality", this.qualityParts());
     this.fill("rates", this.rateParts());
+    this.fill("annotators", annotators.parts(this.data.annotators ?? []));
+    byId("annotators").hidden = !this.data.annotators?.length;
     this.fill("findings", findingParts(this.data.findings ?? []));
     byId("findings").hidden = !this.data.findings?.length;
   },

@@ -1,0 +1,172 @@
+"""Labels of several annotators, combined with the predictions.
+
+With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a says l of a row of class k,
+
+    P(true k | x, labels) ∝ q_k(x)·Π_a P_a(l_a | k)            (Dawid and Skene 1979).
+
+* q_k ∝ p_k^β·f_k^(1 − β)₊ with the predictions p of models that did not see the row, the frequencies f of the classes,
+  and the β under which the votes are most likely: predictions that know nothing leave the frequencies.
+* P_a is counted from few labels, so each class starts with ``PER_CLASS``·K labels of an annotator whose accuracy is
+  that of a, r_a, and whose errors are those of the whole crowd; r_a itself starts with ``OVERALL`` labels of the
+  crowd's accuracy. Both were chosen on simulated crowds (``benchmarks/crowd.py --dev``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noiseproof.audit.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks
+from noiseproof.core.brief import Brief
+from noiseproof.data.votes import Votes
+
+ROUNDS, CONVERGED = 50, 1e-4  # of EM, and the change of probabilities that ends it
+OVERALL, PER_CLASS = 4.0, 5.0
+OF_CROWD = 10.0  # labels that each class of the crowd's own confusion starts with
+BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+LEAST = 1e-4  # of any probability P_a(l | k): no single vote decides alone
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Annotators(Brief):
+    """A annotators and the predictions beside them, as they were fitted."""
+
+    confusion: Tensor  # (A, K, K) float64: P_a(l | k), a row for each true class
+    accuracy: Tensor  # (A,) float64: r
+    beta: float  # of the predictions
+    frequency: Tensor  # (K,) float64: f
+
+
+@dataclass(frozen=True, eq=False)
+class VotedRows:
+    """N rows with the votes on them; a ``given`` label that repeats one of these (a majority, say) adds nothing.
+
+    Any other given label is one more vote, with the class confusions ``transition``.
+    """
+
+    votes: Votes
+    num_classes: int
+    probs: Tensor | None = None  # (N, K)
+    given: Tensor | None = None  # (N,)
+    transition: Tensor | None = None  # (K, K)
+
+    @cached_property
+    def adds_given(self) -> Tensor:
+        """Whether the given label is one more vote, (N,): where it repeats votes as a rule, on rows without any."""
+        has_votes = torch.from_numpy(np.diff(self.votes.first) > 0)
+        if self.given is None or self.transition is None:
+            return torch.zeros_like(has_votes)
+        repeats = torch.zeros_like(has_votes)
+        repeats[self.row[self.label == self.given[self.row]]] = True
+        is_repeated = bool(has_votes.any()) and float(repeats[has_votes].double().mean()) > 0.95
+        return ~has_votes if is_repeated else torch.ones_like(has_votes)
+
+    @property
+    def error_pattern(self) -> Tensor:
+        """What annotators may be expected to confuse, (K, K): as the given labels do, else all classes alike."""
+        return torch.ones(self.num_classes, self.num_classes, dtype=torch.float64) if self.transition is None else (
+            self.transition
+        )  # fmt: skip
+
+    @cached_property
+    def row(self) -> Tensor:
+        return torch.from_numpy(self.votes.row)
+
+    @cached_property
+    def annotator(self) -> Tensor:
+        return torch.from_numpy(self.votes.annotator)
+
+    @cached_property
+    def label(self) -> Tensor:
+        return torch.from_numpy(self.votes.label)
+
+    @cached_property
+    def blocks(self) -> list[tuple[slice, slice]]:
+        """Slices of rows, small enough to copy, and of their votes."""
+        first, N = self.votes.first, len(self.votes)
+        step = max(1, int(BLOCK / self.num_classes / max(1.0, len(self.row) / max(N, 1))))
+        ends = [(i, min(i + step, N)) for i in range(0, N, step)]
+        return [(slice(i, j), slice(int(first[i]), int(first[j]))) for i, j in ends]
+
+    def log_prior(self, rows: slice, beta: float, frequency: Tensor) -> Tensor:
+        """log q up to a constant, (n, K)."""
+        base = frequency.clamp(min=SMALL).log()
+        if self.probs is None:
+            return base.repeat(len(range(len(self.votes))[rows]), 1)
+        p = (self.probs[rows].double() + FLOOR * min(1, 10 / self.num_classes)).log_()
+        return max(0.0, 1 - beta) * base + beta * p
+
+    def posterior(self, fitted: Annotators) -> Blocks:
+        """P(true k | x, labels) of each row, in blocks."""
+        log_confusion = fitted.confusion.log()
+        by_given = None if self.transition is None else self.transition.T.clamp(min=1e-9).log()
+        for rows, votes in self.blocks:
+            log_q = self.log_prior(rows, fitted.beta, fitted.frequency)
+            likelihood = log_confusion[self.annotator[votes], :, self.label[votes]]  # (v, K)
+            log_q.index_add_(0, self.row[votes] - rows.start, likelihood)
+            if by_given is not None and self.given is not None:
+                log_q += by_given[self.given[rows]] * self.adds_given[rows, None]
+            yield rows, log_q.softmax(1)
+
+    def add_counts(self, truth: Tensor, votes: slice, first_row: int, counts: Tensor) -> None:
+        """Add the expected votes of a block to ``counts``, (A, K given, K true)."""
+        A, K, _ = counts.shape
+        at = self.annotator[votes] * K + self.label[votes]
+        counts.view(A * K, K).index_add_(0, at, truth[self.row[votes] - first_row])
+
+
+def fit_annotators(rows: VotedRows) -> Annotators:
+    """Fit P_a, β and f by EM."""
+    A, K = len(rows.votes.names), rows.num_classes
+    frequency = torch.from_numpy(np.bincount(rows.votes.label, minlength=K) + 1.0)
+    right = torch.full((A, K), 0.8, dtype=torch.float64)
+    fitted = Annotators(
+        _with_accuracy(rows.error_pattern, right).clamp(min=LEAST), right[:, 0], 1.0, frequency / frequency.sum()
+    )
+    # One vote a row does not tell the confusions of its annotator from those of the predictions: no count changes them.
+    few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
+    every = max(1, len(rows.votes) // SAMPLE)
+    for _ in range(ROUNDS):
+        counts, total = torch.zeros(A, K, K, dtype=torch.float64), torch.ones(K, dtype=torch.float64)
+        fit_of_beta = torch.zeros(len(BETAS), dtype=torch.float64)
+        for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+            rows.add_counts(truth, votes, block.start, counts)
+            total += truth.sum(0)
+            if rows.probs is not None:
+                some = slice(block.start, block.stop, every)
+                fit_of_beta += torch.stack([
+                    (truth[::every] * rows.log_prior(some, beta, fitted.frequency).log_softmax(1)).sum()
+                    for beta in BETAS
+                ])  # fmt: skip
+        beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
+        before = fitted
+        fitted = Annotators(*_estimate(counts.transpose(1, 2), rows.error_pattern, few), beta, total / total.sum())
+        if beta == before.beta and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED:
+            break
+    return fitted
+
+
+def _estimate(counts: Tensor, pattern: Tensor, few: float) -> tuple[Tensor, Tensor]:
+    """P_a (A, K, K) and r (A,) from the expected votes (A, K true, K given); ``few`` times as many to start with."""
+    K = counts.shape[-1]
+    labels, hits = counts.sum((1, 2)), counts.diagonal(dim1=1, dim2=2).sum(1)
+    mean = ((hits.sum() + 1) / (labels.sum() + 1.25)).clamp(0.02, 0.999)  # a prior of 80 %
+    accuracy = ((hits + OVERALL * mean) / (labels + OVERALL)).clamp(0.02, 0.999)
+    crowd, start = counts.sum(0), OF_CROWD * few  # (K, K)
+    crowd = (crowd + start * _with_accuracy(pattern, mean.expand(1, K))[0]) / (crowd.sum(1, keepdim=True) + start)
+    # r_a moves the log odds of a right label in all classes alike
+    odds = torch.logit(crowd.diagonal().clamp(0.001, 0.999)) + (torch.logit(accuracy) - torch.logit(mean))[:, None]
+    expected, start = _with_accuracy(crowd, odds.sigmoid()), PER_CLASS * K * few
+    confusion = (counts + start * expected) / (counts.sum(2, keepdim=True) + start)
+    return confusion.clamp(min=LEAST), accuracy
+
+
+def _with_accuracy(pattern: Tensor, right: Tensor) -> Tensor:
+    """P(l | k) of annotators, (A, K, K), who are ``right`` (A, K) and err as the (K, K) ``pattern`` does."""
+    errors = pattern.clone().fill_diagonal_(0)
+    errors = errors / errors.sum(1, keepdim=True).clamp(min=SMALL)
+    return errors * (1 - right)[:, :, None] + torch.diag_embed(right)

@@ -1,0 +1,221 @@
+"""How good each annotator is, with an interval; what they confuse; whom to pay and whom to retrain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from noiseproof.audit.crowd.confusion import Annotators, VotedRows
+from noiseproof.audit.judge.posterior import SMALL
+from noiseproof.core.brief import Brief
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GRID = 401  # accuracies at which the likelihood is computed
+LEVEL = 0.95
+MAX_CANDIDATES = 20  # annotators that rows are given to: the best by the lower end of their interval
+FEW = 5  # labels below which nothing is advised
+CONCENTRATED = 0.5  # share of the errors that one confusion must have to be named as the remedy
+CHANCE, TRAIN, BETTER, USUAL, UNKNOWN = (
+    "no better than chance: do not rely on these labels", "worse than the others: retrain",
+    "better than the others: give difficult rows", "as the others", "too few labels to tell",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AnnotatorQuality(Brief):
+    """The share of right labels of A annotators, and what they confuse."""
+
+    names: tuple[str, ...]
+    labels: NDArray[np.int64]  # (A,): how many
+    accuracy: NDArray[np.float64]  # (A,): P(a label is right)
+    low: NDArray[np.float64]  # (A,): of the 95 % interval
+    high: NDArray[np.float64]  # (A,)
+    chance: NDArray[np.float64]  # (A,): of one who gives the same labels to rows at random
+    confusion: NDArray[np.float64]  # (A, K, K): expected labels, a row for each true class
+
+    def most_confused(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """The true class, the label and the expected number of the most frequent error of each annotator, (A,) each."""
+        K = self.confusion.shape[-1]
+        errors = np.where(np.eye(K, dtype=bool), 0.0, self.confusion).reshape(len(self.names), -1)
+        at = errors.argmax(1)
+        return at // K, at % K, errors[np.arange(len(at)), at]
+
+    def others(self) -> NDArray[np.float64]:
+        """The accuracy of all other annotators together, (A,)."""
+        right, total = self.accuracy * self.labels, self.labels.astype(np.float64)
+        return np.asarray((right.sum() - right) / np.maximum(total.sum() - total, 1))
+
+    def advice(self, classes: Sequence[str]) -> list[str]:
+        """One sentence for each annotator, by the interval of their accuracy against chance and against the others."""
+        advised, others = [], self.others()
+        true, label, count = self.most_confused()
+        errors = self.labels * (1 - self.accuracy)
+        for a in range(len(self.names)):
+            if self.labels[a] < FEW:
+                advised.append(UNKNOWN)
+            elif self.low[a] <= self.chance[a]:
+                advised.append(CHANCE if self.high[a] < others[a] else UNKNOWN)
+            elif self.high[a] < others[a]:
+                about = f" on {classes[true[a]]!r}, often labelled {classes[label[a]]!r}"
+                advised.append(TRAIN + about * bool(count[a] >= CONCENTRATED * errors[a]))
+            else:
+                advised.append(BETTER if self.low[a] > others[a] else USUAL)
+        return advised
+
+    def headline(self, classes: Sequence[str]) -> str:
+        """One line for the terminal."""
+        counts = Counter(map(_short, self.advice(classes)))
+        listed = ", ".join(f"{counts[name]} {name}" for name in map(_short, (CHANCE, TRAIN, BETTER)) if counts[name])
+        of_all = float(np.average(self.accuracy, weights=np.maximum(self.labels, 1e-9)))
+        return f"annotators: {len(self.names)}, {of_all:.1%} of their labels right{'; ' * bool(listed)}{listed}."
+
+    def table(self, classes: Sequence[str]) -> pd.DataFrame:
+        """The rows of annotators.csv, from the worst annotator to the best by the upper end of the interval."""
+        import pandas as pd
+
+        true, label, count = self.most_confused()
+        is_known = count >= 0.5
+        names = np.array([*classes, ""], dtype=object)
+        frame = pd.DataFrame({
+            "annotator": self.names, "labels": self.labels, "quality": self.accuracy.round(4),
+            "low": self.low.round(4), "high": self.high.round(4), "chance": self.chance.round(4),
+            "confuses": names[np.where(is_known, true, -1)], "with": names[np.where(is_known, label, -1)],
+            "confused": np.where(is_known, count, 0.0).round(1), "advice": self.advice(classes),
+        })  # fmt: skip
+        return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(drop=True)
+
+
+def _short(advice: str) -> str:
+    return advice.partition(":")[0]
+
+
+def measure_quality(rows: VotedRows, fitted: Annotators) -> AnnotatorQuality:
+    """Measure the accuracy r_a of each annotator, with an interval for the labels that they gave.
+
+    A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its likelihood under r
+    is r·w_i + (1 − r)·e_i, where e_i = Σ_{k≠l} P(true k | x, others)·P(l | k, wrong). The interval has 95 % of the
+    posterior of r on a grid, with Jeffreys' prior: it allows for few labels, and for rows whose truth is uncertain.
+    """
+    A, K = len(rows.votes.names), rows.num_classes
+    grid = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
+    log_density = (-0.5 * (grid.log() + (1 - grid).log())).repeat(A, 1)
+    counts, truth_counts = torch.zeros(A, K, K, dtype=torch.float64), torch.zeros(A, K, dtype=torch.float64)
+    errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
+    errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
+    for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+        rows.add_counts(truth, votes, block.start, counts)
+        annotator, label = rows.annotator[votes], rows.label[votes]
+        without = _without_own(truth[rows.row[votes] - block.start], fitted.confusion[annotator, :, label])  # (v, K)
+        truth_counts.index_add_(0, annotator, without)
+        right = without.gather(1, label[:, None])
+        wrong = (without * errors[annotator, :, label]).sum(1, keepdim=True)
+        log_density.index_add_(0, annotator, (grid * right + (1 - grid) * wrong).clamp(min=SMALL).log())
+    density = log_density.softmax(1)
+    below = density.cumsum(1)
+    low, high = (_quantile(below, grid, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    labels = torch.bincount(rows.annotator, minlength=A)
+    given = torch.zeros(A, K, dtype=torch.float64).index_put_(
+        (rows.annotator, rows.label), torch.ones(len(rows.label), dtype=torch.float64), accumulate=True
+    )
+    total = labels.clamp(min=1).double()[:, None]
+    chance = (given / total * truth_counts / total).sum(1)
+    return AnnotatorQuality(
+        rows.votes.names, labels.numpy(), (density @ grid).numpy(), low, high, chance.numpy(),
+        counts.transpose(1, 2).numpy(),
+    )  # fmt: skip
+
+
+def _without_own(truth: Tensor, likelihood: Tensor) -> Tensor:
+    """P(true k | x, labels of the others), (v, K): the posterior without the likelihood of one's own label."""
+    others = truth / likelihood
+    return others / others.sum(1, keepdim=True).clamp(min=SMALL)
+
+
+def _quantile(below: Tensor, grid: Tensor, q: float) -> NDArray[np.float64]:
+    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(max=len(grid) - 1)
+    return grid[at[:, 0]].numpy()
+
+
+# --- rows to label again ----------------------------------------------------------------------------------------------
+
+
+def label_again(
+    rows: VotedRows,
+    fitted: Annotators,
+    quality: AnnotatorQuality,
+    count: int,
+    *,
+    most: int | None = None,
+    among: NDArray[np.bool_] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and ``gain``.
+
+    The gain of a label by annotator a is the information that it is expected to give about the true one, in bits,
+    I = H(q) − Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k); the annotator is the best of those who have not
+    labelled the row. With ``most``, nobody gets more rows than that; other rows than ``among`` (N,) are left out.
+    """
+    candidates = _candidates(quality)
+    gains, who = [], []
+    for block, truth in rows.posterior(fitted):
+        taken = _taken(rows, block, candidates)
+        bits = torch.stack([_information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1)  # (n, C)
+        order = bits.masked_fill(taken, -1.0).sort(1, descending=True)
+        gains.append(order.values)
+        who.append(candidates[order.indices])
+    gain, annotator = torch.cat(gains).numpy(), torch.cat(who).numpy()  # (N, C), the best first
+    if among is not None:
+        gain[~among] = -1
+    return _assign(gain, annotator, count, most)
+
+
+def _candidates(quality: AnnotatorQuality) -> Tensor:
+    return torch.from_numpy(np.argsort(-quality.low, kind="stable")[:MAX_CANDIDATES].copy())
+
+
+def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
+    """Which of the candidates have labelled each row of a block, (n, C)."""
+    first = rows.votes.first
+    votes = slice(int(first[block.start]), int(first[block.stop]))
+    place = torch.full((len(rows.votes.names),), -1)
+    place[candidates] = torch.arange(len(candidates))
+    at, row = place[rows.annotator[votes]], rows.row[votes] - block.start
+    taken = torch.zeros(block.stop - block.start, len(candidates), dtype=torch.bool)
+    taken[row[at >= 0], at[at >= 0]] = True
+    return taken
+
+
+def _information(truth: Tensor, confusion: Tensor) -> Tensor:
+    """What a label with these confusions (K, K) says about rows (n, K), in bits, (n,)."""
+    says = (truth @ confusion).clamp(min=SMALL)
+    per_class = (confusion * confusion.log2()).sum(1)  # −H(l | k)
+    return (truth @ per_class - (says * says.log2()).sum(1)).clamp(min=0)
+
+
+def _assign(
+    gain: NDArray[np.float64], annotator: NDArray[np.int64], count: int, most: int | None
+) -> dict[str, NDArray[Any]]:
+    """The ``count`` rows of the largest gain, each with the best annotator who has room."""
+    chosen: list[tuple[int, int, float]] = []
+    given: dict[int, int] = {}
+    for row in np.argsort(-gain[:, 0], kind="stable").tolist():
+        if len(chosen) == count or gain[row, 0] < 0:
+            break
+        for a, value in zip(annotator[row].tolist(), gain[row].tolist(), strict=True):
+            if value >= 0 and (most is None or given.get(a, 0) < most):
+                given[a] = given.get(a, 0) + 1
+                chosen.append((row, a, value))
+                break
+    columns = list(zip(*sorted(chosen, key=lambda one: -one[2]), strict=True)) or [(), (), ()]
+    return {
+        "row": np.array(columns[0], np.int64), "annotator": np.array(columns[1], np.int64),
+        "gain": np.array(columns[2], np.float64),
+    }  # fmt: skip

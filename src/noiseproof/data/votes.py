@@ -1,0 +1,76 @@
+"""Labels that several annotators gave to the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from noiseproof.core.brief import Brief
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Votes(Brief):
+    """V labels that A annotators gave to N rows, sorted by row; memory is that of the labels, not of N × A.
+
+    >>> votes = Votes.of_table([[0, 1, 1], [-1, 2, -1]], names=["ann", "bob", "cid"])
+    >>> len(votes), votes.row, votes.annotator, votes.label
+    (2, array([0, 0, 0, 1]), array([0, 1, 2, 1]), array([0, 1, 1, 2]))
+    >>> votes.counts(3)
+    array([[1., 2., 0.],
+           [0., 0., 1.]])
+    """
+
+    row: NDArray[np.int64]  # (V,)
+    annotator: NDArray[np.int64]  # (V,)
+    label: NDArray[np.int64]  # (V,)
+    num_rows: int
+    names: tuple[str, ...]  # (A,)
+
+    @classmethod
+    def of_table(cls, table: Any, names: Sequence[str] | None = None) -> Votes:
+        """Of a table (N, A) of class numbers, −1 where an annotator gave none; ``names`` are by default 0, 1, …"""
+        labels = np.asarray(table)
+        row, annotator = (labels >= 0).nonzero()
+        names = tuple(map(str, range(labels.shape[1]) if names is None else names))
+        return cls(row, annotator, labels[row, annotator].astype(np.int64), len(labels), names)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, rows: NDArray[Any]) -> Votes:
+        """The votes on some rows, a mask (N,) or row numbers (n,), in their order."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        first, count = self.first[rows], np.diff(self.first)[rows]
+        ends = np.cumsum(count)
+        at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + count, count)
+        return Votes(np.repeat(np.arange(len(rows)), count), self.annotator[at], self.label[at], len(rows), self.names)
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """Where the votes on each row begin, (N + 1,)."""
+        return np.searchsorted(self.row, np.arange(self.num_rows + 1))
+
+    @property
+    def per_row(self) -> float:
+        """Votes on a row that has any, on average."""
+        return len(self.row) / max(int((np.diff(self.first) > 0).sum()), 1)
+
+    def counts(self, num_classes: int) -> NDArray[np.float64]:
+        """How many annotators gave each label to each row, (N, K): soft labels for any method."""
+        cells = np.bincount(self.row * num_classes + self.label, minlength=self.num_rows * num_classes)
+        return cells.reshape(self.num_rows, num_classes).astype(np.float64)
+
+    def table(self) -> NDArray[np.int64]:
+        """The label of each annotator for each row, (N, A), −1 for none."""
+        labels = np.full((self.num_rows, len(self.names)), -1)
+        labels[self.row, self.annotator] = self.label
+        return labels
+
+    def of(self, annotator: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows and labels of one annotator."""
+        at = self.annotator == annotator
+        return self.row[at], self.label[at]

@@ -1,0 +1,116 @@
+"""Consensus of annotators: against crowd-kit, against EM typed from the paper, ties, predictions, few labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from crowds import simulate
+
+from noiseproof.audit import consensus
+from noiseproof.audit.crowd.consensus import METHODS, resolve_ties
+from noiseproof.data.votes import Votes
+
+
+def in_order_of_appearance(votes: Votes) -> Votes:
+    """Annotators and classes numbered as they appear; crowd-kit's MACE mixes them up where they are not (1.4.2)."""
+    annotator, label = pd.factorize(votes.annotator)[0], pd.factorize(votes.label)[0]
+    order = np.lexsort((annotator, votes.row))
+    names = tuple(map(str, range(annotator.max() + 1)))
+    return Votes(votes.row[order], annotator[order], label[order], len(votes), names)
+
+
+@pytest.mark.parametrize("method, tolerance", [("dawid-skene", 1e-6), ("glad", 1e-3), ("mace", 1e-4)])
+def test_the_probabilities_are_those_of_crowd_kit(method: str, tolerance: float) -> None:
+    crowdkit = pytest.importorskip("crowdkit.aggregation", reason="crowd-kit is not installed (it needs transformers)")
+    reference = {
+        "dawid-skene": lambda: crowdkit.DawidSkene(n_iter=500, tol=-1),
+        "glad": lambda: crowdkit.GLAD(n_iter=40, tol=-1, m_step_tol=1e-4),
+        "mace": lambda: crowdkit.MACE(n_restarts=1, n_iter=100),
+    }[method]()
+    votes = in_order_of_appearance(simulate(1, rows=100, annotators=12, per_row=4).votes)
+    frame = pd.DataFrame({"task": votes.row, "worker": votes.annotator, "label": votes.label}).sort_values(
+        ["task", "worker"]
+    )
+    frame = frame.loc[frame.index]
+    expected = reference.fit_predict_proba(frame).reindex(index=range(100), columns=range(3)).to_numpy()
+    np.testing.assert_allclose(consensus(votes, 3, method=method).probs, expected, atol=tolerance)
+
+
+def test_dawid_skene_is_that_of_the_paper() -> None:
+    """The EM of Dawid and Skene (1979), equations 2.3 to 2.5, row by row."""
+    table = simulate(3, rows=60, annotators=6, per_row=4, classes=3).votes.table()
+    truth = np.array([[np.mean(row[row >= 0] == k) for k in range(3)] for row in table])
+    for _ in range(300):
+        confusion = np.zeros((6, 3, 3))
+        for a in range(6):
+            for k in range(3):
+                for label in range(3):
+                    confusion[a, k, label] = truth[table[:, a] == label, k].sum()
+        confusion /= np.maximum(confusion.sum(2, keepdims=True), 1e-300)
+        frequency = truth.mean(0)
+        joint = np.array([
+            [frequency[k] * np.prod([confusion[a, k, row[a]] for a in range(6) if row[a] >= 0]) for k in range(3)]
+            for row in table
+        ])  # fmt: skip
+        truth = joint / joint.sum(1, keepdims=True)
+    np.testing.assert_allclose(consensus(table, 3, method="dawid-skene").probs, truth, atol=1e-4)
+
+
+def test_ties_go_to_the_predictions_then_to_the_prior_then_to_chance() -> None:
+    tied = [[0, 1]] * 400
+    probs = np.tile([[0.3, 0.7], [0.6, 0.4]], (200, 1))
+    assert consensus(tied, method="majority", pred_probs=probs).label.tolist() == [1, 0] * 200
+    more = [*tied, [1, 1]]  # class 1 is the more frequent one
+    assert (consensus(more, method="majority").label == 1).all()
+    by_chance = consensus(tied, method="majority", seed=3).label
+    assert 150 < by_chance.sum() < 250  # not all towards the first class
+    assert (by_chance == consensus(tied, method="majority", seed=3).label).all()
+    assert (by_chance != consensus(tied, method="majority", seed=4).label).any()
+    assert resolve_ties(np.array([[0.2, 0.5, 0.3]]), np.array([[0.9, 0.0, 0.1]]), 0).tolist() == [1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_order_of_classes_and_annotators_does_not_matter(method: str) -> None:
+    crowd = simulate(5, rows=120, annotators=15, classes=3, per_row=5)
+    votes, turn = crowd.votes, np.array([2, 0, 1])
+    probs = consensus(votes, 3, method=method).probs
+    other = Votes(votes.row, votes.annotator, turn[votes.label], len(votes), votes.names)
+    np.testing.assert_allclose(consensus(other, 3, method=method).probs[:, turn], probs, atol=1e-4)
+    table = votes.table()[:, ::-1]
+    np.testing.assert_allclose(consensus(table, 3, method=method).probs, probs, atol=1e-4)
+
+
+def test_pooled_confusions_serve_annotators_with_few_labels() -> None:
+    accuracy: dict[str, list[float]] = {method: [] for method in ("majority", "dawid-skene", "pooled")}
+    for seed in range(6):
+        crowd = simulate(seed, rows=400, annotators=150, classes=4, per_row=4, skew=0.3)
+        for method, values in accuracy.items():
+            values.append(float((consensus(crowd.votes, 4, method=method).label == crowd.truth).mean()))  # type: ignore[arg-type]
+    mean = {method: np.mean(values) for method, values in accuracy.items()}
+    assert mean["pooled"] > mean["majority"] + 0.02 and mean["pooled"] > mean["dawid-skene"] + 0.03
+
+
+def test_predictions_help_as_far_as_they_know_something() -> None:
+    crowd = simulate(2, rows=600, annotators=60, classes=3, per_row=2)
+    random = np.random.default_rng(0)
+    alone = (consensus(crowd.votes, 3).label == crowd.truth).mean()
+    good = 0.1 + 0.7 * (crowd.truth[:, None] == np.arange(3))
+    confused = random.dirichlet(np.full(3, 0.5), 600)  # certain, and without any relation to the truth
+    with_good = (consensus(crowd.votes, 3, pred_probs=good).label == crowd.truth).mean()
+    with_bad = (consensus(crowd.votes, 3, pred_probs=confused).label == crowd.truth).mean()
+    assert with_good > alone + 0.1 and with_bad > alone - 0.03
+
+
+def test_rows_without_votes() -> None:
+    found = consensus([[0, 0], [-1, -1], [1, 1]], method="pooled")
+    assert found.label.tolist() == [0, -1, 1] and found.probs.shape == (3, 2)
+    probs = [[0.9, 0.1], [0.2, 0.8], [0.1, 0.9]]
+    assert consensus([[0, 0], [-1, -1], [1, 1]], method="pooled", pred_probs=probs).label.tolist() == [0, 1, 1]
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="Expected `method` .*majority.*got 'median'"):
+        consensus([[0, 1]], method="median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"Expected `pred_probs` of shape \(1, 2\), got \(2, 2\)"):
+        consensus([[0, 1]], pred_probs=[[0.5, 0.5], [0.5, 0.5]])
