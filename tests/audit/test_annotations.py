@@ -144,3 +144,15 @@ def test_hundreds_of_annotators_and_few_labels_each() -> None:
     joined = np.where(labels.suggestion_quality > labels.quality, labels.suggested, given)
     rows = report.data.row
     assert (joined == truth[rows]).mean() > (given == truth[rows]).mean() + 0.02
+
+
+def test_our_votes_can_be_read_again_by_ids(tmp_path: Path) -> None:
+    items, lines, _ = frames(rows=80, annotators=6, per_row=3)
+    items["uid"] = np.random.default_rng(0).permutation(80)  # numbers, as the rows have
+    report = audit(read_rows(items, annotations=lines, ignore=["name", "uid"]), mode="fast")
+    votes = report.votes()
+    votes["id"] = items["uid"].to_numpy()[votes["row"]]
+    again = read_rows(items, id="uid", annotations=votes, ignore=["name"])
+    assert np.array_equal(again.annotators.table(), read_rows(items, annotations=lines).annotators.table())
+    with pytest.raises(ValueError, match="Expected labels of annotators in `annotations`, got none"):
+        read_rows(items, annotations=lines.assign(label=None))

@@ -32,7 +32,6 @@ def test_the_probabilities_are_those_of_crowd_kit(method: str, tolerance: float)
     frame = pd.DataFrame({"task": votes.row, "worker": votes.annotator, "label": votes.label}).sort_values(
         ["task", "worker"]
     )
-    frame = frame.loc[frame.index]
     expected = reference.fit_predict_proba(frame).reindex(index=range(100), columns=range(3)).to_numpy()
     np.testing.assert_allclose(consensus(votes, 3, method=method).probs, expected, atol=tolerance)
 
@@ -55,6 +54,18 @@ def test_dawid_skene_is_that_of_the_paper() -> None:
         ])  # fmt: skip
         truth = joint / joint.sum(1, keepdims=True)
     np.testing.assert_allclose(consensus(table, 3, method="dawid-skene").probs, truth, atol=1e-4)
+
+
+def test_dawid_skene_of_annotators_who_never_saw_a_class() -> None:
+    """Two crowds with classes of their own: the votes of one say nothing for the classes of the other."""
+    random = np.random.default_rng(0)
+    truth = random.integers(0, 2, 40)
+    table = np.full((200, 6), -1)
+    table[:40, :3] = np.where(random.random((40, 3)) < 0.8, truth[:, None], 1 - truth[:, None])
+    table[40:, 3:] = 2
+    label = consensus(table, 3, method="dawid-skene").label
+    assert (label[:40] < 2).all() and (label[40:] == 2).all()
+    assert (label[:40] == truth).mean() > 0.7
 
 
 def test_ties_go_to_the_predictions_then_to_the_prior_then_to_chance() -> None:
@@ -114,3 +125,14 @@ def test_refusals() -> None:
         consensus([[0, 1]], method="median")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"Expected `pred_probs` of shape \(1, 2\), got \(2, 2\)"):
         consensus([[0, 1]], pred_probs=[[0.5, 0.5], [0.5, 0.5]])
+
+
+def test_votes_that_are_no_table_of_classes_are_refused() -> None:
+    lines = pd.DataFrame({"row": [0, 0, 1], "annotator": [1, 2, 1], "label": [0, 1, 0]})
+    for bad in (lines, [["a", "b"]], [], [[0.5, 1.7]]):
+        with pytest.raises(ValueError, match="a column for each annotator"):
+            consensus(bad)
+    with pytest.raises(ValueError, match="sorted by row"):
+        Votes(np.array([1, 0]), np.array([0, 0]), np.array([0, 1]), 2, ("a",))
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        consensus([[0, 2], [1, 1]], num_classes=2)

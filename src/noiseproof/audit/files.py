@@ -67,7 +67,7 @@ are then words that spell sets of labels), ``again`` (how often decisions were l
 With several annotators, ``annotators.csv`` (annotator, labels: how many, quality: P(a label is right) with its 95 %
 interval low to high, chance: of the same labels given at random, confuses, with, confused: the most frequent error, as
 true class, label and expected number, advice), ``label_again.csv`` (row, id, annotator who should label it, gain in
-bits, consensus, quality: P(the consensus is right), labels: so far) and ``votes.csv`` (row, annotator, label);
+bits, consensus, quality: P(the consensus is right), labels: so far) and ``votes.csv`` (row, id, annotator, label);
 issues.csv has the column consensus_label, the most likely label by all evidence.
 
 ``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that

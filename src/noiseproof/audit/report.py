@@ -277,14 +277,15 @@ class LabelReport:
         })  # fmt: skip
 
     def votes(self) -> pd.DataFrame:
-        """The rows of votes.csv: row, annotator and label of each vote on an audited row."""
+        """The rows of votes.csv: row, id, annotator and label of each vote on an audited row."""
         import pandas as pd
 
         votes, row = self._voted()[0].votes, self.data.row
         is_audited = row[votes.row] >= 0
         names, classes = np.array(votes.names, dtype=object), np.array(self.data.classes, dtype=object)
-        columns = row[votes.row], names[votes.annotator], classes[votes.label]
-        return pd.DataFrame(dict(zip(("row", "annotator", "label"), (c[is_audited] for c in columns), strict=True)))
+        columns = row[votes.row], self.data.names[votes.row], names[votes.annotator], classes[votes.label]
+        header = "row", "id", "annotator", "label"
+        return pd.DataFrame(dict(zip(header, (c[is_audited] for c in columns), strict=True)))
 
     def _voted(self) -> tuple[VotedRows, Annotators]:
         labels = self.label_issues

@@ -30,10 +30,24 @@ class Votes(Brief):
     num_rows: int
     names: tuple[str, ...]  # (A,)
 
+    def __post_init__(self) -> None:
+        if len(self.row) and (np.any(np.diff(self.row) < 0) or self.row[0] < 0 or self.row[-1] >= self.num_rows):
+            raise ValueError(f"Expected votes sorted by row, rows from 0 to {self.num_rows - 1}, got others.")
+
     @classmethod
     def of_table(cls, table: Any, names: Sequence[str] | None = None) -> Votes:
         """Of a table (N, A) of class numbers, −1 where an annotator gave none; ``names`` are by default 0, 1, …"""
         labels = np.asarray(table)
+        if (
+            labels.ndim != 2
+            or labels.dtype.kind not in "iu"
+            or {"annotator", "label"} <= {*getattr(table, "columns", ())}
+        ):
+            raise ValueError(
+                "Expected a table (N, A) of class numbers, a column for each annotator, -1 where one gave none, got "
+                f"{labels.dtype} of shape {labels.shape}. Lines of row, annotator and label are `annotations` of "
+                "`noiseproof.audit.read_rows`, whose `annotators` are votes."
+            )
         row, annotator = (labels >= 0).nonzero()
         names = tuple(map(str, range(labels.shape[1]) if names is None else names))
         return cls(row, annotator, labels[row, annotator].astype(np.int64), len(labels), names)

@@ -53,7 +53,8 @@ def consensus(
     annotators and frequencies of the classes together make likelier (``pooled``), else to one at random.
 
     Args:
-        votes: ``Votes``, or a table (N, A) of class numbers, −1 where an annotator gave none.
+        votes: a table (N, A) of class numbers, −1 where an annotator gave none, or ``Votes``, as in
+            ``read_rows(…, annotations=lines).annotators``.
         num_classes: by default the columns of ``pred_probs``, or the largest class with a vote.
         method: ``majority``; ``dawid-skene``, a confusion matrix of each annotator (Dawid and Skene 1979); ``glad``,
             an ability of each annotator and a difficulty of each row (Whitehill et al. 2009); ``mace``, an annotator
@@ -71,6 +72,8 @@ def consensus(
     K = num_classes or (probs.shape[1] if probs is not None else int(votes.label.max(initial=0)) + 1)
     if probs is not None and probs.shape != (len(votes), K):
         raise ValueError(f"Expected `pred_probs` of shape ({len(votes)}, {K}), got {tuple(probs.shape)}.")
+    if votes.label.max(initial=-1) >= K:
+        raise ValueError(f"Expected labels from 0 to {K - 1} in `votes`, got {votes.label.max()}.")
     rows = VotedRows(votes, K, probs)
     truth = _MODELS[method](rows).numpy()
     is_tied = (truth >= truth.max(1, keepdims=True) - SAME).sum(1) > 1
@@ -122,7 +125,8 @@ def _dawid_skene(rows: VotedRows) -> Tensor:
     for _ in range(ROUNDS):
         counts = torch.zeros(A, K, K, dtype=torch.float64)  # (A, given, true)
         rows.add_counts(truth, slice(None), 0, counts)
-        log_confusion = counts.clamp(min=SMALL).div(counts.sum(1, keepdim=True).clamp(min=SMALL)).log()
+        # P_a(l | k) of a class k that an annotator was never seen to label is 0, as in the paper: not SMALL/SMALL.
+        log_confusion = counts.div(counts.sum(1, keepdim=True).clamp(min=SMALL)).clamp(min=SMALL).log()
         likelihood = log_confusion[rows.annotator, rows.label]  # (V, K)
         before, truth = truth, _joined(rows, _log_prior(rows, truth.mean(0)), likelihood).softmax(1)
         if float((truth - before).abs().max()) < CONVERGED:

@@ -50,9 +50,10 @@ class AnnotatorQuality(Brief):
         return at // K, at % K, errors[np.arange(len(at)), at]
 
     def others(self) -> NDArray[np.float64]:
-        """The accuracy of all other annotators together, (A,)."""
+        """The accuracy of all other annotators together, (A,), NaN where there are none."""
         right, total = self.accuracy * self.labels, self.labels.astype(np.float64)
-        return np.asarray((right.sum() - right) / np.maximum(total.sum() - total, 1))
+        left = total.sum() - total
+        return np.asarray(np.where(left > 0, (right.sum() - right) / np.maximum(left, 1), np.nan))
 
     def advice(self, classes: Sequence[str]) -> list[str]:
         """One sentence for each annotator, by the interval of their accuracy against chance and against the others."""

@@ -27,9 +27,14 @@ ROW, ANNOTATOR, LABEL = ("row", "task", "item"), ("annotator", "worker"), ("labe
 def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFrame:
     """Return the columns row, annotator and label of votes in a file or in a table; votes without a label are left out.
 
-    The first may also be called as the column ``id`` of the data, the last as its column ``label``.
+    The first may also be called as the column ``id`` of the data, or id as in our votes.csv, the last as its column
+    ``label``.
     """
-    columns: dict[str, list[str | None]] = {"row": [id, *ROW], "annotator": [*ANNOTATOR], "label": [label, *LABEL]}
+    columns: dict[str, list[str | None]] = {
+        "row": [*([] if id is None else [id, "id"]), *ROW],
+        "annotator": [*ANNOTATOR],
+        "label": [label, *LABEL],
+    }
     is_file = isinstance(annotations, (str, os.PathLike))
     verbatim = [name for names in columns.values() for name in names]
     frame = read_file(Path(annotations), verbatim) if is_file else as_frame(annotations)
@@ -46,7 +51,10 @@ def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFra
             f"Expected an annotator in every line of {where}, got none in {int(nameless.sum())}, the first of them "
             f"{int(nameless.argmax())}. Drop these lines."
         )
-    return frame[~is_missing(frame["label"])].reset_index(drop=True)
+    frame = frame[~is_missing(frame["label"])].reset_index(drop=True)
+    if frame.empty:
+        raise ValueError(f"Expected labels of annotators in {where}, got none.")
+    return frame
 
 
 def place_votes(
