@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from chaos import bits, flipped, outcome_of
 from handmade_audit import write_table_audit
 
@@ -520,3 +521,9 @@ def test_few_rows_are_said_to_be_few(tmp_path: Path) -> None:
     report = audit(read_rows(tmp_path / "few.npz"), mode="fast", model="network", epochs=2)
     notes = " ".join(report.summary()["notes"])
     assert "With 30 rows, rates and counts mean little" in notes and "a thorough audit finds more" in notes
+
+
+@pytest.mark.parametrize("device", ["gpu", *(["cuda"] if not torch.cuda.is_available() else [])])
+def test_a_device_that_is_not_here_is_refused_at_once(device: str) -> None:
+    with pytest.raises(ValueError, match=f"Expected a device of this machine, such as cpu, got '{device}'"):
+        audit(np.zeros((4, 2)), labels=[0, 1, 0, 1], device=device)

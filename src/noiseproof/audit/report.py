@@ -33,6 +33,7 @@ from noiseproof.audit.labelsets import judge_sets
 from noiseproof.audit.reasons import TRUSTED, general_sentences
 from noiseproof.audit.rows import Digests, digest_all
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.gpu import check_device
 from noiseproof.core.lazy import provided
 from noiseproof.core.locks import Lock
 from noiseproof.core.messages import preview
@@ -90,6 +91,7 @@ def audit(
     if mode not in ("thorough", "fast"):
         raise ValueError(f"Expected `mode` to be thorough or fast, got {mode!r}.")
     check_models(method, model, estimator)
+    check_device(device)
     parse_goal(goal)  # before an hour of work
     chosen_types(issues)
     if not isinstance(data, AuditData):

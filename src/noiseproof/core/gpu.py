@@ -15,6 +15,15 @@ from torch import Tensor
 device_of: Callable[[Tensor], AbstractContextManager[Any]] = torch.cuda.device_of
 
 
+def check_device(device: torch.device | str | None) -> None:
+    """Refuse a device that PyTorch does not know, or that this machine does not have."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"Expected a device of this machine, such as cpu, got {str(device)!r}: {reason}.") from error
+
+
 def new_stream(device: torch.device) -> torch.cuda.Stream | None:
     """A stream for all the work of a run, independent of other runs; None on a CPU."""
     if device.type != "cuda":
