@@ -45,6 +45,7 @@ MORE = [
     "ce & mixup",
     "backward & sigua-bc",
     "gce & class-balanced:per_class=9",
+    "ce & crowd-layer",
     "ce & progressive-stopping:start=1,block_epochs=1,head_epochs=0",
 ]
 RUNS = [
