@@ -392,3 +392,109 @@ def test_objects_in_pictures_are_refused(pictures: LabelReport) -> None:
     Path("coco.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match="Expected one category for each picture, got several"):
         read_rows("coco.json")
+
+
+def a_coco_file(path: Path, names: list[str], **of_annotation: Any) -> Path:
+    ids = range(len(names))
+    content = {
+        "images": [{"id": i, "file_name": name} for i, name in zip(ids, names, strict=True)],
+        "annotations": [{"id": i, "image_id": i, "category_id": i % 2, **of_annotation} for i in ids],
+        "categories": [{"id": k, "name": name} for k, name in enumerate(CLASSES)],
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_file_reaches_no_pictures_outside_its_folder(tmp_path: Path) -> None:
+    """By an absolute path, by .., in a folder above or behind a link to a folder; a linked file is never shown."""
+    for path in ("listing/a.png", "listing/b.png", "secret/private.png", "above.png"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / path)
+    folder, secret = tmp_path / "listing", tmp_path / "secret/private.png"
+    (folder / "linked").symlink_to(secret.parent)
+    (folder / "link.png").symlink_to(secret)
+    for name in (str(secret), "../secret/private.png", "linked/private.png", "above.png"):
+        with pytest.raises(ValueError, match=r"Expected pictures below .*, got .*(private|above).png. Move it below"):
+            read_rows(a_coco_file(folder / "coco.json", ["a.png", "b.png", name]))
+    names = ["a.png", "listing/b.png", "link.png", "b.png"]  # also as Label Studio names them, from its document root
+    coco = a_coco_file(folder / "coco.json", names, attributes=None)
+    source = read_rows(coco, pred_probs=probabilities([0, 1, 0, 1])).source
+    assert [source.picture(row, id, 8) is not None for row, id in enumerate(names)] == [True, True, False, True]
+    assert source.file("listing/b.png") == folder / "b.png"
+    a_coco_file(coco, ["a.png", "b.png", str(secret)])  # after the audit
+    later = type(source)(source.config)
+    assert later.picture(0, "a.png", 8) is not None and later.picture(2, str(secret), 8) is None
+
+
+def test_label_studio_finds_the_pictures_of_a_coco_file(tmp_path: Path) -> None:
+    (tmp_path / "set/images").mkdir(parents=True)
+    names = [f"{i} ü.png" for i in range(4)]
+    for i, name in enumerate(names):
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / "set/images" / name)
+    rows = read_rows(a_coco_file(tmp_path / "set/c.json", names), pred_probs=probabilities([0, 1, 0, 1]))
+    path = audit(rows).export("label-studio", tmp_path / "tasks.json", all_rows=True)
+    addresses = {task["data"]["image"] for task in json.loads(path.read_text())}
+    assert addresses == {f"/data/local-files/?d=set/images/{i}%20%C3%BC.png" for i in range(4)}
+
+
+def test_only_links_of_an_earlier_export_are_replaced(pictures: LabelReport) -> None:
+    for tool, folder in (("fiftyone", "data"), ("imagefolder", "")):
+        place = pictures.export(tool, Path("audit", tool)) / folder
+        place.joinpath("row-house.jpg").write_text("mine")
+        pictures.export(tool, Path("audit", tool), all_rows=False, force=True)
+        assert len([*place.glob("row-*.png")]) == 2 and place.joinpath("row-house.jpg").read_text() == "mine"
+
+
+def items_of(tool: str, content: Any) -> list[str | None]:
+    return [item.label for item in TOOLS[tool]().items(content, Path("export.json"))]
+
+
+def test_the_question_of_labels_is_not_guessed() -> None:
+    task = {"text": "good", "source": "web", "id": 1, "sentiment": "pos", "annotator": 2, "annotation_id": 3}
+    record = {"fields": {"text": "good"}, "responses": {"note": [{"value": "hm"}], "mood": [{"value": "pos"}]}}
+    for tool, content, names in (
+        ("label-studio", [task], "source, sentiment"),
+        ("label-studio", [task, {"text": "bad", "source": "web", "id": 2, "annotation_id": 4}], "source, sentiment"),
+        ("argilla", [record], "note, mood"),
+        ("argilla", [record | {"responses": {one: [{"value": "x"}]}} for one in ("note", "mood")], "note, mood"),
+    ):
+        with pytest.raises(ValueError, match=f"got {names}. Rename the one with the labels to 'label'"):
+            items_of(tool, content)
+        with pytest.raises(ValueError, match=names):
+            TOOLS[tool]().relabelled(content, {0: "neg"}, ())
+    del task["source"], record["responses"]["note"]  # type: ignore[attr-defined]
+    for tool, content in (("label-studio", [task]), ("argilla", [record])):
+        assert items_of(tool, content) == ["pos"]
+        assert items_of(tool, json.loads(TOOLS[tool]().relabelled(content, {0: "neg"}, ()))) == ["neg"]
+
+
+def test_records_with_a_column_called_data_are_no_tasks(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('[{"data": "words", "y": 1}]')
+    assert TOOLS["label-studio"]().parse(tmp_path / "x.json") is None
+    assert items_of("label-studio", [{"data": "words", "text": "good", "label": "pos", "annotation_id": 1}]) == ["pos"]
+
+
+def test_labels_that_are_numbers_stay_numbers(tmp_path: Path) -> None:
+    """Also in lines with U+2028, which ends a line for Python and not in JSON."""
+    lines = [{"file_name": "a.png", "label": 0, "why": "\u2028"}, {"file_name": "b.png", "label": 1}]
+    (tmp_path / "metadata.jsonl").write_text("".join(f"{json.dumps(x, ensure_ascii=False)}\n" for x in lines), "utf-8")
+    tool = TOOLS["imagefolder"]()
+    content = tool.parse(tmp_path / "metadata.jsonl")
+    assert content == lines
+    new = [json.loads(line) for line in tool.relabelled(content, {0: "1"}, ()).decode().strip().split("\n")]
+    assert new == [lines[0] | {"label": 1}, lines[1]]
+
+
+def test_classes_of_one_name_keep_their_numbers() -> None:
+    content = {"classes": ["cat", "cat", "dog"], "labels": {"a": 2, "b": 1, "c": {"label": 0, "attributes": None}}}
+    new = json.loads(TOOLS["fiftyone"]().relabelled(content, {1: "bird"}, ()))
+    assert new["classes"] == ["cat", "cat", "dog", "bird"] and items_of("fiftyone", new) == ["dog", "bird", "cat"]
+
+
+def test_several_labels_are_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is anything read: the column does not exist."""
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"t": ["x"] * 9, "y": ["a|b"] * 9}).to_csv("t.csv", index=False)
+    command = ["audit", "t.csv", "--label", "none", "--multi-label=|", "--export", "label-studio"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2 and "Expected no --export beside --multi-label" in result.stderr

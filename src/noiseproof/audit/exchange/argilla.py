@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, read_json, row_of, to_json, write_new
+from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, only_question, read_json, row_of, to_json, write_new
 from noiseproof.audit.files import check_folder
 
 if TYPE_CHECKING:
@@ -54,24 +54,30 @@ class Argilla(Tool):
         return content if content and is_ours else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
+        question = _question(content)
         for at, record in enumerate(content):
             facts, id, text = record.get("metadata") or {}, record.get("id", at), record["fields"].get("text")
-            for answer in _answers(record) or [{}]:
+            for answer in _answers(record, question) or [{}]:
                 reviewer = str(answer.get("user_id") or "")
                 yield Item.of(at, answer.get("value"), facts, id, row_of(id), reviewer=reviewer, text=text)
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
-        records = copy.deepcopy(content)
+        records, question = copy.deepcopy(content), _question(content)
         for at, label in changes.items():
-            for answer in _answers(records[at]):
+            for answer in _answers(records[at], question):
                 answer["value"] = label
         return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
 
 
-def _answers(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the answers to the question of labels: the one that ours is called, or the only one."""
-    responses = record.get("responses") or {}
-    answers = responses.get(QUESTION, next(iter(responses.values()), [])) or []
+def _question(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the question of labels: the one that ours is called, or the only one with answers in words."""
+    asked = dict.fromkeys(name for record in records for name in record.get("responses") or {})
+    names = [name for name in asked if any(_answers(record, name) for record in records)]
+    return only_question(names, QUESTION, "the records of Argilla")
+
+
+def _answers(record: Mapping[str, Any], question: str) -> list[dict[str, Any]]:
+    answers = (record.get("responses") or {}).get(question) or []
     return [answer for answer in answers if isinstance(answer.get("value"), str)]
 
 

@@ -16,6 +16,7 @@ from noiseproof.core.registry import Registry
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
 
+SEVERAL = "Expected one label a row to export, got several. issues.csv has add_labels and remove_labels."
 KEY = "row-"  # begins the names that stand for rows where a tool keeps nothing but a name
 
 
@@ -50,9 +51,7 @@ def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
     """Yield the rows of an audit from the worst label to the best; only issues, unless ``all_rows``."""
     data, issues, order = report.data, report.label_issues, report.order
     if data.sets is not None:
-        raise ValueError(
-            "Expected one label a row to export, got several. issues.csv has add_labels and remove_labels."
-        )
+        raise ValueError(SEVERAL)
     order = order if all_rows else order[issues.is_issue[order]]
     names, classes = data.names, data.classes
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
@@ -133,6 +132,18 @@ def find_file(name: str, beside: Path) -> Path:
     return next((place for place in places if os.path.isfile(place)), places[0])
 
 
+def only_question(names: Collection[str], ours: str, where: str) -> str:
+    """Return the question whose answers are the labels: ``ours``, else the only one; refuse several."""
+    if ours in names or not names:
+        return ours
+    if len(names) > 1:
+        raise ValueError(
+            f"Expected one question that has the labels, or one called {ours!r}, in {where}, got {', '.join(names)}. "
+            f"Rename the one with the labels to {ours!r} in the file."
+        )
+    return next(iter(names))
+
+
 def row_of(key: Any) -> int | None:
     """Return the row that a key stands for, None if it is none of ours."""
     number = str(key).removeprefix(KEY)
@@ -163,7 +174,8 @@ def read_json(path: Path) -> Any:
 def remove_links(folder: Path) -> None:
     """Remove what `picture_link` made of an earlier audit."""
     for old in folder.glob(f"{KEY}*"):
-        old.unlink()
+        if row_of(old.stem) is not None:
+            old.unlink()
 
 
 def picture_link(report: LabelReport, row: Row, folder: Path) -> str:

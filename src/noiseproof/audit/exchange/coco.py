@@ -43,7 +43,7 @@ class Coco(Tool):
         of_image = _annotation_of(content)
         for at, image in enumerate(content["images"]):
             annotation, name = of_image.get(image["id"], {}), image["file_name"]
-            label, facts = names.get(annotation.get("category_id")), annotation.get("attributes", {})
+            label, facts = names.get(annotation.get("category_id")), annotation.get("attributes") or {}
             yield Item.of(at, label, facts, name, file=find_file(name, path))
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:

@@ -52,12 +52,13 @@ class FiftyOne(Tool):
             label = entry.get("label") if isinstance(entry, dict) else entry
             if isinstance(label, int):
                 label = content["classes"][label]
-            facts = entry.get("attributes", {}) if isinstance(entry, dict) else {}
+            facts = entry.get("attributes") or {} if isinstance(entry, dict) else {}
             yield Item.of(at, label, facts, key, row_of(key), file=files.get(key, folder / key))
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
         labels: dict[str, Any] = {}
-        classes = list(dict.fromkeys([*(content.get("classes") or ()), *changes.values()]))
+        classes = list(content.get("classes") or ())
+        classes += [name for name in dict.fromkeys(changes.values()) if name not in classes]
         for at, (key, entry) in enumerate(content["labels"].items()):
             new = changes.get(at)
             if new is not None:

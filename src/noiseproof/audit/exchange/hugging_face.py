@@ -34,7 +34,7 @@ class ImageFolder(Tool):
         if file.suffix.lower() != ".jsonl" or not file.is_file():
             return None
         try:
-            lines = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+            lines = [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
         except ValueError as error:
             raise ValueError(f"Expected JSON in every line of {file}, got {error}.") from error
         is_ours = all(isinstance(line, dict) and {"file_name", "label"} <= {*line} for line in lines)
@@ -49,8 +49,16 @@ class ImageFolder(Tool):
             yield Item.of(at, label, line, name if row is None else stem, row, file=folder / name)
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
-        lines = [{**line, "label": changes.get(at, line["label"])} for at, line in enumerate(content)]
+        lines = [{**line, "label": _like(line["label"], changes.get(at))} for at, line in enumerate(content)]
         return _to_lines([line for at, line in enumerate(lines) if at not in left_out]).encode()
+
+
+def _like(old: Any, new: str | None) -> Any:
+    """Return the new label, None for the old one, as a number where the old one is."""
+    if new is None:
+        return old
+    is_number = isinstance(old, int) and not isinstance(old, bool) and new.isascii() and new.isdigit()
+    return int(new) if is_number else new
 
 
 def _to_lines(lines: Sequence[Mapping[str, Any]]) -> str:

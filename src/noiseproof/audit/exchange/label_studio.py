@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, read_json, to_json, write_new
+from noiseproof.audit.exchange.base import (
+    TOOLS,
+    Item,
+    Row,
+    Tool,
+    find_file,
+    only_question,
+    read_json,
+    to_json,
+    write_new,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -38,10 +49,9 @@ class LabelStudio(Tool):
                 "characters, and audit again."
             )
         what = "image" if source.is_pictures else "text"
-        folder = Path(source.config["data"]).name if what == "image" else ""
         tasks: list[dict[str, Any]] = []
         for row in rows:
-            shown = f"{FILES}{quote(f'{folder}/{row.id}')}" if what == "image" else source.describe(row.row, row.id)
+            shown = _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
             facts: dict[str, Any] = {name: value for name, value in row.facts.items() if name != "predicted_label"}
             result: dict[str, Any] = {
                 "id": row.key, "from_name": QUESTION, "to_name": what, "type": "choices",
@@ -55,22 +65,24 @@ class LabelStudio(Tool):
     def parse(self, path: Path) -> Any:
         content = read_json(path)
         is_ours = isinstance(content, list) and all(isinstance(task, dict) for task in content)
-        return content if is_ours and any("data" in t or "annotation_id" in t for t in content) else None
+        return content if is_ours and any(_data(t) is not t or "annotation_id" in t for t in content) else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
+        question = _question(content)
         for at, task in enumerate(content):
-            data = task.get("data", task)
+            data = _data(task)
             shown = data.get("image", data.get("text"))
             content = {"file": _file(shown, path)} if "image" in data else {"text": shown}
-            for reviewer, label in list(_answers(task)) or [("", None)]:
+            for reviewer, label in list(_answers(task, question)) or [("", None)]:
                 yield Item.of(at, label, data, task.get("id", at), reviewer=reviewer, **content)
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
         tasks = copy.deepcopy([task for at, task in enumerate(content) if at not in left_out])
         new = [changes.get(at) for at in range(len(content)) if at not in left_out]
+        question = _question(content)
         for task, label in zip(tasks, new, strict=True):
-            if label is not None and "data" not in task:
-                task[_question(task)] = label
+            if label is not None and _data(task) is task:
+                task[question] = label
             elif label is not None:
                 for choices in _choices(task):
                     choices["value"]["choices"] = [label]
@@ -93,16 +105,24 @@ def _choices(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from (result for result in annotation.get("result", ()) if result.get("type") == "choices")
 
 
-def _question(task: Mapping[str, Any]) -> str:
-    """Return the name of the choices in a task of JSON-MIN."""
+def _data(task: Any) -> Any:
+    """Return what a task is about: its data, or in JSON-MIN the task itself."""
+    return task["data"] if isinstance(task.get("data"), dict) else task
+
+
+def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the choices in tasks of JSON-MIN."""
     own = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "text", "image")
-    return QUESTION if QUESTION in task else next((name for name in task if name not in own), QUESTION)
+    facts = ("source_id", "given_label", "suggested_label", "why")  # that `write` has added, in words
+    flat = (task for task in tasks if _data(task) is task)
+    words = dict.fromkeys(name for task in flat for name, value in task.items() if isinstance(value, str))
+    return only_question([name for name in words if name not in own + facts], QUESTION, "the tasks of Label Studio")
 
 
-def _answers(task: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, str | None]]:
     """Yield who answered a task, and the label; None if it was skipped."""
-    if "data" not in task:
-        label = task.get(_question(task))
+    if _data(task) is task:
+        label = task.get(question)
         yield str(task.get("annotator", "")), label if isinstance(label, str) and label else None
     for annotation in task.get("annotations", ()):
         person = annotation.get("completed_by", "")
@@ -111,6 +131,13 @@ def _answers(task: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         if len(labels) > 1:
             raise ValueError(f"Expected one choice for each task, got {len(labels)} in task {task.get('id')}.")
         yield reviewer, labels[0] if labels else None
+
+
+def _address(source: Any, id: str) -> str:
+    """Return the address of a picture below the folder that holds the audited one, or that of the audited file."""
+    data = Path(source.config["data"])
+    folder = data if data.is_dir() else data.resolve().parent
+    return FILES + quote(Path(os.path.relpath(source.file(id), folder.parent)).as_posix())
 
 
 def _file(address: Any, beside: Path) -> Path:

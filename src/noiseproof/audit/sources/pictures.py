@@ -155,7 +155,12 @@ class PictureSource(Source):
     def _real_path(self, row: int) -> Path | None:
         """Return the file of a row if it really lies in the folder of the dataset."""
         real = self.image_files.path(row).resolve()
-        return real if real.is_relative_to(Path(self.config["data"]).resolve()) and real.is_file() else None
+        return real if real.is_relative_to(self.root) and real.is_file() else None
+
+    @property
+    def root(self) -> Path:
+        """The folder that the pictures lie in, without links."""
+        return Path(self.config["data"]).resolve()
 
     def file(self, id: str) -> Path:
         return Path(self.config["data"], id)

@@ -134,9 +134,10 @@ class AnnotatedPictures(Annotated, PictureSource):
             raise ValueError(f"Expected no `labels` beside {self.path}, which has them.")
         if self.items and not any(item.file is not None and item.file.is_file() for item in self.items):
             raise FileNotFoundError(
-                f"Expected the pictures that {self.path} names, such as {self.items[0].id!r}, beside it, in a folder "
-                "data or images beside it, or above it, found none. Move the file to where its paths lead to them."
+                f"Expected the pictures that {self.path} names, such as {self.items[0].id!r}, beside it, or in a "
+                "folder data or images beside it, found none. Move the file to where its paths lead to them."
             )
+        self._check_places()
         names = request.classes or sorted({label for label in self.labels if label})
         return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), [])
 
@@ -152,9 +153,25 @@ class AnnotatedPictures(Annotated, PictureSource):
     def labels(self) -> list[str]:
         return [item.label or "" for item in self.items]
 
-    def _real_path(self, row: int) -> Path | None:
-        path = self.image_files.path(row)
-        return path if path.is_file() else None
+    def _check_places(self) -> None:
+        """Refuse files outside the folder; links in it are read, as in a folder of pictures, and never shown."""
+        for item in self.items:
+            if item.file is not None and item.file.is_file():
+                place = item.file.parent.resolve() / item.file.name
+                if not place.is_relative_to(self.root):
+                    raise ValueError(
+                        f"Expected pictures below {self.root}, the folder of {self.path.name}, got {place}. Move it "
+                        "below that folder."
+                    )
+
+    @property
+    def root(self) -> Path:
+        path = self.path.resolve()
+        return path if path.is_dir() else path.parent
+
+    @cached_property
+    def _row_of_id(self) -> dict[str, int]:
+        return {id: row for row, id in enumerate(self.ids)}
 
     def file(self, id: str) -> Path:
-        return self.image_files.path(self.ids.index(id))
+        return self.image_files.path(self._row_of_id[id])
