@@ -138,6 +138,7 @@ def test_findings_have_scores_and_pictures_that_can_be_drawn(reports: list[Label
 def test_types_are_chosen_by_name() -> None:
     assert {kind.name for kind in chosen_types("all")} == {*NAMES}
     assert {kind.name for kind in chosen_types("imbalance")} == {*ALWAYS, "imbalance"}
+    assert chosen_types("leakage, order") == chosen_types(["leakage", "order"])
     assert all(kind.is_quick for kind in chosen_types())
     with pytest.raises(ValueError, match="Unknown issue type 'imbalanced'. Did you mean 'imbalance'"):
         chosen_types(["imbalanced"])

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from noiseproof.audit import LabelReport, audit, corrected, read_audit, read_rows
 from noiseproof.audit.apply import plan_fixes, write_corrected
+from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.evidence.gather import AuditEvidence, Surroundings
 from noiseproof.audit.issues import ISSUES, Issue
 from noiseproof.audit.labels import find_label_issues
+from noiseproof.audit.plan import read_reviewed
+from noiseproof.cli import app
 
 
 def clean_table(rows: int = 300, seed: int = 0, classes: int = 2) -> pd.DataFrame:
@@ -156,6 +160,35 @@ def test_near_duplicates_keep_one_row_of_each_group_whose_labels_agree(tmp_path:
     assert len(pd.read_csv(write_corrected(saved, {}, tmp_path / "out.csv", fix=fix))) == 301
 
 
+def test_near_duplicates_keep_the_row_that_was_decided_on(tmp_path: Path) -> None:
+    table = clean_table()
+    table.iloc[200], table.iloc[201], table.iloc[[202, 203]] = table.iloc[0], table.iloc[1], table.iloc[2]
+    _, folder = audited(table, tmp_path)
+    given = table["kind"].tolist()
+    log = DecisionLog(folder / "decisions.csv")
+    for row, choice, label in (
+        (200, "other", "new"), (1, "exclude", ""), (202, "other", "new"), (203, "keep", given[203]),
+    ):  # fmt: skip
+        log.add(Decision(row, str(row), given[row], choice, label))  # type: ignore[arg-type]
+    log.close()
+    saved, reviewed = read_audit(folder), read_reviewed(folder, None)
+    assert plan_fixes(saved, ["near-duplicate"])["near-duplicate"].left_out == {200, 201, 202, 203}
+    fix = plan_fixes(saved, ["near-duplicate"], reviewed.decisions)["near-duplicate"]
+    assert fix.left_out == {0, 1, 2}  # 202 and 203 were decided differently: both stay
+    result = CliRunner().invoke(
+        app, ["apply", str(folder), "--fix", "near-duplicate", "--out", str(tmp_path / "o.csv")]
+    )
+    assert result.exit_code == 0, result.output
+    assert (pd.read_csv(tmp_path / "o.csv")["kind"] == "new").sum() == 2
+
+
+def test_a_fix_of_what_was_not_looked_for_is_refused(tmp_path: Path) -> None:
+    _, folder = audited(clean_table(60), tmp_path)
+    for name in ("text", "picture", "test-overlap"):
+        with pytest.raises(ValueError, match=f"Expected an audit that looked for '{name}'"):
+            plan_fixes(read_audit(folder), [name])
+
+
 def test_a_type_without_a_fix_is_refused_with_what_to_do(tmp_path: Path) -> None:
     _, folder = audited(clean_table(), tmp_path)
     with pytest.raises(ValueError, match="nothing can be done about 'imbalance' by a command. Collect more rows"):
@@ -197,6 +230,28 @@ def test_a_leaking_column_is_left_out_by_the_fix(tmp_path: Path) -> None:
     table["late"] = np.where(np.arange(300) % 100 == 0, "?", table["kind"].str.upper())
     _, folder = audited(table, tmp_path)
     assert plan_fixes(read_audit(folder), ["leakage"])["leakage"].columns == {"late"}
+
+
+def test_the_verdict_of_models_that_saw_a_leaking_column_is_not_trusted(tmp_path: Path) -> None:
+    table = clean_table(400).sort_values("kind", ignore_index=True)
+    y = (table["kind"] == "kind 1").to_numpy(int)
+    late, code = (np.where(np.arange(400) % 200 == k, 1 - y, y) for k in (3, 5))  # one in two hundred wrong
+    table = table.assign(customer_id=np.arange(400) + 70, late=late, code=[f"code {k}" for k in code])
+    report, folder = audited(table, tmp_path, ignore=["noise"])
+    words = (
+        "Not to be trusted: `late`, `code` each predict the label alone. "
+        "Audit again without them: --ignore noise,late,code."
+    )
+    for text in (read_audit(folder).summary["verdict"], repr(report).splitlines()[1]):
+        assert text.startswith(words)
+    assert words in report._repr_html_()
+    found = next(issue for issue in report.issues if issue.name == "leakage")
+    assert [one.columns[0] for one in found.findings] == ["late", "code", "customer_id"]  # which no model saw
+    assert found.headline(report.summary()).endswith("Also column 'code', column 'customer_id'.")
+    again = audit(
+        tmp_path / "data.csv", label="kind", ignore=["noise", "late", "code"], mode="fast", model="trees", device="cpu"
+    )
+    assert "trusted" not in again.summary()["verdict"]
 
 
 # --- order and drift: alarms as often as promised, in simulation ------------------------------------------------------
@@ -264,6 +319,26 @@ def test_a_test_set_of_another_distribution_is_found() -> None:
     assert {one.about for one in found.findings} == {"the label", "size"} and found.score >= 0.5
 
 
+def test_a_word_among_the_numbers_of_the_test_set_is_no_drift() -> None:
+    random = np.random.default_rng(0)
+    table, test = (clean_table(n, n).assign(count=random.integers(0, 5, n).astype(float)) for n in (500, 300))
+    table.loc[0, "count"] = np.nan
+    one_word = test.assign(count=["?", *test["count"].astype(int).astype(str)[1:]])
+    assert not look_for("drift", table, test=one_word).findings
+    more = test.assign(count=["?", *(test["count"].astype(int) + 2).astype(str)[1:]])
+    assert [one.about for one in look_for("drift", table, test=more).findings] == ["count"]
+    words = test.assign(count=random.choice(["few", "many"], 300))
+    assert [one.about for one in look_for("drift", table, test=words).findings] == ["count"]
+
+
+def test_a_sample_of_the_test_set_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noiseproof.audit.issues.overlap.MOST_PAIRS", 400 * 30)
+    table = clean_table(400)
+    found = look_for("test-overlap", table, test=pd.concat([clean_table(100, 7), table.iloc[[10, 20]]]))
+    assert "2 of 102 rows" in found.findings[0].sentence
+    assert found.findings[0].sentence.endswith("looked for among 32 of them.")  # 30, and the 2 equal ones
+
+
 def test_rows_of_the_test_set_are_found_and_left_out(tmp_path: Path) -> None:
     table, test = clean_table(400), clean_table(100, seed=7)
     near = table.iloc[[3, 50]].assign(weight=lambda t: t["weight"] + 1e-4, kind="kind 0")
@@ -301,6 +376,25 @@ def test_a_type_that_fails_does_not_cost_the_others(
 
 
 # --- notations and units ----------------------------------------------------------------------------------------------
+
+
+def test_commas_between_thousands_are_removed_and_no_number_is_emptied(tmp_path: Path) -> None:
+    number = np.arange(300) + 100
+    number[::20] += 1000
+    grouped = [f"{n:,}" for n in number]
+    table = clean_table(300).assign(
+        sales=grouped, visits=["none" if k == 7 else word for k, word in enumerate(grouped)],
+        price=["1,500" if k == 0 else f"0,{k}" if k % 2 else f"{k}.5" for k in range(300)],
+    )  # fmt: skip
+    report, folder = audited(table, tmp_path)
+    found = {one.columns[0]: one.sentence for issue in report.issues if issue.name == "mixed" for one in issue.findings}
+    assert "15 numbers with commas between thousands, such as '1,100', beside 285" in found["sales"]
+    assert "1 words among 299 numbers" in found["visits"]
+    saved = read_audit(folder)
+    fixed = pd.read_csv(write_corrected(saved, {}, tmp_path / "out.csv", fix=plan_fixes(saved, ["mixed"])["mixed"]))
+    assert fixed["sales"].tolist() == number.tolist()
+    np.testing.assert_array_equal(fixed["visits"], np.where(np.arange(300) == 7, np.nan, number))
+    assert fixed["price"].tolist()[:3] == ["1,500", "0.1", "2.5"]  # 1500 or 1.5: left to its owner
 
 
 def test_notations_units_words_and_codes_are_found_and_fixed(tmp_path: Path) -> None:
@@ -400,6 +494,22 @@ def test_plain_texts_are_neither_garbled_nor_foreign() -> None:
         "The U.S. vs. the E.U. (2001), cf. p. 12", "WTF LOL", "def f(x): return x ** 2  # it is the code for you",
     ]  # fmt: skip
     assert not audited_texts([*clean_texts(), *usual]).findings
+
+
+@pytest.mark.parametrize("text", [
+    "这部电影非常好看演员的表演也很精彩故事情节引人入胜我会推荐给所有的朋友们去电影院观看它",
+    "この映画はとても面白かったので友達みんなに勧めたいと思いますまた見に行きたいです",
+    "ภาพยนตร์เรื่องนี้สนุกมากและนักแสดงเล่นได้ดีมากฉันอยากแนะนำให้เพื่อนทุกคนไปดู",
+])  # fmt: skip
+def test_texts_without_spaces_are_not_garbled(text: str) -> None:
+    assert not audited_texts([f"{text} {k}" for k in range(60)]).findings
+    assert np.flatnonzero(audited_texts([*[f"{text} {k}" for k in range(60)], "xkcd" * 12]).mask).tolist() == [60]
+
+
+def test_a_japanese_text_of_many_kanji_is_not_foreign() -> None:
+    usual = [f"この映画はとても面白かったので友達みんなに勧めたいと思います {k}" for k in range(60)]
+    kanji = "東京都千代田区霞が関一丁目経済産業省特許庁審査第一部"
+    assert not audited_texts([*usual, kanji, "スーパーマーケットノアイスクリームハサイコー"]).findings
 
 
 def test_empty_texts_are_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,24 @@ def test_planted_noise_is_found_end_to_end(digits: tuple[Path, np.ndarray], here
     config = json.loads((here / "audit" / "config.json").read_text())
     assert config["data"] == str(path) and config["label"] == "digit" and config["mode"] == mode.strip("-")
     assert config["classes"] == [f"a {k}" for k in range(10)]
+
+
+def test_the_next_command_after_a_leaking_column_leaves_it_out(here: Path) -> None:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 300)
+    table = pd.DataFrame({"y": y, "a": random.normal(size=300) + y, "b": random.random(300)})
+    table["billing code"] = np.where(np.arange(300) == 5, 1 - y, y)
+    table.to_csv("bills.csv", index=False)
+    words = ["audit", "bills.csv", "--label", "y", "--fast", "--ignore", "b", "--out", "found"]
+    done = subprocess.run([sys.executable, "-m", "noiseproof", *words], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert "classes. Not to be trusted: `billing code` predicts the label alone. Audit again" in lines[0], done.stderr
+    command = "noiseproof audit bills.csv --label y --fast --ignore 'b,billing code' --out found --force"
+    assert lines[-1] == f"next: {command}"
+    again = subprocess.run(
+        [sys.executable, "-m", "noiseproof", *shlex.split(command)[1:]], capture_output=True, text=True
+    )
+    assert again.returncode == 0 and again.stdout.splitlines()[-1] == "next: noiseproof review found"
 
 
 def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path) -> None:

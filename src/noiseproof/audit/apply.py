@@ -8,7 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -75,7 +75,7 @@ def corrected(
     if not yes:
         plan.check(audit.folder)
     left_out = plan.excluded if excluded == "leave-out" else ()
-    fixes = _joined(plan_fixes(audit, fix))
+    fixes = _joined(plan_fixes(audit, fix, reviewed.decisions))
     copy = _source(audit).corrected(
         audit, data, plan.changes, becomes={**fixes.becomes, **plan.becomes}, left_out=fixes.left_out.union(left_out)
     )
@@ -85,10 +85,11 @@ def corrected(
     return without_columns(copy, fixes.columns) if fixes.columns else copy
 
 
-def plan_fixes(audit: Audit, names: Sequence[str]) -> dict[str, Fix]:
+def plan_fixes(audit: Audit, names: Sequence[str], decided: Mapping[int, Decision] | None = None) -> dict[str, Fix]:
     """Return what the remedy of each issue type of ``names`` does to the data; refuse types without one.
 
-    Nothing is fixed unless it is named, always in a copy, and rows that go are listed.
+    Nothing is fixed unless it is named, always in a copy, and rows that go are listed. Of copies, the rows ``decided``
+    on stay.
     """
     kinds = {kind.name: kind for kind in issue_types()}
     able = [name for name, kind in kinds.items() if kind.fixes]
@@ -97,7 +98,7 @@ def plan_fixes(audit: Audit, names: Sequence[str]) -> dict[str, Fix]:
         if name not in able:
             why = f"nothing can be done about {name!r} by a command. {kinds[name].remedy}" if name in kinds else ""
             raise ValueError(f"Expected issue types with a fix, {', '.join(able)}, got {name!r}{why and ': '}{why}")
-        fixes[name] = kinds[name].fix(audit)
+        fixes[name] = kinds[name].fix(replace(audit, decided=decided or {}))
     joined = _joined(fixes)
     source = _source(audit)
     if (joined.columns or joined.cells) and not source.has_columns:

@@ -89,7 +89,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from noiseproof.audit.report import LabelReport
+    from noiseproof.audit.standing import Decision
 
 FORMAT = 2
 WITHOUT_MODEL_QUALITY = 1  # the format before, whose decisions a new audit takes over
@@ -139,6 +140,7 @@ class Audit:
     summary: dict[str, Any]
     config: dict[str, Any]
     key: str  # digest of what decisions are about, to which those in a browser belong
+    decided: Mapping[int, Decision] = field(default_factory=dict)  # decisions by row, where a fix is planned
 
     def __repr__(self) -> str:
         issues = int(self.issues["is_label_issue"].sum())

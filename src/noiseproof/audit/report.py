@@ -27,6 +27,7 @@ from noiseproof.audit.files import COLUMNS, FORMAT, LOCK, check_folder, write_au
 from noiseproof.audit.inputs import read_rows
 from noiseproof.audit.issues import Issue, WrongLabels, find_issues
 from noiseproof.audit.issues.base import MAX_LISTED, chosen_types
+from noiseproof.audit.issues.leakage import distrust, leaking_columns
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.labels import LabelIssues, find_label_issues
 from noiseproof.audit.labelsets import judge_sets
@@ -230,7 +231,11 @@ class LabelReport:
         notes = [*data.notes]
         if recall is not None and recall < 1:
             notes.append(f"Neighbours were found approximately, {recall:.1%} of the true ones.")
-        summary = {"format": FORMAT, "source_rows": data.source_rows, "rows": int((data.row >= 0).sum())}
+        summary: dict[str, Any] = {
+            "format": FORMAT,
+            "source_rows": data.source_rows,
+            "rows": int((data.row >= 0).sum()),
+        }
         for issue in self.issues:
             summary |= issue.summary(data)
             notes += issue.notes()
@@ -241,11 +246,14 @@ class LabelReport:
             "trusted": 0 if data.trusted is None else int(data.trusted.sum()),
             "annotators": 0 if data.annotators is None else len(data.annotators.names),
         }
-        return summary | {
+        summary |= {
             "known": known,
             "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
             "seconds": dict(self.seconds),
         }  # fmt: skip
+        if leaking := leaking_columns(summary):
+            summary["verdict"] = f"{distrust(leaking, self.config.get('ignore') or ())} {summary['verdict']}"
+        return summary
 
     # --- annotators ---------------------------------------------------------------------------------------------------
 

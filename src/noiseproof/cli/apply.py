@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
     from noiseproof.audit.issues import Fix
     from noiseproof.audit.plan import Plan
-    from noiseproof.audit.standing import Standing
+    from noiseproof.audit.standing import Decision, Standing
 
 
 Decisions = Annotated[
@@ -114,8 +114,9 @@ def apply(
     from noiseproof.audit.plan import plan_corrections, read_reviewed
 
     audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all or bool(fix))
-    fixes, disputed = _plan_fixes(audit, fix, retrain), read_conflicts(folder, decisions)
+    disputed = read_conflicts(folder, decisions)
     decided = {row: one for row, one in reviewed.decisions.items() if unsettled == "latest" or row not in disputed}
+    fixes = _plan_fixes(audit, fix, retrain, decided)
     reviewed.decisions, answers, merges = decided, reviewed.answers(), reviewed.merges
     plan = plan_corrections(audit, decided, answers, merges=merges, accept_all=accept_all, yes=yes)
     left_out = kept_out(audit, plan, excluded)
@@ -163,12 +164,12 @@ def _write(
     return {"left_out": len(left_out), "listed": listed, "corrected": written}
 
 
-def _plan_fixes(audit: Audit, fix: str | None, retrain: bool) -> dict[str, Fix]:
+def _plan_fixes(audit: Audit, fix: str | None, retrain: bool, decided: Mapping[int, Decision]) -> dict[str, Fix]:
     from noiseproof.audit.apply import plan_fixes
 
     if fix and retrain:
         raise ValueError("Expected --fix or --retrain, got both. Audit the fixed data again, and compare there.")
-    return plan_fixes(audit, [name.strip() for name in (fix or "").split(",") if name.strip()])
+    return plan_fixes(audit, [name.strip() for name in (fix or "").split(",") if name.strip()], decided)
 
 
 def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:

@@ -431,7 +431,25 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
         echo(f"models: {models}")
     echo(f"time: {sum(summary['seconds'].values()):.1f} s")
     echo(f"files: {', '.join(map(str, files))}")
-    echo(f"next: noiseproof review {shlex.quote(out)}")
+    echo(f"next: {_without_leaking(report, summary, out) or f'noiseproof review {shlex.quote(out)}'}")
+
+
+def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) -> str:
+    """The command of the audit without columns that tell the label alone; empty where there are none."""
+    from noiseproof.audit.issues.leakage import leaking_columns
+
+    leaking, command = leaking_columns(summary), report.config["command"]
+    if not leaking or not command:
+        return ""
+    words = []
+    given = iter(shlex.split(command))
+    for word in given:
+        if word in ("--ignore", "--out"):
+            next(given, None)
+        elif word != "--force" and not word.startswith(("--ignore=", "--out=")):
+            words.append(word)
+    ignored = ",".join([*(report.config["ignore"] or ()), *leaking])
+    return shlex.join([*words, "--ignore", ignored, "--out", out, "--force"])
 
 
 def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:

@@ -179,6 +179,11 @@ class FoundIssue(Issue):
 
 def leave_out_marked(kind: type[Issue], audit: Audit) -> Fix:
     """Leave out all rows that have the issue."""
+    if kind.flag not in audit.issues:
+        raise ValueError(
+            f"Expected an audit that looked for {kind.name!r}, the one in {audit.folder} did not. Audit the data again "
+            f"with --issues {kind.name}, then fix it."
+        )
     marked = audit.issues[kind.flag].astype(str) == "True"
     return Fix(left_out=frozenset(audit.issues.loc[marked, "row"].tolist()))
 
@@ -204,7 +209,7 @@ def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
     kinds = {kind.name: kind for kind in issue_types()}
     if names is None or names == "all":
         return [kind for kind in kinds.values() if kind.is_quick or names == "all"]
-    wanted = names.split(",") if isinstance(names, str) else names
+    wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     for name in wanted:
         if name not in kinds:
             raise ValueError(f"Unknown issue type {name!r}. {near_names(name, ['all', *kinds])}")

@@ -92,14 +92,27 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
     differences = []
     for name in evidence.cells.columns:
         here, there = evidence.cells[name], test.frame[name]
-        if here.dtype.kind in "iufb" and there.dtype.kind in "iufb":
-            parts = [column.to_numpy(dtype=np.float64, na_value=np.nan) for column in (here, there)]
-            parts = [part[np.isfinite(part)] for part in parts]
+        if (parts := _as_numbers(here, there)) is not None:
             if min(map(len, parts)) >= FEW:
                 differences.append(_of_numbers(str(name), *parts))
         elif len({*(words := words_of(here))}) <= max(10, len(words) // 10):
             differences.append(_of_words(str(name), words, words_of(there)))
     return differences
+
+
+def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
+    """The finite numbers of both parts of a column; None unless one part has numbers alone, and most of the other."""
+    import pandas as pd
+
+    columns, are_numbers = (here, there), [column.dtype.kind in "iufb" for column in (here, there)]
+    if not any(are_numbers):
+        return None
+    if not all(are_numbers):
+        columns = tuple(pd.to_numeric(column, errors="coerce") for column in columns)
+        if any(2 * new.notna().sum() < old.notna().sum() for new, old in zip(columns, (here, there), strict=True)):
+            return None
+    parts = [column.to_numpy(dtype=np.float64, na_value=np.nan) for column in columns]
+    return [part[np.isfinite(part)] for part in parts]
 
 
 def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
+    from noiseproof.audit.standing import Decision
 
 
 @register_issue("near-duplicate")
@@ -30,7 +31,7 @@ class NearDuplicates(Issue):
     flag = "is_near_duplicate"
     badges: ClassVar = {"is_near_duplicate": "near-duplicate", "duplicate_conflict": "labels conflict"}
     remedy = "Keep one row of each group, and decide which label is right where they conflict."
-    fixes = "Leaves out all but the first row of each group whose labels agree."
+    fixes = "Leaves out all but the first row, or the decided one, of each group whose labels agree."
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> NearDuplicates:
@@ -58,8 +59,8 @@ class NearDuplicates(Issue):
     def fix(cls, audit: Audit) -> Fix:
         is_true = audit.issues[[cls.flag, "duplicate_conflict"]].astype(str) == "True"
         groups = audit.issues.loc[is_true[cls.flag] & ~is_true["duplicate_conflict"], ["row", "duplicate_group"]]
-        kept = groups.groupby("duplicate_group")["row"].min()
-        return Fix(left_out=frozenset({*groups["row"].tolist()} - {*kept.tolist()}))
+        kept = {row for _, rows in groups.groupby("duplicate_group")["row"] for row in _kept(rows, audit.decided)}
+        return Fix(left_out=frozenset({*groups["row"].tolist()} - kept))
 
     def summary(self, data: AuditData) -> dict[str, Any]:
         group = np.where(data.row >= 0, self.duplicates.group, -1)
@@ -84,3 +85,11 @@ class NearDuplicates(Issue):
             f"near-duplicates: {counts['rows']} rows in {counts['groups']} groups, "
             f"{counts['conflicting']} of them with different labels"
         )
+
+
+def _kept(group: Iterable[int], decided: Mapping[int, Decision]) -> set[int]:
+    """The rows of a group to keep: the first with each label that was decided on, else the first not excluded."""
+    rows = sorted(group)
+    by_label = {decided[row].label: row for row in reversed(rows) if row in decided and decided[row].names_label}
+    others = [row for row in rows if row not in decided or decided[row].decision != "exclude"]
+    return {*by_label.values()} or {*(others or rows)[:1]}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
 
 TELLING = 0.95  # of the labels that the most frequent class leaves open; honest columns of real tables: 0.89 at most
+IDENTIFIER = 0.6  # score
 BINS = 32  # of a column of numbers
 FEW = 50  # rows below which nothing is concluded
 ID = re.compile(r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)")
@@ -29,7 +32,7 @@ class Leakage(FoundIssue):
 
     On each half of the rows, the label is predicted by the most frequent class among equal values, or in the same of 32
     parts of a column of numbers, of the other half. The score is (hits − frequent) / (1 − frequent) with the share of
-    the most frequent class, from 0.95 on; that of an identifier is 0.6.
+    the most frequent class, from 0.95 on; that of an identifier, and of columns that no model sees, is 0.6.
     """
 
     remedy = "Leave a column out that was made from the label or after it, or that names the rows."
@@ -45,6 +48,9 @@ class Leakage(FoundIssue):
         given, row = data.given[cells.index], data.row[cells.index]
         if len(cells) < FEW:
             return cls.of(data, [])
+        fitted = getattr(data.source, "fitted", None)  # the columns of a table that models see
+        used = {*fitted.numeric, *fitted.categories, *fitted.wide} if fitted else {*cells.columns}
+        used = {str(name) for name in used}
         codes = {str(name): encode(cells[name]) for name in cells.columns}
         told = {name: share_told(code, given) for name, code in codes.items()}
         ordered = sorted(told, key=lambda name: -told[name])[:10]
@@ -55,20 +61,41 @@ class Leakage(FoundIssue):
             if told[name] >= TELLING:
                 bars = [(other, round(100 * max(told[other], 0), 1)) for other in ordered]
                 findings.append(Finding(
-                    f"column {name!r}", told[name],
+                    f"column {name!r}", told[name] if name in used else IDENTIFIER,
                     f"Column {name!r} alone tells {told[name]:.1%} of the labels that the most frequent class leaves "
                     f"open, on rows that it was not learned from ({len(cells)} rows).",
                     Bars(picture, bars, "%", (ordered.index(name),)) if name in ordered else None, (name,),
+                    details={"is_used": fitted is not None and name in used},
                 ))  # fmt: skip
             elif kind:
                 findings.append(Finding(
-                    f"column {name!r}", 0.6, f"Column {name!r} {kind}: a model can only memorise it.", None, (name,)
+                    f"column {name!r}", IDENTIFIER, f"Column {name!r} {kind}: a model can only memorise it.",
+                    columns=(name,),
                 ))  # fmt: skip
         return cls.of(data, findings)
 
     @classmethod
     def fix(cls, audit: Audit) -> Fix:
         return Fix(columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"]))
+
+    def headline(self, summary: Mapping[str, Any]) -> str:
+        found = summary.get(self.name, {}).get("findings", [])
+        others = f" Also {', '.join(one['about'] for one in found[1:])}." if len(found) > 1 else ""
+        return f"{self.name}: {found[0]['sentence']}{others}" if found else ""
+
+
+def leaking_columns(summary: Mapping[str, Any]) -> list[str]:
+    """The columns of a table that models saw and that tell the label alone, by the summary of an audit with models."""
+    found = summary.get(Leakage.name, {}).get("findings", []) if summary["models"] else []
+    return [name for one in found if one["details"].get("is_used") for name in one["columns"]]
+
+
+def distrust(names: Sequence[str], ignored: Sequence[str]) -> str:
+    """Why an audit by models that saw the columns ``names`` is not to be trusted, and what to do."""
+    option = f"--ignore {shlex.quote(','.join((*ignored, *names)))}"
+    which = ", ".join(f"`{name}`" for name in names)
+    predict, them = ("predicts the label alone", "it") if len(names) == 1 else ("each predict the label alone", "them")
+    return f"Not to be trusted: {which} {predict}. Audit again without {them}: {option}."
 
 
 def encode(column: Any) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"\s*[-+−]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 COMMA = re.compile(r"\s*[-+−]?\d+,\d+\s*")  # 1,5
-THOUSANDS = re.compile(r"\s*[-+−]?\d{1,3}(,\d{3})+(\.\d+)?\s*")  # 1,500
+THOUSANDS = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*")  # 1,500
 WITH_UNIT = re.compile(r"\s*([-+−]?\d[\d.,]*)\s*([^\W\d]{1,6}|%|°[CF]|[$€£])\s*")
 MOST_WORDS = 0.2  # share of other words that a column of numbers may have
 FACTORS = (100.0, 1000.0, 1e6)  # between two units of one quantity: cm and m, g and kg, 1 and a million
@@ -42,7 +42,10 @@ class MixedCells(FoundIssue):
     """
 
     remedy = "Write all numbers of a column in one notation and one unit, and leave missing ones empty."
-    fixes = "Writes decimal commas as points, divides numbers in the larger unit, empties words and codes for missing."
+    fixes = (
+        "Writes decimal commas as points, removes those of thousands, divides numbers in the larger unit, empties "
+        "words and codes for missing."
+    )
 
     @classmethod
     def applies(cls, data: AuditData) -> bool:
@@ -73,10 +76,10 @@ class MixedCells(FoundIssue):
 
 def _notations(name: str, words: list[str]) -> Finding | None:
     """Numbers with decimal commas beside points, with several units, or with other words among them."""
-    kinds: dict[str, list[str]] = {"number": [], "comma": [], "unit": [], "word": []}
+    kinds: dict[str, list[str]] = {"number": [], "comma": [], "thousands": [], "unit": [], "word": []}
     for word in filter(str.strip, words):
         kinds[_kind(word)].append(word)
-    plain, commas, with_unit, others = kinds.values()
+    plain, commas, thousands, with_unit, others = kinds.values()
     filled = sum(map(len, kinds.values()))
     if filled < 2 * FEW or len(others) > MOST_WORDS * filled:
         return None
@@ -88,14 +91,18 @@ def _notations(name: str, words: list[str]) -> Finding | None:
         listed = ", ".join(f"{unit} ({count})" for unit, count in counts)
         return Finding(f"column {name!r}", 0.9, f"Column {name!r} has numbers in several units: {listed}.",
                        Bars("units", counts, "cells"), (name,))  # fmt: skip
-    return _words_among_numbers(name, plain, others) if others and plain else None
+    if others and plain:
+        return _words_among_numbers(name, plain + thousands, others)
+    return _thousands(name, plain, thousands) if thousands and plain else None
 
 
 def _kind(word: str) -> str:
     """What a cell of a column of words is."""
     if NUMBER.fullmatch(word):
         return "number"
-    if COMMA.fullmatch(word) and not THOUSANDS.fullmatch(word):
+    if THOUSANDS.fullmatch(word):
+        return "thousands"
+    if COMMA.fullmatch(word):
         return "comma"
     return "unit" if WITH_UNIT.fullmatch(word) else "word"
 
@@ -107,6 +114,16 @@ def _decimal_commas(name: str, plain: list[str], commas: list[str]) -> Finding:
         f"with a point or without, such as {plain[0]!r}.",
         Bars("notations", [("point or none", len(plain)), ("comma", len(commas))], "cells", (1,)), (name,),
         details={"decimal_comma": len(commas)},
+    )  # fmt: skip
+
+
+def _thousands(name: str, plain: list[str], thousands: list[str]) -> Finding:
+    return Finding(
+        f"column {name!r}", 0.9,
+        f"Column {name!r} has {len(thousands)} numbers with commas between thousands, such as {thousands[0]!r}, beside "
+        f"{len(plain)} without, such as {plain[0]!r}.",
+        Bars("notations", [("without", len(plain)), ("with commas", len(thousands))], "cells", (1,)), (name,),
+        details={"thousands": len(thousands)},
     )  # fmt: skip
 
 
@@ -177,12 +194,19 @@ def _histogram(logs: NDArray[np.float64]) -> Bars:
 def _rewriting(found: Mapping[str, Any]) -> Callable[[Any], Any] | None:
     """How `fix` rewrites the cells of a column, by what was found there."""
     if "decimal_comma" in found:
-        return lambda cell: cell.replace(",", ".") if isinstance(cell, str) and COMMA.fullmatch(cell) else cell
+        return lambda cell: cell.replace(",", ".") if isinstance(cell, str) and _kind(cell) == "comma" else cell
     if "factor" in found:
         return lambda cell: _divided(cell, found["factor"], found["above"])
-    if "words" in found:
-        return lambda cell: cell if not isinstance(cell, str) or NUMBER.fullmatch(cell) else ""
+    if "words" in found or "thousands" in found:
+        return lambda cell: _plain_number(cell, "words" in found) if isinstance(cell, str) else cell
     return (lambda cell: _without_code(cell, found["code"])) if "code" in found else None
+
+
+def _plain_number(cell: str, empties_words: bool) -> str:
+    kind = _kind(cell)
+    if kind == "thousands":
+        return cell.replace(",", "")
+    return "" if kind == "word" and empties_words else cell
 
 
 def _number(cell: Any) -> float | None:

@@ -52,18 +52,19 @@ class TestOverlap(FoundIssue):
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:
         data, test = evidence.data, evidence.data.test
         assert test is not None and data.x is not None
-        match, is_equal = _matches(evidence)
+        match, is_equal, searched = _matches(evidence)
         is_in = np.isin(np.arange(len(data)), match[match >= 0]) & (data.row >= 0)
         compared, count = len(match), int((match >= 0).sum())
         if not count:
             return cls.of(data, [])
         at = np.flatnonzero(match >= 0)
         other = int((test.given[at] != data.given[match[at]]).sum())
+        sampled = f" Near ones were looked for among {searched} of them." * (searched < compared)
         exactly, share = int(is_equal.sum()), count / compared
         return cls.of(data, [Finding(
             "the test set", NEEDS_ACTION + share / 2,
             f"{count} of {compared} rows of the test set ({share:.1%}) are in the data, too, {exactly} of them "
-            f"exactly; {other} have another label there.",
+            f"exactly; {other} have another label there.{sampled}",
             Bars("rows of the test set",
                  [("not in the data", compared - count), ("exactly", exactly), ("nearly", count - exactly)], "rows",
                  (1, 2)),
@@ -75,8 +76,8 @@ class TestOverlap(FoundIssue):
         return leave_out_marked(cls, audit)
 
 
-def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each test row a row that is nearly the same, −1 for none, (T,), and whether it is equal, (T,)."""
+def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
+    """For each test row a row that is nearly the same, −1 for none, and whether it is equal, (T,); rows compared."""
     from noiseproof.audit.evidence.duplicates import near_limit, same_rows
 
     data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
@@ -88,7 +89,7 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     match = np.where((first[N:] < N) & ~is_common[first[N:]], first[N:], -1)
     is_equal = match >= 0
     if near is None or near.index.shape[1] < 2:
-        return match, is_equal
+        return match, is_equal, T
     limit = torch.from_numpy(near_limit(near, ALARM / T).astype(np.float32))
     limit[torch.from_numpy(is_common[first[:N]])] = 0
     x = torch.from_numpy(data.x)
@@ -97,4 +98,4 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
         distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
         match[part] = np.where(distance < limit[nearest], nearest, -1)
-    return match, is_equal
+    return match, is_equal, int(is_equal.sum()) + len(left)

@@ -49,6 +49,7 @@ MOJIBAKE = re.compile(
     r"[ÃÂâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd|&[a-z]{2,6};|&#\d+;|[\x00-\x08\x0b\x0c\x0e-\x1f]"
 )
 SIGN, LATIN, VOWEL = re.compile(r"[^\w\s]|_"), re.compile("[a-zA-Z]"), re.compile("(?i)[aeiouyäöüáéíóúàèìòùâêîôûåøæ]")
+ONE_SCRIPT = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "HALFWIDTH"), "CJK")  # Japanese
 WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -132,10 +133,15 @@ def _is_garbled(text: str) -> bool:
     if seen < SHORT:
         return False
     signs = len(SIGN.findall(text))
-    long_words = sum(len(word) for word in text.split() if len(word) > 30 and "/" not in word and "." not in word[:-1])
+    long_words = sum(len(word) for word in text.split() if _is_long(word))
     latin = len(LATIN.findall(text))
     vowels = len(VOWEL.findall(text)) if latin > 30 else 0
     return 3 * signs > 2 * seen or 2 * long_words > len(text) or (latin > 30 and 10 * vowels < latin)
+
+
+def _is_long(word: str) -> bool:
+    """Whether no language has such a word; Chinese, Japanese and Thai have no spaces between words."""
+    return len(word) > 30 and 2 * len(LATIN.findall(word)) > len(word) and "/" not in word and "." not in word[:-1]
 
 
 def _languages(texts: list[str]) -> tuple[list[str], str]:
@@ -156,7 +162,8 @@ def _language(text: str, usual: str = "") -> str:
     if len(letters) < SHORT:
         return ""
     if not letters.isascii():
-        scripts = Counter(unicodedata.name(sign, "? ").split()[0] for sign in letters)
+        names = (unicodedata.name(sign, "? ").split()[0] for sign in letters)
+        scripts = Counter(ONE_SCRIPT.get(name, name) for name in names)
         script, count = scripts.most_common(1)[0]
         if script != "LATIN":
             return script.capitalize() if 2 * count > len(letters) else ""
