@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
 
 TELLING = 0.95  # of the labels that the most frequent class leaves open; honest columns of real tables: 0.89 at most
-IDENTIFIER = 0.6  # score
 BINS = 32  # of a column of numbers
 FEW = 50  # rows below which nothing is concluded
 ID = re.compile(r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)")
@@ -32,7 +32,7 @@ class Leakage(FoundIssue):
 
     On each half of the rows, the label is predicted by the most frequent class among equal values, or in the same of 32
     parts of a column of numbers, of the other half. The score is (hits − frequent) / (1 − frequent) with the share of
-    the most frequent class, from 0.95 on; that of an identifier, and of columns that no model sees, is 0.6.
+    the most frequent class, from 0.95 on; that of an identifier is 0.6. Columns that models see come first.
     """
 
     remedy = "Leave a column out that was made from the label or after it, or that names the rows."
@@ -49,8 +49,7 @@ class Leakage(FoundIssue):
         if len(cells) < FEW:
             return cls.of(data, [])
         fitted = getattr(data.source, "fitted", None)  # the columns of a table that models see
-        used = {*fitted.numeric, *fitted.categories, *fitted.wide} if fitted else {*cells.columns}
-        used = {str(name) for name in used}
+        used = {*map(str, (*fitted.numeric, *fitted.categories, *fitted.wide))} if fitted is not None else set()
         codes = {str(name): encode(cells[name]) for name in cells.columns}
         told = {name: share_told(code, given) for name, code in codes.items()}
         ordered = sorted(told, key=lambda name: -told[name])[:10]
@@ -61,18 +60,18 @@ class Leakage(FoundIssue):
             if told[name] >= TELLING:
                 bars = [(other, round(100 * max(told[other], 0), 1)) for other in ordered]
                 findings.append(Finding(
-                    f"column {name!r}", told[name] if name in used else IDENTIFIER,
+                    f"column {name!r}", told[name],
                     f"Column {name!r} alone tells {told[name]:.1%} of the labels that the most frequent class leaves "
                     f"open, on rows that it was not learned from ({len(cells)} rows).",
                     Bars(picture, bars, "%", (ordered.index(name),)) if name in ordered else None, (name,),
-                    details={"is_used": fitted is not None and name in used},
+                    details={"is_used": name in used},
                 ))  # fmt: skip
             elif kind:
                 findings.append(Finding(
-                    f"column {name!r}", IDENTIFIER, f"Column {name!r} {kind}: a model can only memorise it.",
-                    columns=(name,),
+                    f"column {name!r}", 0.6, f"Column {name!r} {kind}: a model can only memorise it.", None, (name,)
                 ))  # fmt: skip
-        return cls.of(data, findings)
+        found = cls.of(data, findings)
+        return replace(found, found=tuple(sorted(found.found, key=lambda one: not one.details.get("is_used"))))
 
     @classmethod
     def fix(cls, audit: Audit) -> Fix:
