@@ -89,7 +89,7 @@ def by_cleanlab(given: Array, p: Array) -> tuple[Array, Array, Array]:
     from cleanlab.multilabel_classification import get_label_quality_scores, rank
 
     labels = onehot2int(given)
-    flagged = np.stack(list(issues.find_multilabel_issues_per_class(labels, p, n_jobs=1)), 1)
+    flagged = np.asarray(issues.find_multilabel_issues_per_class(labels, p, n_jobs=1))  # (N, K)
     return rank.get_label_quality_scores_per_class(labels, p), get_label_quality_scores(labels, p), flagged
 
 
