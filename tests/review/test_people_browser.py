@@ -120,7 +120,7 @@ def test_a_killed_server_loses_nothing_and_the_same_tabs_go_on(chromium: Any, tm
             until(ann, "!store.unsaved && view.current >= 0")
             press(bob, "k")
             assert look(ann).startswith("ann (you) 5") and "ann 5" in look(bob)
-            assert bob.inner_text("#counts").startswith("10 of 200")
+            until(bob, "document.getElementById('counts').textContent.startsWith('10 of 200')")
     lines = read_log(folder / "decisions.csv")
     assert len(lines) == 10 and len({line.row for line in lines}) == 10  # nobody did what the other had done
     assert sorted(line.reviewer for line in lines) == ["ann"] * 5 + ["bob"] * 5
