@@ -173,6 +173,15 @@ class FoundIssue(Issue):
     def findings(self) -> Sequence[Finding]:
         return self.found
 
+    @classmethod
+    def fix(cls, audit: Audit) -> Fix:
+        """Leave out the rows that have the issue, or where it is not about rows the columns of its findings."""
+        if not cls.fixes:
+            return Fix()
+        if cls.flag:
+            return leave_out_marked(cls, audit)
+        return Fix(columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"]))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.found)} findings)"
 

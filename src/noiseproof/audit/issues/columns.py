@@ -10,16 +10,13 @@ from noiseproof.audit.issues.base import (
     NEEDS_ACTION,
     Bars,
     Finding,
-    Fix,
     FoundIssue,
-    found_columns,
     register_issue,
     words_of,
 )
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
@@ -71,10 +68,6 @@ class EmptyColumns(FoundIssue):
                     Bars("missing cells of columns", bars, "%", (at - first,)),
                 ))  # fmt: skip
         return cls.of(evidence.data, findings)
-
-    @classmethod
-    def fix(cls, audit: Audit) -> Fix:
-        return Fix(columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"]))
 
 
 def _most_frequent(values: Any) -> tuple[Any, float]:

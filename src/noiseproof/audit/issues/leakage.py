@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import Bars, Finding, Fix, FoundIssue, found_columns, register_issue, words_of
+from noiseproof.audit.issues.base import Bars, Finding, FoundIssue, register_issue, words_of
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
@@ -28,7 +27,7 @@ CODE = re.compile(r"(?=\S*\d)\S{4,}")  # a word such as A-1093
 
 @register_issue("leakage")
 class Leakage(FoundIssue):
-    """Columns from which, each alone, the label is told as no feature usually does, and identifiers of rows.
+    """Columns that predict the label alone, as no feature usually does, and identifiers of rows.
 
     On each half of the rows, the label is predicted by the most frequent class among equal values, or in the same of 32
     parts of a column of numbers, of the other half. The score is (hits − frequent) / (1 − frequent) with the share of
@@ -55,8 +54,8 @@ class Leakage(FoundIssue):
         ordered = sorted(told, key=lambda name: -told[name])[:10]
         picture = "labels told by each column alone, of those that the most frequent class leaves open"
         findings = []
-        for name in map(str, cells.columns):
-            kind = identify(name, cells.iloc[:, list(codes).index(name)], row)
+        for at, name in enumerate(codes):
+            kind = identify(name, cells.iloc[:, at], row)
             if told[name] >= TELLING:
                 bars = [(other, round(100 * max(told[other], 0), 1)) for other in ordered]
                 findings.append(Finding(
@@ -72,10 +71,6 @@ class Leakage(FoundIssue):
                 ))  # fmt: skip
         found = cls.of(data, findings)
         return replace(found, found=tuple(sorted(found.found, key=lambda one: not one.details.get("is_used"))))
-
-    @classmethod
-    def fix(cls, audit: Audit) -> Fix:
-        return Fix(columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"]))
 
     def headline(self, summary: Mapping[str, Any]) -> str:
         found = summary.get(self.name, {}).get("findings", [])

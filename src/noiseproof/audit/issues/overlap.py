@@ -13,15 +13,12 @@ from noiseproof.audit.issues.base import (
     NEEDS_ACTION,
     Bars,
     Finding,
-    Fix,
     FoundIssue,
-    leave_out_marked,
     register_issue,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
@@ -70,10 +67,6 @@ class TestOverlap(FoundIssue):
                  (1, 2)),
             rows=tuple(data.row[is_in].tolist()[:MAX_LISTED]),
         )], is_in)  # fmt: skip
-
-    @classmethod
-    def fix(cls, audit: Audit) -> Fix:
-        return leave_out_marked(cls, audit)
 
 
 def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:

@@ -12,15 +12,12 @@ from noiseproof.audit.issues.base import (
     NEEDS_ACTION,
     Bars,
     Finding,
-    Fix,
     FoundIssue,
-    leave_out_marked,
     register_issue,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
@@ -80,10 +77,6 @@ class BadPictures(FoundIssue):
             )
             for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True)) if mask.any()
         ], marked)  # fmt: skip
-
-    @classmethod
-    def fix(cls, audit: Audit) -> Fix:
-        return leave_out_marked(cls, audit)
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
         return ["the picture shows little" if odd else "" for odd in self.mask[rows]]

@@ -15,21 +15,18 @@ from noiseproof.audit.issues.base import (
     NEEDS_ACTION,
     Bars,
     Finding,
-    Fix,
     FoundIssue,
-    leave_out_marked,
     register_issue,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
-    from noiseproof.audit.files import Audit
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
 MOST = 20_000  # texts that are looked at, evenly spread
 LONGEST = 2000  # characters of each
-SHORT = 12  # letters below which no language is told
+SHORT = 12  # letters below which no language is recognised
 MIN_WORDS = 3  # function words of another language, and more than twice as many as of the usual one
 USUAL = 0.6  # share of the texts whose language is that of the data
 FUNCTION_WORDS = {
@@ -63,7 +60,6 @@ class BadTexts(FoundIssue):
     as many as of the usual language, which at least 60 % of the texts have. The score is 0.5 and their share.
     """
 
-    kinds: ClassVar = ("garbled", "foreign")
     flag = "is_text_issue"
     badges: ClassVar = {"is_text_issue": "odd text"}
     remedy = "Repair the encoding, translate such texts, or leave them out."
@@ -96,10 +92,6 @@ class BadTexts(FoundIssue):
             found.append(Finding("empty texts", 0.9 * NEEDS_ACTION, f"{empty} texts are empty or have no words: they "
                                  "were left out of the audit.", bars._replace(marked=(3,))))  # fmt: skip
         return cls.of(data, filter(None, found), marked)
-
-    @classmethod
-    def fix(cls, audit: Audit) -> Fix:
-        return leave_out_marked(cls, audit)
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
         return ["the text is garbled or in another language" if odd else "" for odd in self.mask[rows]]
