@@ -38,6 +38,7 @@ from crowds import simulate
 
 RESULTS = Path(__file__).parent / "results" / "crowd.json"
 SEEDS = (0, 1, 2)
+PHOTOS = 3000  # of which features are computed, where they are
 SIMULATED: list[dict[str, Any]] = [
     {"rows": 800, "annotators": 160, "classes": 2, "per_row": 10, "mean": 0.8},
     {"rows": 400, "annotators": 40, "classes": 2, "per_row": 5},
@@ -128,6 +129,13 @@ def words(texts: Any, given: NDArray[np.int64], seed: int) -> NDArray[np.float64
     return np.asarray(cross_val_predict(model, texts, given, cv=folds, method="predict_proba"))
 
 
+def photo_features(folder: Path, split: Any) -> NDArray[np.float32]:
+    """Features of the first photos by EfficientNet-Lite0, which ImageNet taught, computed once."""
+    from noiseproof.data.pictures import encode_pictures
+
+    return np.asarray(encode_pictures(split.x[:PHOTOS], "efficientnet-lite0", cache=folder / "features")[0], np.float32)
+
+
 def rte() -> list[dict[str, Any]]:
     items, lines = shared("rte_items"), shared("rte_votes")
     lines = lines.rename(columns={"item": "orig_id"})
@@ -180,12 +188,17 @@ def cifar10h(folder: Path) -> list[dict[str, Any]]:
     return [*rows, everyone | {"accuracy": float((counts.argmax(1) == truth).mean())}]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_options(description: str | None, out: Path) -> argparse.Namespace:
+    """The options of a benchmark of annotators."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("/tmp/noiseproof-data"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--dev", action="store_true")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    options = read_options(__doc__, RESULTS)
     warnings.simplefilter("ignore")
     if options.dev:
         choose()

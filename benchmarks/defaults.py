@@ -2,6 +2,7 @@
 
     python benchmarks/defaults.py --pack data/defaults     # on a machine that has the sets: write them, 5 minutes
     python benchmarks/defaults.py --data data/defaults [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 500]
+    python benchmarks/defaults.py --table                  # write the table of docs/methods.md from the results
 
 Sets have 2 to 200 classes and 100 to 50 000 training rows: tables, texts and photos as pretrained features, digits as
 images, and Gaussian classes. Labels are clean, 20 % and 40 % wrong at random, or those that people gave (CIFAR-10N,
@@ -15,13 +16,16 @@ from.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from timing import write_rows
@@ -62,6 +66,18 @@ SETS = {  # those that take less time first
     "rows50k": Set(50_000, 3, ("none", "symmetric:rate=0.4")),
 }
 CHOSEN_ON = ("wine", "breast_cancer", "digits", "classes100")
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+MANY = ("classes100", "classes200", "cifar100n")
+FEW = tuple(name for name in SETS if name not in (*MANY, "mnist"))
+COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # of the table: sets and labels of a mean
+    "clean": (FEW, ("none",)),
+    "20 %": (FEW, ("symmetric:rate=0.2",)),
+    "40 %": (FEW, ("symmetric:rate=0.4",)),
+    "people": (tuple(SETS), ("random1", "worst", "noisy")),
+    "many classes, clean": (MANY, ("none",)),
+    "many, 40 %": (MANY, ("symmetric:rate=0.4", "noisy")),
+}
+WORST = ("clean", "40 %")  # columns whose lowest set is named
 MADE = {"hundred": (3, 8, 1.0), "classes100": (100, 32, 1.0), "classes200": (200, 40, 0.9), "rows50k": (10, 12, 1.1)}
 
 
@@ -149,16 +165,51 @@ def run(job: Job, folder: str) -> Row:
     return job._asdict() | outcome(lambda: task(job.set, job.noise, job.seed, folder), job.method, settings, job.seed)
 
 
+def table(rows: Sequence[Row]) -> str:
+    """Every method beside ``ce``, those that gain most over all columns first."""
+    runs = pd.DataFrame([row for row in rows if "accuracy" in row])
+    keys = ["set", "noise", "seed"]
+    runs = runs.merge(runs[runs["method"] == "ce"], on=keys, suffixes=("", "_of_ce"))
+    runs["gain"] = runs["accuracy"] - runs["accuracy_of_ce"]
+    digits = runs[runs["set"] == "digits"].groupby("method")[["seconds", "seconds_of_ce"]].sum()
+    lines: dict[str, tuple[float, str]] = {}
+    for method, own in runs.groupby("method"):
+        by_set = {
+            title: own[own["set"].isin(sets) & own["noise"].isin(noises)].groupby("set")["gain"].mean()
+            for title, (sets, noises) in COLUMNS.items()
+        }
+        means = [gains.mean() for gains in by_set.values()]
+        worst = [f"{by_set[title].idxmin()} {by_set[title].min():+.2f}" for title in WORST]
+        time = digits["seconds"][method] / digits["seconds_of_ce"][method]
+        cells = [f"`{method}`", *(f"{mean:+.3f}" for mean in means), *worst, f"{time:.1f}"]
+        lines[str(method)] = sum(means), f"| {' | '.join(cells)} |"
+    titles = ["method", *COLUMNS, *(f"worst set, {title}" for title in WORST), "time"]
+    body = [line for _, line in sorted(lines.values(), reverse=True)]
+    return "\n".join([f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|", *body])
+
+
+def write_table() -> None:
+    """Write the table between its marks in docs/methods.md."""
+    before, rest = PAGE.read_text("utf-8").split("<!-- defaults -->\n")
+    after = rest[rest.index("<!-- end -->") :]
+    made = table(json.loads(RESULTS.read_text("utf-8"))["rows"])
+    PAGE.write_text(f"{before}<!-- defaults -->\n\n{made}\n\n{after}", "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data/defaults"), help="folder that --pack wrote")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="write the sets to this folder, and stop")
+    parser.add_argument("--table", action="store_true", help="write the table of docs/methods.md, and stop")
     parser.add_argument("--methods", default=",".join(METHODS), help="names, separated by commas")
     parser.add_argument("--sets", default=",".join(SETS), help="names, separated by commas")
     add_options(parser, "runs/defaults.jsonl", "0,1,2")
     options = parser.parse_args()
     if options.pack:
         pack(options.pack)
+        return
+    if options.table:
+        write_table()
         return
     names = options.sets.split(",")
     if missing := [name for name in names if name not in MADE and not (options.data / f"{name}.npz").exists()]:

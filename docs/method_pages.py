@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ def write_pages(folder: Path) -> None:
     against = compared(pd.DataFrame(results["rows"]))
     for name in sorted(METHODS):
         method = METHODS.create(name, EXAMPLE)
-        drawn = draw_weights(method.loss, folder / f"{file_name(name)}.svg")
+        drawn = draw_weights(name, method.loss, folder / f"{file_name(name)}.svg")
         page = "\n".join([
-            *head(name, method), *formula(method), *(picture(name) if drawn else ()),
+            *head(name, method), *when(name), *formula(method), *(picture(name) if drawn else ()),
             *evidence(against[against["method"] == name], results["made_by"]),
         ])  # fmt: skip
         write(folder / f"{file_name(name)}.md", page)
@@ -54,11 +55,12 @@ def index(against: pd.DataFrame) -> str:
     for name in sorted(METHODS, key=lambda name: -gain["40 % wrong"].get(name, -2)):
         gains = [f"{gain[kind][name]:+.3f}" if name in gain.index else "" for kind in kinds]
         time = f"{cost[name]:.1f}" if name in cost.index else ""
-        lines.append(f"| [{name}]({file_name(name)}.md) | {' | '.join(gains)} | {time} | {summary(METHODS[name])} |")
+        lines.append(f"| [{name}]({file_name(name)}.md) | {' | '.join(gains)} | {time} | {paragraph(METHODS[name])} |")
     names = "\n".join(file_name(name) for name in sorted(METHODS))
     return "\n".join([
         "# Method pages\n",
-        "One page for each named method: what it does, its formula, what it learns from, and its evidence. The columns "
+        "One page for each named method: what it does, when to use it, its formula, what it learns from, and its "
+        "evidence. The columns "
         "are its mean gain in accuracy over cross entropy at default settings, on up to 15 sets with clean labels, "
         "with 20 % and 40 % wrong at random and with labels that people gave, and its time over that of cross entropy; "
         "the pages say how they were measured. Without a number, a method was not measured with the others.\n",
@@ -86,11 +88,18 @@ def head(name: str, method: Method) -> list[str]:
     models = f" It trains {method.models} models side by side." if method.models > 1 else ""
     return [
         f"# {name}\n",
-        f"{summary(METHODS[name])}{models}\n",
+        f"{paragraph(METHODS[name])}{models}\n",
         f"```console\n$ noiseproof train --method '{name}' --noise symmetric:rate=0.4\n```\n",
         *(["| parameter | default |", "| --- | --- |", *rows, ""] if rows else []),
         f"With 10 classes and 100 epochs it is `{method}`.\n",
     ]
+
+
+def when(name: str) -> list[str]:
+    """When to use it: the second paragraph of its docstring. What it says of results is from the evidence below it."""
+    text = paragraph(METHODS[name], 1)
+    linked = re.sub("`([^` ]+)`", lambda at: f"[{at[0]}]({file_name(at[1])}.md)" if at[1] in METHODS else at[0], text)
+    return ["## When to use it\n", f"{linked}\n"]
 
 
 def formula(method: Method) -> list[str]:
@@ -101,22 +110,22 @@ def formula(method: Method) -> list[str]:
             about = describe(name)
             lines.append(f"- [`{name}`](../losses.md): `{about['formula']}` ({about['source']})")
     for strategy in method.strategies:
-        lines.append(f"- [`{strategy.name}`](../strategies.md): {summary(STRATEGIES[strategy.name])}")
+        lines.append(f"- [`{strategy.name}`](../strategies.md): {paragraph(STRATEGIES[strategy.name])}")
     return [*lines, ""]
 
 
-def summary(documented: object) -> str:
-    """The first paragraph of a docstring."""
-    return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].replace("``", "`").split())
+def paragraph(documented: object, number: int = 0) -> str:
+    """One paragraph of a docstring."""
+    return " ".join((inspect.getdoc(documented) or "").split("\n\n")[number].replace("``", "`").split())
 
 
-def draw_weights(loss: Loss, path: Path) -> bool:
+def draw_weights(name: str, loss: Loss, path: Path) -> bool:
     """Draw w(Δ) of a loss of logits beside that of cross entropy; False where it is no other such loss."""
     if str(loss) == "ce" or loss.needs != {"logits"}:
         return False
     if path.exists():  # some take seconds: `make clean` removes them
         return True
-    data = pd.concat([weights([loss], CLASSES).assign(loss=str(loss)), cross_entropy()], ignore_index=True)
+    data = pd.concat([weights([loss], CLASSES).assign(loss=name), cross_entropy()], ignore_index=True)
     layers = (Layer("area", "margin", "density", color="margins"), Layer("line", "margin", "weight", color="loss"))
     axes = "margin Δ of the label", "weight over its maximum; density"
     to_matplotlib(Figure("weights", "", "", "", data, layers, *axes)).savefig(path, metadata={"Date": None})

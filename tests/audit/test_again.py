@@ -23,6 +23,7 @@ from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measured import write_measured
 from noiseproof.audit.report import LabelReport
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.messages import counted
 
 Array = NDArray[Any]
 
@@ -200,7 +201,7 @@ def test_again_renews_the_files_and_keeps_decisions_and_design(digits: tuple[Pat
     wrong = [row for row in rows if truth[row] != str(table["given_label"][row])]
     assert len(wrong) > 20
     assert (
-        f"Audited again with 40 decisions, {40 - len(wrong)} labels kept and {len(wrong)} corrected"
+        f"Audited again with 40 decisions, {counted(40 - len(wrong), 'label')} kept and {len(wrong)} corrected"
         in (report.summary()["notes"][-1])
     )
 
@@ -225,7 +226,7 @@ def test_excluded_rows_and_new_classes_are_named_and_not_learned(digits: tuple[P
         log.add(Decision(row, issues["id"][row], issues["given_label"][row], choice, label))  # type: ignore[arg-type]
     log.close()
     report = audit_again(folder, device="cpu")
-    assert any(note.startswith("2 decisions exclude a row or name a new class") for note in report.data.notes)
+    assert any(note.startswith("2 decisions to exclude a row or name a new class") for note in report.data.notes)
     pd.testing.assert_frame_equal(report.table(), plain)  # they change nothing
 
 

@@ -31,7 +31,7 @@ def test_intervals_cover_the_truth(classes: int, per_row: int) -> None:
         crowd = simulate(seed, classes=classes, per_row=per_row)
         quality = measured(crowd.votes, classes)
         for a in range(len(quality.names)):
-            rows, _ = crowd.votes.of(a)
+            rows = crowd.votes.row[crowd.votes.annotator == a]
             if len(rows) >= 5:
                 true = crowd.confusion[a, crowd.truth[rows], crowd.truth[rows]].mean()
                 covered.append(quality.low[a] <= true <= quality.high[a])
@@ -107,7 +107,7 @@ def test_rows_to_label_again_are_those_of_the_largest_information() -> None:
         for label in range(3):
             joint = truth[i] * confusion[a, :, label]
             gain -= joint.sum() * entropy(joint / joint.sum())
-        return gain
+        return gain / max((table[i] >= 0).sum(), 1)
 
     best = [max((information(i, a), a) for a in range(9) if table[i, a] < 0) for i in range(300)]
     found = label_again(rows, fitted, quality, 25)

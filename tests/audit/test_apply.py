@@ -1012,6 +1012,8 @@ def test_from_a_table_to_its_correction(tmp_path: Path) -> None:
     run("audit", tmp_path / "t.csv", "--label", "kind", "--fast", "--out", tmp_path / "audit")
     run("review", tmp_path / "audit", "--html", tmp_path / "review.html")
     assert "exists. Use --force" in run("review", tmp_path / "audit", "--html", tmp_path / "review.html", code=2)
+    elsewhere = run("review", tmp_path / "audit", "--html", tmp_path / "new" / "review.html", code=2)
+    assert f"Expected --html in a folder that exists, got {tmp_path / 'new' / 'review.html'}. Make" in elsewhere
     run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.csv")
     corrected = pd.read_csv(tmp_path / "new.csv")
     assert (corrected["kind"].to_numpy() != names[true]).sum() <= 6 < 24

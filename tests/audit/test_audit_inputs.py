@@ -632,7 +632,7 @@ BAD = {
     "no rows": ("x,y\n", {"label": "y"}, "got an empty table"),
     "ragged": ("x,y\n1,a,7,8\n2,b\n", {"label": "y"}, "Expected a readable .csv"),
     "bad time": ("x,y,t\n1,a,2020\n2,b,soon\n", {"label": "y", "time": "t"}, "Expected numbers or dates in column 't'"),
-    "bad trusted": ("x,y,t\n1,a,2\n2,b,1\n", {"label": "y", "trusted": "t"}, "Expected yes or no"),
+    "bad trusted": ("x,y,t\n1,a,2\n2,b,1\n", {"label": "y", "trusted": "t"}, "Expected 1 or 0, yes or no"),
     "trusted is nothing": ("x,y\n1,a\n2,b\n", {"label": "y", "trusted": "t"}, "to be a column, a table or a .npy file"),
     "two roles": ("x,y\n1,a\n2,b\n", {"label": "y", "group": "y"}, "got 'y' in two"),
     "ignored column": ("x,y\n1,a\n2,b\n", {"label": "y", "ignore": ["q"]}, "Expected the columns 'q' in the table"),
@@ -655,7 +655,7 @@ def test_mixed_types_and_a_class_of_one_row_are_told(tmp_path: Path) -> None:
     assert reasons(data) == {"the only row of its class: there is nothing to compare it with": [4]}
     notes = " ".join(data.notes)
     assert "Column 'x' holds numbers written as words, but for 'high', 'low'" in notes
-    assert "1 ids in 'id' name several rows: 'i'" in notes
+    assert "1 id in 'id' names several rows: 'i'" in notes
     assert "1 of 3 classes have a single training example: 'b'" in notes
 
 

@@ -10,14 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from scipy.sparse import csr_matrix
 
 from noiseproof.audit import audit, corrected, find_label_issues, read_audit, read_rows
 from noiseproof.audit.again import audit_again
 from noiseproof.audit.apply import default_out, plan_retraining, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
-from noiseproof.audit.labelsets import LabelSetIssues
-from noiseproof.audit.sets import LabelSets, split_set
+from noiseproof.audit.exchange.hugging_face import ImageFolder
+from noiseproof.audit.issues.spelling import SpellingVariants
+from noiseproof.audit.judge.answers import fit_answer_noise
+from noiseproof.audit.labelsets import LabelSetIssues, find_label_set_issues
+from noiseproof.audit.sets import LabelSets, split_set, with_sets
 
 NAMES = ("calm", "sad", "happy")
 random = np.random.default_rng(0)
@@ -72,15 +76,19 @@ def test_a_row_is_as_good_as_its_worst_label(report: Any) -> None:
     assert np.array_equal(members[report.data.given], GIVEN.astype(bool))
 
 
-def test_each_label_is_judged_as_two_classes() -> None:
+def test_each_label_is_judged_as_a_question() -> None:
     p = np.clip(1 / (1 + np.exp(-3 * (np.stack([X[:, 0], X[:, 1], X[:, 0] + X[:, 2]], 1) - 0.3))), 0.01, 0.99)
     found = find_label_issues(GIVEN, p)
     assert isinstance(found, LabelSetIssues)
+    noise = fit_answer_noise(GIVEN == 1, p.astype(np.float32))
+    assert found.label_quality == pytest.approx(1 - noise.wrong(GIVEN == 1, p.astype(np.float32)), abs=1e-6)
+    assert np.array_equal(found.lost_rates, noise.transition[:, 1, 0])
     for k in range(3):
-        alone = find_label_issues(GIVEN[:, k], np.stack([1 - p[:, k], p[:, k]], 1))
-        assert found.label_quality[:, k] == pytest.approx(alone.quality, abs=1e-5)
-        assert found.class_rates[k] == pytest.approx(alone.class_rates[1])
-        assert found.lost_rates[k] == pytest.approx(alone.transition[1, 0])
+        assert found.class_rates[k] == pytest.approx(1 - found.label_quality[GIVEN[:, k] == 1, k].mean(), abs=1e-6)
+    assert found.noise_rate == pytest.approx(1 - found.label_quality.mean(), abs=1e-6)
+    assert found.noise_interval[0] <= found.noise_rate <= found.noise_interval[1]
+    wrong = GIVEN != TRUE
+    assert found.label_is_issue[wrong].mean() > 0.8 and found.label_is_issue[~wrong].mean() < 0.03
     lists = [[NAMES[k] for k in np.flatnonzero(row)] for row in GIVEN]
     again = find_label_issues(lists, p[:, [0, 2, 1]], classes=("calm", "happy", "sad"))
     assert again.label_quality[:, [0, 2, 1]] == pytest.approx(found.label_quality)
@@ -116,7 +124,7 @@ def test_bad_probabilities_are_refused(labels: Any, p: Any, message: str) -> Non
 
 
 def test_predictions_of_another_model_by_the_names_of_labels() -> None:
-    p = pd.DataFrame(0.1 + 0.8 * TRUE, columns=NAMES)[["happy", "calm", "sad"]]
+    p = pd.DataFrame(0.01 + 0.98 * TRUE, columns=NAMES)[["happy", "calm", "sad"]]
     rows = read_rows(frame(tags=WORDS), label="tags", multi_label="|", pred_probs=p)
     assert rows.sets is not None and rows.sets.names == ("calm", "happy", "sad")
     found = audit(rows).label_issues
@@ -263,6 +271,128 @@ def test_texts_have_several_labels() -> None:
     assert issues.names == ("calm", "happy", "sad") and issues.label_is_issue[LOST, 0].mean() > 0.8
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [[0, 2], (1,), None, [2]], [np.array([0, 2]), np.array([1]), None, np.array([2])],
+        [["calm", "sad"], ("sad",), None, {"sad"}], [np.array(["a"]), np.array(["a", "b"]), None, np.array(["b"])],
+    ],
+    ids=["numbers", "arrays", "words", "arrays of words"],
+)  # fmt: skip
+@pytest.mark.parametrize("container", [list, tuple, pd.Series, "array"])
+def test_lists_of_every_kind_are_corrected(cells: list[Any], container: Any) -> None:
+    labels = np.array([*cells, None], dtype=object)[:-1] if container == "array" else container(cells)
+    names = sorted({str(name) for cell in cells if cell is not None for name in cell})
+    after = with_sets(labels, {0: names[0], 1: "(none)", 2: "|".join(names)}, "|", None)
+    assert type(after) is type(labels) and len(after) == 4
+    assert [type(cell) for cell in after] == [type(cell) if cell is not None else list for cell in cells]
+    values = [list(cell) for cell in after]
+    assert values[1] == [] and [[str(name) for name in row] for row in values[:3]] == [names[:1], [], names]
+    assert {type(name) for row in values for name in row} == {
+        type(name) for cell in cells if cell is not None for name in cell
+    }
+    assert values[3] == list(cells[3])
+
+
+def test_empty_cells_of_label_columns_are_noted(tmp_path: Path) -> None:
+    table = columns().astype({"calm": "Int64"})
+    table.loc[[0, 3], "calm"] = pd.NA
+    source = tmp_path / "songs.csv"
+    table.to_csv(source, index=False)
+    for data in (table, source):
+        rows = read_rows(data, label=list(NAMES))
+        assert not rows.answers[[0, 3], 0].any() and np.array_equal(rows.answers[4:], GIVEN[4:] == 1)
+        assert "Empty cells of label columns count as no: 2 in 'calm'." in rows.notes
+
+
+def test_spellings_of_labels_are_found_and_merged(tmp_path: Path) -> None:
+    words = [word.replace("calm", "Calm ") if i % 12 == 0 else word for i, word in enumerate(WORDS)]
+    source = tmp_path / "songs.csv"
+    frame(tags=[word.replace("sad", "sda") if i == 7 else word for i, word in enumerate(words)]).to_csv(source)
+    report = audit(source, label="tags", multi_label="|", issues=["spelling"], **FAST)
+    finding = report.summary()["spelling"]["findings"]
+    assert [one["about"] for one in finding] == ["label 'Calm'"]
+    folder = saved(report, tmp_path / "audit")
+    after = pd.read_csv(
+        write_corrected(read_audit(folder), {}, tmp_path / "new.csv", fix=SpellingVariants.fix(read_audit(folder))),
+        dtype=str,
+    )
+    assert not after["tags"].str.contains("Calm").any()
+    assert after["tags"].str.contains("calm").sum() == GIVEN[:, 0].sum()
+
+
+def test_forgotten_options_are_hinted_at(tmp_path: Path) -> None:
+    notes = read_rows(frame(tags=[word or "none" for word in WORDS]), label="tags").notes
+    assert any("to judge each of 4 labels by itself, audit with `--multi-label='|'`" in note for note in notes)
+    with pytest.raises(ValueError, match="several ones, such as .*`--multi-label='|'`"):
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        pairs = [f"{one}|{two}" for one in letters for two in letters if one < two][:240]
+        read_rows(frame(tags=pairs), label="tags")
+    for words in (["New York", "Paris"] * 120, ["a,b", "c"] * 120, [f"x|{i % 60}" for i in range(240)]):
+        assert not any("several ones" in note for note in read_rows(frame(tags=words), label="tags").notes)
+    source = tmp_path / "songs.csv"
+    columns().to_csv(source, index=False)
+    for data in (source, columns()):
+        with pytest.raises(ValueError, match="3 names: if rows have several labels.*--multi-label columns"):
+            read_rows(data, label="calm,sad,happy")
+
+
+def test_a_test_set_is_compared_with(tmp_path: Path) -> None:
+    test = columns().iloc[:60].copy()
+    test[["w", "x", "y"]] += np.random.default_rng(1).normal(size=(60, 3))
+    test.iloc[:10] = columns().iloc[:10]
+    test.loc[:4, "sad"] = 1 - test.loc[:4, "sad"]
+    test.loc[5:, "happy"] = 1
+    for data, other, options in (
+        (columns(), test, {"label": list(NAMES)}),
+        (frame(tags=WORDS), frame(tags=WORDS).iloc[:60].assign(tags=spelled(test), **test[list("wxyz")]),
+         {"label": "tags", "multi_label": "|"}),
+    ):  # fmt: skip
+        paths = [tmp_path / "data.csv", tmp_path / "test.csv"]
+        for part, path in zip((data, other), paths, strict=True):
+            part.to_csv(path, index=False)
+        report = audit(paths[0], test=paths[1], **options, **FAST)
+        summary = report.summary()
+        found = summary["test-overlap"]["findings"][0]["sentence"]
+        assert "10 of 60 rows of the test set" in found and "exactly" in found
+        wrong = (test[list(NAMES)].to_numpy()[:10] != GIVEN[:10]).any(1).sum()
+        assert f"{wrong} have another label there" in found
+        assert any(one["about"] == "the label 'happy'" for one in summary["drift"]["findings"])
+
+
+def spelled(table: pd.DataFrame) -> list[str]:
+    """The labels of columns, in another order."""
+    return ["|".join(name for name in reversed(NAMES) if row[name]) for _, row in table.iterrows()]
+
+
+def test_pictures_in_a_folder_with_a_table_of_labels(tmp_path: Path) -> None:
+    folder, random = tmp_path / "photos", np.random.default_rng(0)
+    folder.mkdir()
+    colours, labels = {"red": 0, "green": 1, "blue": 2}, []
+    for i in range(60):
+        shown = [name for name in colours if random.uniform() < 0.5]
+        pixels = random.integers(0, 40, (16, 16, 3))
+        for name in shown:
+            pixels[..., colours[name]] += 200
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+        labels.append(";".join(shown))
+    wrong = next(i for i, word in enumerate(labels) if word == "red;green")
+    given = [*labels[:wrong], "red", *labels[wrong + 1 :]]
+    table = pd.DataFrame({"file_name": [f"{i}.png" for i in range(60)], "by": "me", "label": given})
+    table.to_csv(folder / "metadata.csv", index=False)
+    report = audit(folder, multi_label=";", features="patches", **FAST)
+    assert report.data.sets.names == ("blue", "green", "red") and len(report.data) == 60
+    assert np.array_equal(report.data.answers[:, 2], ["red" in word for word in given])
+    assert report.table().set_index("row").loc[wrong, "add_labels"] == "green"
+    saved(report, tmp_path / "audit")
+    write_corrected(read_audit(tmp_path / "audit"), {wrong: "red;green", 0: "(none)"}, tmp_path / "new")
+    after = pd.read_csv(tmp_path / "new" / "metadata.csv", keep_default_na=False)
+    want = table.assign(label=labels)
+    want.loc[0, "label"] = ""
+    pd.testing.assert_frame_equal(after, want)
+    assert (tmp_path / "new" / "0.png").read_bytes() == (folder / "0.png").read_bytes()
+
+
 # --- files, notes, refusals -----------------------------------------------------------------------------------------
 def test_the_summary_is_of_labels(report: Any, tmp_path: Path) -> None:
     summary = report.summary()
@@ -311,3 +441,36 @@ def test_what_does_not_work_is_refused(report: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one label a row to train on before and after"):
         plan_retraining(read_audit(folder), {}, {})
     assert default_out(read_audit(folder)).suffix == ".csv"
+
+
+def test_a_label_that_nothing_predicts_has_no_issues() -> None:
+    random = np.random.default_rng(1)
+    sure = np.where(random.uniform(size=(2000, 2)) < 0.1, 0.97, 0.02)
+    answers = np.hstack([random.uniform(size=(2000, 2)) < sure, random.uniform(size=(2000, 1)) < 0.5])
+    probs = np.hstack([sure, 0.5 + 0.05 * random.normal(size=(2000, 1))]).astype(np.float32)
+    found = find_label_set_issues(answers.astype(int), probs)
+    assert found.label_is_issue[:, 2].sum() == 0 < found.label_is_issue[:, :2].sum()
+
+
+@pytest.mark.parametrize("certainty", [1.0, 0.99])
+def test_labels_that_all_predictions_agree_with_are_no_issues(certainty: float) -> None:
+    answers = np.random.default_rng(0).uniform(size=(200, 3)) < 0.3
+    found = find_label_set_issues(answers.astype(int), np.where(answers, certainty, 1 - certainty).astype(np.float32))
+    assert not found.is_issue.any()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"file_name,label\na.png,cat\nb.png,dog,extra\n", "Expected 2 cells in every line .*, got 3 in line 3. Quote"),
+     (b"file_name,label\na.png,k\xf6ter\n", "in UTF-8, got .* save the file as UTF-8")],
+)  # fmt: skip
+def test_a_metadata_file_that_is_not_whole_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "metadata.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        ImageFolder().parse(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["name,note\na,b\n".encode("utf-16"), b"k\xf6rper\n", b'"' + b"x" * 200_000, b""])
+def test_another_metadata_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "metadata.csv").write_bytes(content)
+    assert ImageFolder().parse(tmp_path) is None

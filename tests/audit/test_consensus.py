@@ -8,6 +8,7 @@ import pytest
 from crowds import simulate
 
 from noiseproof.audit import consensus
+from noiseproof.audit.crowd.confusion import VotedRows
 from noiseproof.audit.crowd.consensus import METHODS, resolve_ties
 from noiseproof.data.votes import Votes
 
@@ -136,3 +137,34 @@ def test_votes_that_are_no_table_of_classes_are_refused() -> None:
         Votes(np.array([1, 0]), np.array([0, 0]), np.array([0, 1]), 2, ("a",))
     with pytest.raises(ValueError, match="from 0 to 1"):
         consensus([[0, 2], [1, 1]], num_classes=2)
+
+
+def test_crowds_without_a_common_row_keep_their_classes() -> None:
+    """The second crowd is careless, and labels other classes: these must not become errors for those of the first."""
+    random, right = np.random.default_rng(0), [0.9, 0.9, 0.8, 0.6, 0.6, 0.45, 0.5, 0.4]
+    table, truth = np.full((200, 8), -1), np.repeat([0, 2], 100) + random.integers(0, 2, 200)
+    for row in range(200):
+        for a in random.choice(4, 3, replace=False) + (4 if row >= 100 else 0):
+            table[row, a] = truth[row] if random.random() < right[a] else random.integers(0, 4)
+    found, majority = consensus(table, 4), consensus(table, 4, method="majority")
+    assert sum(label not in votes for label, votes in zip(found.label, table, strict=True)) <= 2
+    assert (found.label == truth).mean() > 0.84 and (majority.label == truth).mean() > 0.84
+    halves = [consensus(half, 4) for half in (table[:100], table[100:])]
+    np.testing.assert_allclose(found.probs, np.concatenate([half.probs for half in halves]), atol=0.02)
+    rows = VotedRows(Votes.of_table(np.vstack([table[:130], np.full((1, 8), -1)])), 4)  # the second has 30 rows here
+    assert rows.crowds[0].unique().tolist() == rows.crowds[1].unique().tolist() == [0]
+    even = consensus(table, 4, pred_probs=np.full((200, 4), 0.25))
+    assert (even.label == found.label).mean() > 0.95
+
+
+@pytest.mark.parametrize("per_row", [2, 3])
+def test_few_votes_a_row_leave_the_classes_their_shares(per_row: int) -> None:
+    """Two or three votes hardly tell a rare class from errors: no class swallows the other."""
+    right = []
+    for seed in range(4):
+        crowd = simulate(seed, rows=800, annotators=160, classes=2, per_row=per_row, mean=0.8)
+        found, majority = (consensus(crowd.votes, 2, method=method).label for method in ("pooled", "majority"))
+        assert abs(found.mean() - crowd.truth.mean()) < 0.12
+        right.append(((found == crowd.truth).mean(), (majority == crowd.truth).mean()))
+    ours, theirs = np.mean(right, 0)
+    assert ours > theirs - 0.01

@@ -65,7 +65,7 @@ def test_a_refusal_names_the_rows_to_review_first() -> None:
     with pytest.raises(Refused) as refused:
         plan(Estimate(2, -20, 20), 120).check("my audit", "--accept-all", "--yes")
     assert str(refused.value) == (
-        "Expected --accept-all to mend clearly more labels than it spoils, got a gain of 2 (-20 to 20): of 1 labels "
+        "Expected --accept-all to mend clearly more labels than it spoils, got a gain of 2 (-20 to 20): of 1 label "
         "that nobody decided on, 12 (3 to 25) mended, 10 (2 to 30) spoiled, by 40 measured decisions among them. "
         "Measure 120 more rows first, `noiseproof review my audit --measure 180`, or override this with --yes."
     )
@@ -218,7 +218,7 @@ def test_second_opinions_say_how_often_an_answer_is_wrong(tmp_path: Path) -> Non
     log.close()
     shown = run("apply", folder, "--out", tmp_path / "new.csv")
     e = 3 / 4 * (1 - math.sqrt(1 - 0.25 * 4 / 3))  # of four classes, from one of four rows that differs
-    assert shown.startswith(f"expected: 1 labels mended by decisions (single answers are wrong in {e:.1%} (")
+    assert shown.startswith(f"expected: 1 label mended by decisions (single answers are wrong in {e:.1%} (")
 
 
 def test_decided_changes_that_are_likelier_slips_are_held_back(tmp_path: Path) -> None:

@@ -498,3 +498,90 @@ def test_several_labels_are_not_exported(tmp_path: Path, monkeypatch: pytest.Mon
     command = ["audit", "t.csv", "--label", "none", "--multi-label=|", "--export", "label-studio"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2 and "Expected no --export beside --multi-label" in result.stderr
+
+
+def tasks_of(count: int = 40) -> list[dict[str, Any]]:
+    """Tasks of Label Studio with texts, as it exports them."""
+    return [
+        {"id": 100 + i, "data": {"text": f"text {i}"}, "annotations": [{"completed_by": 1, "result": [
+            {"type": "choices", "value": {"choices": [CLASSES[i % 2]]}},
+        ]}]}
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_a_task_that_cannot_be_read_is_left_out_with_a_note(tmp_path: Path) -> None:
+    tasks: list[Any] = tasks_of()
+    tasks[3]["annotations"][0]["result"][0]["value"]["choices"] = [*CLASSES]
+    tasks[8]["annotations"][0]["result"] = [{"type": "choices"}]
+    tasks[11] = "none"
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks), "utf-8")
+    data = read_rows(tmp_path / "tasks.json", pred_probs=probabilities([i % 2 for i in range(40)]))
+    assert data.row.tolist() == [i for i in range(40) if i not in (3, 8, 11)]
+    note = next(note for note in data.notes if "left out" in note)
+    assert note.startswith("3 entries were left out: 'task 103: 2 choices where one is expected', 'task 108: ")
+    assert "'task 11: " in note
+    report = audit(data)
+    report.save(tmp_path / "audit")
+    write_corrected(read_audit(tmp_path / "audit"), {5: "new"}, tmp_path / "corrected.json")
+    written = json.loads((tmp_path / "corrected.json").read_text("utf-8"))
+    assert written[5]["annotations"][0]["result"][0]["value"]["choices"] == ["new"]
+    assert [task for at, task in enumerate(written) if at != 5] == [task for at, task in enumerate(tasks) if at != 5]
+    for task in tasks[:30]:
+        if isinstance(task, dict):
+            task["annotations"] = [{"result": 1}]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks), "utf-8")
+    with pytest.raises(ValueError, match="got others for 30 of 40, such as task 100: its annotations"):
+        read_rows(tmp_path / "tasks.json", pred_probs=probabilities([0] * 40))
+
+
+def test_flat_tasks_without_the_id_of_the_annotation(tmp_path: Path) -> None:
+    flat = [
+        {"id": i, "text": f"text {i}", "sentiment": CLASSES[i % 2], "annotator": 1, "lead_time": 0.5} for i in range(20)
+    ]
+    (tmp_path / "min.json").write_text(json.dumps(flat), "utf-8")
+    data = read_rows(tmp_path / "min.json", pred_probs=probabilities([i % 2 for i in range(20)]))
+    assert data.classes == CLASSES and data.given.tolist() == [i % 2 for i in range(20)]
+
+
+def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks_of()), "utf-8")
+    count, loads = [0], json.loads
+
+    def counting(text: Any, **options: Any) -> Any:
+        count[0] += len(text) > 1000
+        return loads(text, **options)
+
+    monkeypatch.setattr(json, "loads", counting)
+    assert len(read_rows(tmp_path / "tasks.json", pred_probs=probabilities([i % 2 for i in range(40)]))) == 40
+    assert count == [1]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks_of(38)), "utf-8")  # and again once it has changed
+    assert len(read_rows(tmp_path / "tasks.json", pred_probs=probabilities([i % 2 for i in range(38)]))) == 38
+
+
+def test_a_new_class_is_among_the_labels_of_cvat(pictures: LabelReport) -> None:
+    path = pictures.export("cvat", "photos/cvat.xml", all_rows=True)
+    tool = TOOLS["cvat"]()
+    written = ET.fromstring(tool.relabelled(tool.parse(path), {0: "emu", 1: "cat", 2: "emu"}, ()))
+    labels = written.find("meta/task/labels")
+    assert labels is not None and [one.findtext("name") for one in labels] == [*CLASSES, "emu"]
+    assert len(labels[2].findall("attributes/attribute")) == len(labels[0].findall("attributes/attribute")) == 3
+    assert [tag.get("label") for tag in written.iter("tag")][:3] == ["emu", "cat", "emu"]
+
+
+@pytest.mark.parametrize(("tool", "name"), [("cvat", "out.json"), ("label-studio", "out.xml")])
+def test_the_file_beside_does_not_replace_the_export(tool: str, name: str, pictures: LabelReport) -> None:
+    with pytest.raises(ValueError, match=r"Expected a path that ends in \.(xml|json)"):
+        pictures.export(tool, name, force=True)
+    assert not Path(name).exists()
+
+
+def test_other_files_called_labels_json(pictures: LabelReport) -> None:
+    for content in ("not JSON", '{"labels": {"0": "cat"}}'):
+        Path("photos", "labels.json").write_text(content)
+        assert read_rows("photos", pred_probs=pictures.data.pred_probs, classes=CLASSES).source.name == "folder"
+    Path("labels.json").write_text('{"labels": {"a": 3}, "classes": ["cat"]}')
+    for content in ('{"labels": {"a": 3}, "classes": ["cat"]}', '{"labels": {"a": 0}}', '{"labels": {"a": ["cat"]}}'):
+        Path("labels.json").write_text(content)
+        with pytest.raises(ValueError, match=r"Expected one label for each picture in labels.json, .* for 'a'"):
+            read_rows("labels.json")

@@ -16,6 +16,7 @@ from noiseproof.audit.apply import plan_fixes, write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.evidence.gather import AuditEvidence, Surroundings
 from noiseproof.audit.issues import ISSUES, Issue
+from noiseproof.audit.issues.mixed import _notations, _rewritten
 from noiseproof.audit.labels import find_label_issues
 from noiseproof.audit.plan import read_reviewed
 from noiseproof.cli import app
@@ -239,12 +240,13 @@ def test_the_verdict_of_models_that_saw_a_leaking_column_is_not_trusted(tmp_path
     table = table.assign(customer_id=np.arange(400) + 70, late=late, code=[f"code {k}" for k in code])
     report, folder = audited(table, tmp_path, ignore=["noise"])
     words = (
-        "Not to be trusted: `late`, `code` each predict the label alone. "
-        "Audit again without them: --ignore noise,late,code."
+        "Not to be trusted: `late`, `code` each predict the label almost perfectly. "
+        "Audit again without them: --ignore noise,late,code. With them, "
     )
     for text in (read_audit(folder).summary["verdict"], repr(report).splitlines()[1]):
         assert text.startswith(words)
     assert words in report._repr_html_()
+    assert report.label_issues.looks_fine and read_audit(folder).summary["labels_look_fine"] is False
     found = next(issue for issue in report.issues if issue.name == "leakage")
     assert [one.columns[0] for one in found.findings] == ["late", "code", "customer_id"]  # which no model saw
     assert found.headline(report.summary()).endswith("Also column 'code', column 'customer_id'.")
@@ -252,6 +254,35 @@ def test_the_verdict_of_models_that_saw_a_leaking_column_is_not_trusted(tmp_path
         tmp_path / "data.csv", label="kind", ignore=["noise", "late", "code"], mode="fast", model="trees", device="cpu"
     )
     assert "trusted" not in again.summary()["verdict"]
+
+
+def test_the_sentence_about_a_column_that_predicts_the_label_has_counts(tmp_path: Path) -> None:
+    table = clean_table(400, classes=3)
+    late = table["kind"].where(np.arange(400) % 100 > 0, "unknown")
+    found = look_for("leakage", table.assign(late=late)).findings[0]
+    counts = table["kind"].value_counts()
+    guessed = (counts.idxmax() == table["kind"])[late == "unknown"].sum()  # an unknown value: the most frequent class
+    numbers = [float(word.rstrip("%")) / 100 for word in found.sentence.split() if word.endswith("%")]
+    assert numbers[0] == pytest.approx((396 + guessed) / 400, abs=0.011)  # half of the four are learned from the others
+    assert numbers[1] == pytest.approx(counts.max() / 400, abs=0.001)
+
+
+def test_arrays_with_a_leaking_column_and_given_predictions_say_so() -> None:
+    table = clean_table(400)
+    y = (table["kind"] == "kind 1").to_numpy(int)
+    late = np.where(np.arange(400) % 200 == 3, 1 - y, y)
+    x = np.column_stack([table[["size", "weight"]], late])
+    report = audit({"x": x, "labels": table["kind"]}, mode="fast", model="trees", device="cpu")
+    words = "Not to be trusted: `2` alone predicts the label almost perfectly. Audit again without it: leave it out of "
+    assert report.summary()["verdict"].startswith(f"{words}the array. With it, the labels look fine")
+    assert report.summary()["labels_look_fine"] is False
+    probs = np.where(y[:, None] == [0, 1], 0.99, 0.01)
+    fine, wrong = (
+        audit(labels=np.where(np.arange(400) % 400 < k, 1 - y, y), pred_probs=probs).summary() for k in (1, 90)
+    )
+    note = "wrong labels look right if their model saw a column that was made from the label."
+    assert fine["labels_look_fine"] and fine["notes"][-1].endswith(note)
+    assert not any(text.endswith(note) for text in wrong["notes"])
 
 
 # --- order and drift: alarms as often as promised, in simulation ------------------------------------------------------
@@ -389,7 +420,7 @@ def test_commas_between_thousands_are_removed_and_no_number_is_emptied(tmp_path:
     report, folder = audited(table, tmp_path)
     found = {one.columns[0]: one.sentence for issue in report.issues if issue.name == "mixed" for one in issue.findings}
     assert "15 numbers with commas between thousands, such as '1,100', beside 285" in found["sales"]
-    assert "1 words among 299 numbers" in found["visits"]
+    assert "1 word among 299 numbers" in found["visits"]
     saved = read_audit(folder)
     fixed = pd.read_csv(write_corrected(saved, {}, tmp_path / "out.csv", fix=plan_fixes(saved, ["mixed"])["mixed"]))
     assert fixed["sales"].tolist() == number.tolist()
@@ -422,6 +453,48 @@ def test_notations_units_words_and_codes_are_found_and_fixed(tmp_path: Path) -> 
     pd.testing.assert_frame_equal(
         fixed[["size", "tall", "kind"]], pd.read_csv(tmp_path / "data.csv")[["size", "tall", "kind"]]
     )
+
+
+def test_every_finding_of_a_column_is_fixed(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    true = random.uniform(40, 90, 300).round(1)
+    rare, other = np.arange(300) % 30 == 0, np.arange(300) % 5 == 1
+    grams = np.where(rare, -999, np.where(other, 1000, 1) * true)
+    price = np.where(
+        rare, "unknown", [f"{v}".replace(".", "," if o else ".") for v, o in zip(true, other, strict=True)]
+    )
+    sales = np.where(rare, "none", [f"{round(20 * v):,}" for v in true])
+    weight = [
+        f"{v / 10:.3f}".replace(".", "," if o else ".") for v, o in zip(true, other, strict=True)
+    ]  # 4,321 is 4.321
+    turnover = [
+        f"{20 * v:,.2f}".translate(str.maketrans(",.", ".,")) if o else f"{20 * v:.2f}"
+        for v, o in zip(true, other, strict=True)
+    ]  # 1.234,50 beside 1234.50
+    table = clean_table(300).assign(grams=grams, price=price, sales=sales, weight=weight, turnover=turnover)
+    report, folder = audited(table, tmp_path)
+    found = [one.columns[0] for issue in report.issues if issue.name == "mixed" for one in issue.findings]
+    assert {name: found.count(name) for name in found} == {
+        "grams": 2, "price": 2, "sales": 2, "weight": 1, "turnover": 1
+    }  # fmt: skip
+    saved = read_audit(folder)
+    fixed = pd.read_csv(write_corrected(saved, {}, tmp_path / "out.csv", fix=plan_fixes(saved, ["mixed"])["mixed"]))
+    np.testing.assert_allclose(fixed["grams"], np.where(rare, np.nan, true))
+    np.testing.assert_allclose(fixed["price"], np.where(rare, np.nan, true))
+    np.testing.assert_allclose(fixed["sales"], np.where(rare, np.nan, (20 * true).round()))
+    np.testing.assert_allclose(fixed["weight"], true / 10, atol=5e-4)
+    np.testing.assert_allclose(fixed["turnover"], 20 * true)
+    assert not look_for("mixed", fixed).findings
+
+
+def test_a_comma_that_may_mean_either_is_named_and_left_to_its_owner(tmp_path: Path) -> None:
+    either = [f"{k},500" if k % 4 == 0 else f"{k * 3}" for k in range(2, 302)]  # medians 152 and 456: 152.5 or 152500?
+    numbers = [f"{30 * (k % 9 + 1)}" if k % 4 else f"{k % 7 + 1},500" for k in range(300)]  # 4.5 or 4500 beside 150
+    report, folder = audited(clean_table(300).assign(either=either, numbers=numbers), tmp_path)
+    found = {one.columns[0]: one.sentence for issue in report.issues if issue.name == "mixed" for one in issue.findings}
+    assert "decimal comma" in found["either"] and "between thousands or before decimals" in found["numbers"]
+    saved = read_audit(folder)
+    assert {*plan_fixes(saved, ["mixed"])["mixed"].cells} == {"either"}
 
 
 @pytest.mark.parametrize("values", [
@@ -514,9 +587,7 @@ def test_a_japanese_text_of_many_kanji_is_not_foreign() -> None:
 
 def test_empty_texts_are_counted() -> None:
     found = audited_texts([*clean_texts(), "", "  "])
-    assert [one.sentence for one in found.findings] == [
-        "2 texts are empty or have no words: they were left out of the audit."
-    ]
+    assert [one.sentence for one in found.findings] == ["2 texts without words, left out of the audit."]
 
 
 def picture_folder(folder: Path, odd: dict[str, Any]) -> Path:
@@ -554,3 +625,14 @@ def test_blank_dark_bright_blurred_and_odd_sized_pictures_are_found(tmp_path: Pa
 
 def test_usual_pictures_have_no_issue(tmp_path: Path) -> None:
     assert not look_for("picture", read_rows(picture_folder(tmp_path, {}), features="pixels")).findings
+
+
+def test_numbers_in_notations_that_are_not_known_are_not_emptied() -> None:
+    """Grouped by spaces, apostrophes or points; beside 1.234,56 the cell 1.234 is a thousand and more."""
+    words = [*["7,5"] * 20, *["8.5"] * 20, "1 234,56", "1.234.567", "1’234.5", "n/a", "1.234,56", "1.234"]
+    (commas, others) = _notations("price", words)
+    assert others.details == {"words": 4}
+    details = commas.details | others.details
+    kept = {word: _rewritten(word, details) for word in words[40:]}
+    assert list(kept.values()) == ["1 234,56", "1234567", "1’234.5", "", "1234.56", "1234"]
+    assert _rewritten("1,500", {"decimal_comma": 3}) == "1,500"  # found by an earlier version

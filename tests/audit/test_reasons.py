@@ -80,6 +80,8 @@ def test_labels_that_differ_in_spaces_look_different() -> None:
     labels[40:44] = "Gentoo "
     report = audit(labels=labels, pred_probs=np.where(truth[:, None] == classes, 0.9, 0.05), classes=classes)
     assert report.label_issues.is_issue.nonzero()[0].tolist() == [40, 41, 42, 43]
+    sentence = RowEvidence("Gentoo ", "Gentoo", 6, 90, agreement=0).sentence()
+    assert sentence.endswith("(6 %); none of the most similar rows is labelled 'Gentoo '")  # the remark is made once
     assert "'Gentoo ' (with a space at the end), suggested 'Gentoo' (quality" in repr(report)
     assert "<td>&#39;Gentoo &#39; (with a space at the end)</td><td>Gentoo</td>" in report._repr_html_()
 

@@ -89,8 +89,8 @@ def test_tables_of_every_kind(tmp_path: Path, ending: str, excluded: str) -> Non
     assert table["y"].tolist() == (EXPECTED if is_left_out else [EXPECTED[0], "dog", *EXPECTED[1:]])
     assert table["x"].tolist() == ([0, 2, 3, 4, 5, 6] if is_left_out else list(range(7)))
     assert (tmp_path / "new-review.csv").read_text() == LIST
-    assert ("excluded: 1 rows, left out" in output) == is_left_out and "unclear: 1 rows, left as they are" in output
-    assert "merged: 'cat ' is 'cat' in all rows" in output and "new class: 'emu' in 1 rows" in output
+    assert ("excluded: 1 row, left out" in output) == is_left_out and "unclear: 1 row, left as before" in output
+    assert "merged: 'cat ' is 'cat' in all rows" in output and "new class: 'emu' in 1 row" in output
     assert "decisions: 1 accept, 1 exclude, 1 keep, 1 other, 1 unclear" in output
 
 
@@ -148,7 +148,7 @@ def test_labels_alone_stay_whole(tmp_path: Path) -> None:
     folder = make(tmp_path, tmp_path / "x.npy", kind="arrays", labels=str(tmp_path / "y.npy"))
     output = run("apply", folder, "--out", tmp_path / "new.npy")
     assert np.load(tmp_path / "new.npy").tolist() == [EXPECTED[0], "dog", *EXPECTED[1:]]
-    assert "excluded: 1 rows, still in the data, and in the list" in output
+    assert "excluded: 1 row, still in the data, and in the list" in output
     assert (tmp_path / "new-review.csv").read_text() == LIST
     with pytest.raises(ValueError, match="Expected no rows to leave out"):
         write_corrected(read_audit(folder), {}, tmp_path / "b.npy", left_out=[1])

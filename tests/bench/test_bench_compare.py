@@ -445,7 +445,7 @@ def test_the_command_line_ranks_and_goes_on(tmp_path: Path) -> None:
         if result["experiment"]["method"] == "ce" and result["experiment"]["seed"] == 1:
             del result["checksum"]
             path.write_text(json.dumps({**result, "status": "failed", "error": "ValueError: Too wild.", "last": None}))
-    assert "1 runs of ce failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
+    assert "1 run of ce failed: ValueError: Too wild." in CliRunner().invoke(app, command).stdout
     anew = json.loads(CliRunner().invoke(app, [*command, "--retry-failed", "--json"]).stdout)
     assert [(place["mean"], place["failed"]) for place in anew["ranking"]] == [
         (place["mean"], 0) for place in found["ranking"]
@@ -493,7 +493,7 @@ def test_a_word_in_the_held_out_rows_alone_is_a_gap(tmp_path: Path) -> None:
     data = get_dataset(spec)
     at = data.encoder.names.index("pixel 20")
     assert data.test is not None and data.test.x[0, at] == data.encoder.fill[at].float()
-    assert any(note.startswith("1 missing numbers in column 'pixel 20' of the test set were filled") for note in notes)
+    assert any(note.startswith("1 missing number in column 'pixel 20' of the test set was filled") for note in notes)
 
 
 def test_a_method_in_two_spellings_is_compared_once(tmp_path: Path) -> None:

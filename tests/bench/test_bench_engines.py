@@ -505,7 +505,7 @@ def test_a_driver_waits_for_another_one_and_takes_over_where_it_gives_up(
     run_all(two, tmp_path, progress=tell)
     timer.join()
     assert order == [1, 0]
-    assert caplog.text.count(f"waiting for 1 runs of others: process {os.getpid()} on {socket.gethostname()}") == 1
+    assert caplog.text.count(f"waiting for 1 run of others: process {os.getpid()} on {socket.gethostname()}") == 1
 
 
 def test_runs_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
@@ -559,7 +559,7 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(tmp_path: Path) -> None:
     head, line, last = ran.stdout.splitlines()
     assert head.split() == ["dataset", "noise", "method", "runs", "a", "run"]
     assert line.split()[:4] == ["digits", "none", "ce", "1"]
-    assert last.startswith("1 runs to do, 1 done, 0 failed; about ") and len(read_results(folder)) == 1
+    assert last.startswith("1 run to do, 1 done, 0 failed; about ") and len(read_results(folder)) == 1
     (found,) = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert found["key"] == load_experiments(path)[1].key and found["seconds"] > 0
     half = json.loads(CliRunner().invoke(app, [*command, "--json", "--precision", "bf16"]).stdout)
@@ -580,9 +580,9 @@ def test_a_dry_run_counts_what_will_be_begun_anew_and_each_run_once(tmp_path: Pa
     run_all(load_experiments(path)[:1], folder, fit=fit)
     command = ["bench", "run", str(path), "--results", str(folder), "--dry-run"]
     for options, expected in (
-        ([], "1 runs to do, 0 done, 1 failed;"),
+        ([], "1 run to do, 0 done, 1 failed;"),
         (["--retry-failed"], "2 runs to do, 0 done;"),
-        (["--precision", "64"], "1 runs to do, 0 done, 0 failed;"),
+        (["--precision", "64"], "1 run to do, 0 done, 0 failed;"),
     ):
         assert CliRunner().invoke(app, [*command, *options]).stdout.splitlines()[-1].startswith(expected)
 

@@ -112,7 +112,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
     }
     presets = sorted(str(tuple(preset)) for preset in (*loss_presets(), *method_presets()))
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "b38aee484eb8328b"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "2250d2613f7a2461"
 
 
 def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,12 +459,21 @@ def test_other_images_may_stand_beside_a_grid_of_noise_of_which_one_is_open_set(
         load_experiments(text.replace("open-set:", "symmetric:"))
 
 
-@pytest.mark.parametrize("method", ["ce", "gce@ln", "nce+mae", "sln", "elr & small-loss:forget=0.2"])
+@pytest.mark.parametrize(
+    "method", ["ce", "gce@ln", "nce+mae", "sln@sln:noise=symmetric", "elr & small-loss:forget=0.2"]
+)
 def test_keys_are_those_of_before_gradients_were_clipped_by_default(method: str) -> None:
     """Results without clipping keep their keys, whether they are so by default or by clip = 0."""
     plain = replace(ONE, method=method)
     without = replace(plain, settings=replace(ONE.settings, clip=0))
     assert plain.key == without.key != replace(plain, settings=replace(ONE.settings, clip=5)).key
+
+
+@pytest.mark.parametrize("method", ["sln", "ce & sln:sigma=0.5", "sln-co-teaching"])
+def test_keys_where_label_noise_is_clipped_by_default(method: str) -> None:
+    plain = replace(ONE, method=method)
+    keys = {replace(plain, settings=replace(ONE.settings, clip=clip)).key for clip in (None, 0, 1)}
+    assert len(keys) == 3
 
 
 def test_keys_of_the_ln_paper_and_of_ln_by_default() -> None:

@@ -161,7 +161,7 @@ def test_without_test_rows_the_noisy_ones_are_reported(tmp_path: Path) -> None:
     assert (found.failed, found.measured_on) == (0, "noisy validation")
     command = ["bench", "search", grid.method, "--dataset", grid.dataset, "--seeds", "1", "--epochs", "1"]
     shown = CliRunner().invoke(app, [*command, "--results", str(tmp_path / "results")]).stdout.splitlines()[-1]
-    assert re.fullmatch(r"gce:q=0\.\d: noisy validation [01]\.\d{4}, 1 seeds", shown)
+    assert re.fullmatch(r"gce:q=0\.\d: noisy validation [01]\.\d{4}, 1 seed", shown)
 
 
 def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(
@@ -182,7 +182,7 @@ def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(
         patch.setattr("noiseproof.bench.search.search_all", lambda *args, **options: [one])
         shown = CliRunner().invoke(app, ["bench", "search", GRID.method]).stdout.splitlines()
     assert shown[2].split("  ")[-1] == "failed: ValueError: Too wild."
-    assert shown[-1].endswith(", 1 runs failed (Diverged: Wilder.)")
+    assert shown[-1].endswith(", 1 run failed (Diverged: Wilder.)")
     with pytest.raises(ValueError, match=r"Expected a point of 'gce:q=\[0.1\]' that trains, got ValueError: Too wild"):
         search(replace(GRID, method="gce:q=[0.1]"), tmp_path, fit=fails)
 

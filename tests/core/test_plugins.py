@@ -184,7 +184,7 @@ def test_a_file_adds_names_to_the_command_line_and_its_workers(tmp_path: Path) -
     ran = noiseproof(
         "bench", "run", "sweep.toml", "--engine", "processes", "--workers", "1", plugins="mine.py", cwd=tmp_path
     )
-    assert ran.returncode == 0 and "1 runs done, 0 failed" in ran.stdout
+    assert ran.returncode == 0 and "1 run done, 0 failed" in ran.stdout
 
 
 @pytest.mark.parametrize("name", ["gone.py", "no_such_module", "own/json.py"])

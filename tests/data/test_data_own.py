@@ -635,9 +635,9 @@ def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
     assert data.train.x[1, 0] == 30  # the median of 30, 40, 20
     assert data.train.x[0, 3:].tolist() == [0, 0] and torch.equal(data.test.x, data.train.x)
     assert data.notes == (
-        "1 missing numbers in column 'age' were filled with its median 30.",
+        "1 missing number in column 'age' was filled with its median 30.",
         "2 missing words in column 'city' count as none of its categories.",
-        "1 missing numbers in column 'age' of the test set were filled with its median 30.",
+        "1 missing number in column 'age' of the test set was filled with its median 30.",
         "2 cells in column 'city' of the test set are none of its categories: ''.",
     )
     with pytest.raises(ValueError, match="Expected `missing` to be refuse or impute"):
@@ -646,7 +646,7 @@ def test_missing_values_are_refused_by_name_or_imputed_and_reported() -> None:
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e300])
 def test_infinite_numbers_are_refused_even_when_imputing(bad: float) -> None:
-    with pytest.raises(ValueError, match="Expected finite numbers in column 'price', got .* in row 2; 1 rows"):
+    with pytest.raises(ValueError, match="Expected finite numbers in column 'price', got .* in row 2; 1 row is"):
         from_table(table().assign(price=[0, 1, bad, 2]), label="label", missing="impute")
 
 
@@ -905,7 +905,7 @@ def test_cells_that_are_no_category_are_counted(tmp_path: Path) -> None:
     assert data.encoder.categories == {"code": ("01", "1", "x")}
     assert data.validation.x.tolist() == [[1, 0, 1, 0], [2, 1, 0, 0], [2.5, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]]
     assert data.notes[-2:] == (
-        "1 missing numbers in column 'size' of the validation set were filled with its median 2.5.",
+        "1 missing number in column 'size' of the validation set was filled with its median 2.5.",
         "3 cells in column 'code' of the validation set are none of its categories: '', '1.0', '9'.",
     )
     with pytest.raises(ValueError, match="Expected no missing values, got 1 in 'code'"):
@@ -961,7 +961,7 @@ def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
     assert bool(torch.isfinite(data.train.x).all()) and data.train.x.shape == (6, 6)
     frame.loc[2, "text"] = None
     with pytest.raises(
-        ValueError, match="Expected a text in every row of 'text', got none in 1 rows, the first of them 2"
+        ValueError, match="Expected a text in every row of 'text', got none in 1 row, the first of them 2"
     ):
         from_text(frame, text="text", label="topic")
     for text in ("", "? a !"):

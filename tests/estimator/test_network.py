@@ -345,6 +345,8 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
     "x, y, message",
     [
         (X, None, "requires y"),
+        (X, [["cat", "pet"], ["dog"]] * 75, "got lists. Use sklearn.preprocessing.MultiLabelBinarizer"),
+        (X, pd.Series([{"cat", "pet"}, {"dog"}] * 75), "got lists. Use sklearn.preprocessing.MultiLabelBinarizer"),
         (X, np.zeros(150), "at least two classes"),
         (X, Y[:-1], "inconsistent"),
         (X, Y + 0.5, "continuous"),

@@ -431,8 +431,8 @@ def test_other_issues_are_drawn_with_what_to_do_and_the_worst_comes_first(
         "class 'ash'", 0.4, "Class 'ash' has 12 of 400 rows.", Bars("rows", [("ash", 12), ("oak", 388)], "rows")
     )
     late = Finding(
-        "column '<b>late'", 0.98, "Column '<b>late' alone tells 98.0% of the labels.",
-        Bars("labels told", [("<b>late", 98.0), ("girth", 30.0)], "%", (0,)),
+        "column '<b>late'", 0.98, "Column '<b>late' alone predicts 98.0% of the labels.",
+        Bars("labels predicted", [("<b>late", 98.0), ("girth" + 60 * " long", 30.0)], "%", (0,)),
     )  # fmt: skip
     summary["imbalance"], summary["leakage"] = {"findings": [small.as_dict()]}, {"findings": [late.as_dict()]}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -445,14 +445,17 @@ def test_other_issues_are_drawn_with_what_to_do_and_the_worst_comes_first(
             "leakage: column '<b>late'",
             "imbalance: class 'ash'",
         ]
-        assert "alone tells 98.0% of the labels" in parts[0].inner_text()
+        assert "alone predicts 98.0% of the labels" in parts[0].inner_text()
         assert "noiseproof apply … --fix leakage" in parts[0].inner_text()
         assert "--fix" not in parts[1].inner_text()  # a class has to be collected
         lines = parts[0].locator("tbody tr")
         assert [line.inner_text().split() for line in lines.all()] == [
             ["<b>late", "◂", "98", "%"],
-            ["girth", "30", "%"],
+            ["girth", *60 * ["long"], "30", "%"],
         ]
+        name, bar = (lines.nth(1).locator(part).bounding_box() for part in ("th", ".bar"))
+        assert name["x"] + name["width"] <= bar["x"] + 1  # a long name has several lines
+        assert lines.nth(1).locator("th").evaluate("(name) => name.scrollWidth <= name.clientWidth")
         widths = [line.locator("i").bounding_box()["width"] for line in lines.all()]
         assert widths[1] / widths[0] == pytest.approx(30 / 98, rel=0.05)
 
@@ -463,3 +466,94 @@ def test_an_audit_without_other_issues_shows_no_empty_part(chromium: Any, tmp_pa
         page.wait_for_selector("body[data-ready]")
         see_overview(page)
         assert not page.locator("#findings").is_visible()
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_a_page_without_wrong_labels_opens_on_the_other_issues(is_served: bool, chromium: Any, tmp_path: Path) -> None:
+    folder = write_trees(tmp_path, issues=0)
+    summary = json.loads((folder / "summary.json").read_text())
+    late = Finding("column 'late'", 0.98, "Column 'late' has a space: 'a  b'.")
+    summary |= {
+        "leakage": {"findings": [late.as_dict()]}, "verdict": "Not to be trusted: `late`.",
+        "near_duplicates": {"groups": 1, "rows": 58, "conflicting": 1, "conflicts": []},
+        "outliers": {"rows": 0, "cut": 3.0},
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(summary))
+    frame = read_audit(folder).issues
+    conflicting = frame.loc[frame["duplicate_conflict"], "row"].tolist()  # rows of the handmade audit are one group
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        (tmp_path / "page.html").write_text(file_page(read_audit(folder)), "utf-8")
+        page.goto(server.link if is_served else (tmp_path / "page.html").as_uri())
+        page.wait_for_selector("body[data-ready]")
+        until(page, HAS_MAP)
+        assert page.evaluate("document.body.dataset.view") == "overview"
+        assert page.inner_text("#verdict") == "Not to be trusted: `late`."
+        assert page.locator("#matrix, .begin").count() == 0 and page.inner_text("#counts") == "nothing to decide"
+        first = page.locator("#overview section").first
+        assert first.get_attribute("id") == "findings"
+        names = [part.get_attribute("aria-label") for part in first.locator("article").all()]
+        assert names == ["leakage: column 'late'", "near-duplicate: rows"]
+        assert "58 rows in 1 group, 1 with different labels." in first.inner_text()
+        assert "has a space: 'a  b'." in first.inner_text()  # two spaces are two
+        buttons = first.get_by_role("button")
+        assert buttons.all_inner_texts() == [f"row {row}" for row in conflicting[:6]]
+        buttons.nth(1).click()
+        until(page, "document.querySelector('#other-row table') !== null")
+        row = conflicting[1]
+        assert page.inner_text("#other-title") == f"{frame['given_label'][row]}: row {row}"
+        girth = pd.read_csv(tmp_path / "trees.csv", dtype=str)["girth"][row]
+        assert girth in page.inner_text("#other-row")
+
+
+def test_labels_that_differ_in_spaces_look_different_in_every_view(chromium: Any, tmp_path: Path) -> None:
+    names, shown = [" dog", "dog", "dog ", "sea  dog"], ["␣dog", "dog", "dog␣", "sea␣␣dog"]
+    given = [names[i % 4] for i in range(40)]
+    suggested = [names[(i + 1) % 4] for i in range(40)]
+    pd.DataFrame({"x": np.arange(40.0), "y": np.sin(np.arange(40)), "kind": given}).to_csv(
+        tmp_path / "dogs.csv", index=False
+    )
+    folder = write_audit(
+        tmp_path / "audit", given, suggested, issues=40, kind="table", data=tmp_path / "dogs.csv", label="kind",
+        classes=names, header=True,
+    )  # fmt: skip
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        assert page.locator(".matrix tbody th").all_inner_texts() == shown
+        assert page.locator(".swatch").all_inner_texts() == shown
+        assert page.locator("#quality option").all_inner_texts() == ["All classes", *shown]
+        assert sorted(page.locator("#rates tbody th").all_inner_texts()) == sorted(shown)
+        page.locator('[data-cell="3,0"]').click()
+        assert listed(page) == [*range(3, 40, 4)] and page.inner_text("#filtered") == "only sea␣␣dog → ␣dog"
+        page.keyboard.press("Escape")
+        until(page, "!isFiltered() && view.total === 40")
+        assert page.locator(".item").first.inner_text().splitlines()[0] == "␣dog → dog"
+        assert page.locator(".label strong").all_inner_texts() == ["␣dog", "dog"]
+        page.keyboard.press("o")
+        assert page.locator("#chooser li span:first-child").all_inner_texts() == ["dog␣", "sea␣␣dog", "dog"]
+        page.keyboard.type("sea")
+        page.keyboard.press("Enter")
+        until(page, "!store.unsaved && view.current === 1")
+        assert "→ sea␣␣dog" in page.locator(".item").first.inner_text()
+        page.keyboard.press("g")
+        assert page.locator(".cell-labels").nth(1).inner_text().startswith("dog → dog␣")
+    decided = pd.read_csv(folder / "decisions.csv", keep_default_na=False)
+    assert decided["label"].tolist() == ["sea  dog"]  # as the data spells it
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_the_words_of_the_cuts_are_inside_the_histogram(width: int, chromium: Any, tmp_path: Path) -> None:
+    folder = write_trees(tmp_path)
+    with (
+        Server(folder) as server,
+        browsing(chromium, tmp_path / "profile", viewport={"width": width, "height": 800}) as page,
+    ):
+        open_page(page, server.link, "overview")
+        until(page, HAS_MAP)
+        for cuts in ([0.02, 0.52], [0.0, 0.01], [0.99, 1.0], [0.0, 1.0], [0.5, 0.5], [1.0, 1.0], [0.0, 0.0]):
+            page.evaluate("(cuts) => { overview.data.classes.cut = [...cuts, null]; overview.draw(); }", cuts)
+            frame, words = (page.locator(part).bounding_box() for part in (".histogram", ".cut-words"))
+            assert words["x"] >= frame["x"] and words["y"] >= frame["y"]
+            assert words["x"] + words["width"] <= frame["x"] + frame["width"]
+            low, high = (page.locator(".histogram .cut").nth(k).bounding_box() for k in (0, 1))
+            assert words["y"] + words["height"] <= min(low["y"], high["y"]) + 4  # above the lines

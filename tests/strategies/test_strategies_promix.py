@@ -49,11 +49,12 @@ def chosen_by_hand(
     return np.array(sorted(rows)), labels
 
 
-@pytest.mark.parametrize("share", [None, 0.6, 1.0])
-def test_steps_are_the_papers(task: Task, share: float | None) -> None:
+@pytest.mark.parametrize(("share", "equal"), [(None, True), (0.6, True), (1.0, True), (0.6, False)])
+def test_steps_are_the_papers(task: Task, share: float | None, equal: bool) -> None:
     build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     run = make_run(task, models=2, build=build, weight_scale=3.0, epoch=6, epochs=20)
-    strategy = ProMix(warmup=2, rho=0.2, tau=0.6, ramp=8, guess_from=None if share is None else 5, share=share or 0.9)
+    strategy = ProMix(warmup=2, rho=0.2, tau=0.6, ramp=8, guess_from=None if share is None else 5, share=share or 0.9,
+                      equal=equal)  # fmt: skip
     run.strategies = [strategy]
     strategy.setup(run)
     nets = [copy.deepcopy(model.plain) for model in run.models]
@@ -69,7 +70,8 @@ def test_steps_are_the_papers(task: Task, share: float | None) -> None:
                 losses = cross_entropy(net(x).logits, torch.eye(K).double()[given]).numpy()
             for k in range(K):
                 of_class = np.flatnonzero(given == k)
-                small[of_class[losses[of_class].argsort(kind="stable")[: math.ceil(0.2 * 200 / K)]], m] = True
+                count = math.ceil(0.2 * (200 / K if equal else len(of_class)))
+                small[of_class[losses[of_class].argsort(kind="stable")[:count]], m] = True
         np.testing.assert_array_equal(strategy.small, small)
         for _ in range(3):
             rows = random.permutation(200)[:60]

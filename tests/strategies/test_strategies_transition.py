@@ -12,6 +12,7 @@ from handmade_run import check_same, without_seconds
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from noiseproof.core.messages import counted
 from noiseproof.data import get_dataset
 from noiseproof.losses import Loss, get_loss
 from noiseproof.losses.correction import Backward, Forward
@@ -70,7 +71,7 @@ def test_patience(accuracies: list[float], patience: int, ends: int | None) -> N
         strategy = again
     assert stopped == [ends is not None and epoch >= ends for epoch in range(len(accuracies))]
     if ends is not None:
-        assert f"{max(accuracies[: ends + 1]):.4f} in {patience} epochs" in str(run.stopped)
+        assert f"{max(accuracies[: ends + 1]):.4f} in {counted(patience, 'epoch')}" in str(run.stopped)
 
 
 def test_patience_begins_anew_where_the_training_does() -> None:

@@ -182,6 +182,8 @@ def test_a_service_that_is_lost_does_not_stop_the_training(service: Service, tmp
     service.is_down = False
     logger.log_metrics({"loss": 1.0}, step=3)  # a curve with a hole would mislead
     assert service.metrics == [(1, {"loss": 1.0})]
+    logger.finalize("success")  # else the next run would be a child of this one
+    assert service.ended == [0 if service.__name__ == "wandb" else "FINISHED"]
 
 
 def test_a_service_is_told_what_is_run_and_files_are_not(service: Service, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from noiseproof.core.grammar import parse_call
 from noiseproof.data import from_arrays, get_dataset
 from noiseproof.data.base import NoisyData
 from noiseproof.heads import GaussianProcessClassifier
-from noiseproof.losses import average_error, get_loss
+from noiseproof.losses import LOSSES, average_error, get_loss
 from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.papers import method_presets
@@ -34,6 +36,18 @@ ISSUE_5 = [
     "gp",
 ]  # fmt: skip
 ISSUE_27 = ["sop", "pes", "promix"]
+
+
+def test_every_method_says_when_to_use_it_in_names_that_exist() -> None:
+    for name in METHODS:
+        when = (METHODS[name].__doc__ or "").split("\n\n")[1]
+        assert re.match("Use it .*[.]$", when), name
+        for word in re.findall("``(.*?)``", when):
+            with suppress(ValueError):
+                word = parse_call(word)[0]
+            bare, _, paper = word.partition("@")
+            known = {*METHODS, *LOSSES, *METHODS.parameters(name)}
+            assert bare in known and (not paper or (bare, paper) in {preset[:2] for preset in method_presets()}), word
 
 
 def task_of(classes: int, dataset: str = "own", noise: str = "none", rows: int = 1000) -> Task:
@@ -140,14 +154,17 @@ def test_the_heads_of_ln_start_at_a_tenth(digits: Task) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "clip", "limit"),
-    [("ln", None, 5.0), ("ln", 0, None), ("ln", 2.5, 2.5), ("ce", None, None), ("ce", 0, None),
+    ("method", "clip", "limit"),
+    [("ln", None, 5.0), ("sln", None, 1.0), ("sln", 0, None), ("sln:max_norm=none", None, None),
+     ("sln@sln:dataset=cifar10,noise=symmetric", None, None), ("ce & sln:sigma=0.5", None, 1.0),
+     ("sln-sigua", None, 1.0),     ("ln", 0, None), ("ln", 2.5, 2.5), ("ce", None, None), ("ce", 0, None),
      ("2*ln + ce", None, 5.0), ("unit:loss=mae", None, None), ("nal", 1, 1.0)],
 )  # fmt: skip
 def test_gradients_are_clipped_by_default_where_they_have_no_bound(
-    digits: Task, loss: str, clip: Any, limit: float | None
+    digits: Task, method: str, clip: Any, limit: float | None
 ) -> None:
-    assert Settings(clip=clip).clip_for(get_loss(loss), digits) == limit
+    made = get_method(method, digits, Settings())
+    assert Settings(clip=clip).clip_for(made.loss, made.strategies, digits) == limit
 
 
 @pytest.mark.parametrize(
@@ -158,7 +175,7 @@ def test_gradients_are_clipped_by_default_where_they_have_no_bound(
 def test_gradients_are_clipped_where_auto_chooses_lenet5(settings: Settings, loss: str, limit: float | None) -> None:
     """22 of 58 methods predicted one class on 1000 digits of MNIST at the default learning rate (docs/methods.md)."""
     images = from_arrays(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), [0, 1, 0, 1])
-    assert settings.clip_for(get_loss(loss), prepare(images)) == limit
+    assert settings.clip_for(get_loss(loss), (), prepare(images)) == limit
 
 
 def test_the_largest_gradient_of_a_step(digits: Task) -> None:
@@ -834,7 +851,7 @@ def test_unknown_names(spec: str, message: str) -> None:
 
 
 def test_unknown_parameters() -> None:
-    with pytest.raises(TypeError, match="the method 'sln': sigma, until; got 'sigm'"):
+    with pytest.raises(TypeError, match="the method 'sln': sigma, until, max_norm; got 'sigm'"):
         build("sln:sigm=1")
     with pytest.raises(TypeError, match="the method 'gce': q; got 'setting'"):
         build("gce:setting=1")

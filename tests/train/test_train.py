@@ -584,11 +584,13 @@ def test_a_diverging_run_stops_with_step_cause_and_checkpoint(tmp_path: Path) ->
         def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> None:
             steps.append(bool(torch.isfinite(losses).all()))
 
-    said = blow_up(toy(), with_(StochasticLabelNoise(0.5), Losses()), replace(HOT, checkpoint_steps=1), tmp_path)
+    said = blow_up(
+        toy(), with_(StochasticLabelNoise(0.5, max_norm=None), Losses()), replace(HOT, checkpoint_steps=1), tmp_path
+    )
     saved = checkpoints(tmp_path / "checkpoints")
     step = load(saved[-1])["step"] + 1
     assert f"not finite at step {step} (epoch {1 + (step - 1) // 4})" in said
-    assert "a learning rate too large (1e+06) or too much noise (sln:sigma=0.5,until=none)" in said
+    assert "a learning rate too large (1e+06) or too much noise (sln:sigma=0.5,until=none,max_norm=none)" in said
     assert f"The last good checkpoint is {saved[-1]}." in said
     assert saved and all(finite(path) for path in saved)
 

@@ -22,6 +22,7 @@ from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport, audit
 from noiseproof.audit.rows import digest_all, follow_rows
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.messages import counted
 from noiseproof.core.progress import Progress
 from noiseproof.data.sources import PathLike
 
@@ -131,14 +132,14 @@ def _notes(decisions: Mapping[int, Decision], unlearned: Sequence[Decision], con
     """Sentences on the decisions, and on what they change."""
     counts = Counter("kept" if d.label == d.given_label else "corrected" for d in decisions.values())
     notes = [
-        f"Audited again with {len(decisions)} decisions, {counts['kept']} labels kept and {counts['corrected']} "
-        "corrected: models of other folds learned them."
+        f"Audited again with {counted(len(decisions), 'decision')}, {counted(counts['kept'], 'label')} kept and "
+        f"{counts['corrected']} corrected: models of other folds learned them."
     ]
     if unlearned:
         notes.append(
-            f"{len(unlearned)} decisions exclude a row or name a new class: models of the classes of this audit cannot "
-            "learn them, and their rows stay as they are. `noiseproof apply` writes data to audit without these rows "
-            "and with the new classes."
+            f"{counted(len(unlearned), 'decision')} to exclude a row or name a new class: models of the classes of "
+            "this audit cannot learn that, and the rows stay as they are. `noiseproof apply` writes data to audit "
+            "without these rows and with the new classes."
         )
     if config["mode"] == "fast":
         notes.append(f"The earlier audit was fast; models of {FAST_FOLDS} folds judge now, which did not see the row.")

@@ -31,6 +31,7 @@ from noiseproof.audit.records import rewrite
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import merge_labels
+from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells, outcomes, voted_cells
 from noiseproof.audit.standing import Standing
 from noiseproof.core.files import replacing
 from noiseproof.core.objects import load_object
@@ -58,6 +59,7 @@ def corrected(
     yes: bool = False,
     excluded: Excluded = "leave-out",
     fix: Sequence[str] = (),
+    votes: bool = False,
 ) -> Any:
     """Return a copy of an audited DataFrame, or of an array of labels, with the labels that were decided on.
 
@@ -66,19 +68,26 @@ def corrected(
     labels, is refused. ``accept_all`` and ``yes`` are those of `corrections`. Excluded rows of tables and data sets are
     left out, unless ``excluded`` is "mark"; labels alone stay whole, as their places mean inputs (`reviewed_rows` says
     which rows are excluded). ``fix`` names issue types whose remedy is carried out, too (`plan_fixes`).
+
+    Of an audit of annotators alone, the copy has the consensus in a column ``label``, P(it is right) in
+    ``label_quality`` and, with ``votes``, who said what; for arrays, it is a table of these columns.
     """
     _check_excluded(excluded)
-    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all or bool(fix))
+    audit = read_audit(folder)
+    reviewed = read_reviewed(folder, decisions, accept_all=accept_all or bool(fix) or is_voted(audit))
     plan = plan_corrections(
         audit, reviewed.decisions, reviewed.answers(), merges=reviewed.merges, accept_all=accept_all, yes=yes
     )
     if not yes:
         plan.check(audit.folder)
-    left_out = plan.excluded if excluded == "leave-out" else ()
     fixes = _joined(plan_fixes(audit, fix, reviewed.decisions))
-    copy = _source(audit).corrected(
-        audit, data, plan.changes, becomes={**fixes.becomes, **plan.becomes}, left_out=fixes.left_out.union(left_out)
-    )
+    source, becomes = _source(audit), {**fixes.becomes, **plan.becomes}
+    left_out = fixes.left_out.union(plan.excluded if excluded == "leave-out" else ())
+    if source.is_voted:
+        voted = voted_cells(audit, plan.changes, becomes, decided=plan.decided, votes=votes)
+        copy = source.labelled(audit, data, voted, left_out=left_out)
+    else:
+        copy = source.corrected(audit, data, plan.changes, becomes=becomes, left_out=left_out)
     for column, rewrite_cell in fixes.cells.items():
         cells = enumerate(label_cells(copy, column)[0])
         copy = with_label_cells(copy, column, {row: new for row, cell in cells if (new := rewrite_cell(cell)) != cell})
@@ -152,6 +161,8 @@ def write_corrected(
     link: bool = False,
     same_ok: bool = False,
     fix: Fix | None = None,
+    decided: Collection[int] = (),
+    votes: bool = False,
 ) -> Path:
     """Write the dataset with the labels ``changes``; neither the original nor any existing file is overwritten.
 
@@ -166,25 +177,30 @@ def write_corrected(
         becomes: classes to merge, and the ones they become, in all rows.
         left_out: rows that the copy goes without (`kept_out`); refused for labels alone and for Excel files.
         fix: what issue types add to that (`plan_fixes`).
+        decided: rows on whose label somebody decided, where annotators alone were audited: the copy has the consensus
+            in new columns.
+        votes: whether it also has who said what.
     """
     fix = fix or Fix()
     out, left_out, source = Path(out), fix.left_out.union(left_out), _source(audit)
     becomes = {**fix.becomes, **(becomes or {})}
     if left_out and not source.can_leave_out:
         raise ValueError(f"Expected no rows to leave out of {source.files or 'labels alone'}, got {len(left_out)}.")
-    place = source.find_rows(audit, {**changes, **dict.fromkeys(left_out)})
-    audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
-    changes = _moved(changes, place)
-    changes = merge_labels(audit, changes, becomes, source.labels if becomes else None)
-    changes = {row: label for row, label in changes.items() if row not in left_out}
+    if votes and not source.is_voted:
+        raise ValueError("Expected an audit of annotators alone for a column of votes, got one of labels.")
+    if source.is_voted:
+        cells = voted_cells(audit, changes, becomes, decided=decided, votes=votes)
+        write_labels = _consensus_writer(audit, source, cells, left_out)
+    else:
+        write_labels = _label_writer(audit, source, changes, becomes, left_out, link)
 
     def write(path: Path) -> None:
         if not fix.columns and not fix.cells:
-            return source.write_corrected(audit, changes, path, link=link, left_out=left_out)
+            return write_labels(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             part = Path(folder, path.name)
-            source.write_corrected(audit, changes, part, link=link, left_out=left_out)
+            write_labels(part)
             return rewrite(part, path, fix, columns=[audit.config["label"]], header=audit.config.get("header", True))
 
     if not out.exists() and not out.is_symlink():
@@ -192,6 +208,29 @@ def write_corrected(
     elif out.is_symlink() or not same_ok or not _is_written(write, out):
         raise FileExistsError(f"Expected a new path for the corrected data, {out} exists. Choose another with --out.")
     return out
+
+
+def _label_writer(
+    audit: Audit,
+    source: Source,
+    changes: Mapping[int, str],
+    becomes: Mapping[str, str],
+    left_out: Collection[int],
+    link: bool,
+) -> Callable[[Path], None]:
+    """Return what writes the data with other labels, where its rows are now."""
+    place = source.find_rows(audit, outcomes(changes, left_out))
+    audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
+    changes = merge_labels(audit, _moved(changes, place), becomes, source.labels if becomes else None)
+    changes = {row: label for row, label in changes.items() if row not in left_out}
+    return lambda path: source.write_corrected(audit, changes, path, link=link, left_out=left_out)
+
+
+def _consensus_writer(audit: Audit, source: Source, cells: Cells, left_out: Collection[int]) -> Callable[[Path], None]:
+    """Return what writes the data with the consensus of annotators, where its rows are now."""
+    place = source.find_rows(audit, outcomes(cells_by_row(cells), left_out))
+    rows = frozenset(place[list(left_out)].tolist())
+    return lambda path: source.write_labelled(audit, moved_cells(cells, place), path, left_out=rows)
 
 
 def _moved(by_row: Mapping[int, T], place: NDArray[np.int64]) -> dict[int, T]:
@@ -237,6 +276,11 @@ def _is_written(write: Callable[[Path], None], out: Path) -> bool:
 def default_out(audit: Audit) -> Path:
     """Return where the corrected data goes by default: ``corrected``, with the ending of the original."""
     return _source(audit).default_out()
+
+
+def is_voted(audit: Audit) -> bool:
+    """Return whether the audited labels are the consensus of annotators, and in no column or file."""
+    return _source(audit).is_voted
 
 
 def _source(audit: Audit) -> Source:

@@ -52,23 +52,24 @@ measured, low, high, decisions}].
 file or folder, or null), and as absolute paths or null ``labels``, ``pred_probs``, ``embeddings``; ``labels_key`` (name
 of the labels in an .npz file of arrays; null where they are in a separate file); the columns ``label``, ``text``,
 ``id``, ``group``, ``time``, ``trusted`` (or an absolute path), ``annotators`` [..], ``ignore`` [..] or null; ``test``
-(the absolute path of a test set), ``annotations`` (of votes, or null) and ``consensus`` (how labels were made of
-votes); ``classes`` [names, in the order of their numbers], ``classes_named`` (whether the user named them, so that
-whole numbers are positions among them, unless they are the names), ``header`` (whether the file of a table names its
-columns; else they are 0, 1, …), ``features`` (of texts or pictures) and their ``weights`` {package, version, licence,
-sha256} or null, ``mode``, ``method``, ``model``, ``estimator`` (as named or printed, or null), ``models`` as in
-summary.json, ``epochs``, ``folds``, ``goal`` (of the cut), ``issues`` (types that were asked for, or null), ``seed``,
-``source_rows``, ``labels_sha256`` (of the given labels, one a line, in the order of the source; rows without one: an
-empty line), ``rows_sha256`` (of the numbers in rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet
-would take for formulas have an apostrophe before them), ``versions``, ``command``, ``multi_label`` (of rows with
-several labels: {kind (words | columns | matrix | lists), separator, joiner, labels, columns}, else null; ``classes``
-are then words that spell sets of labels), ``again`` (how often decisions were learned, if they were).
+(the absolute path of a test set), ``annotations`` (of votes, or null), ``consensus`` (how labels were made of votes)
+and ``voted`` (true where arrays have no other labels); ``classes`` [names, in the order of their numbers],
+``classes_named`` (whether the user named them, so that whole numbers are positions among them, unless they are the
+names), ``header`` (whether the file of a table names its columns; else they are 0, 1, …), ``features`` (of texts or
+pictures) and their ``weights`` {package, version, licence, sha256} or null, ``mode``, ``method``, ``model``,
+``estimator`` (as named or printed, or null), ``models`` as in summary.json, ``epochs``, ``folds``, ``goal`` (of the
+cut), ``issues`` (types that were asked for, or null), ``seed``, ``source_rows``, ``labels_sha256`` (of the given
+labels, one a line, in the order of the source; rows without one: an empty line), ``rows_sha256`` (of the numbers in
+rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet would take for formulas have an apostrophe
+before them), ``versions``, ``command``, ``multi_label`` (of rows with several labels: {kind (words | columns | matrix |
+lists), separator, joiner, labels, columns}, else null; ``classes`` are then words that spell sets of labels), ``again``
+(how often decisions were learned, if they were).
 
 With several annotators, ``annotators.csv`` (annotator, labels: how many, quality: P(a label is right) with its 95 %
 interval low to high, chance: of the same labels given at random, confuses, with, confused: the most frequent error, as
-true class, label and expected number, advice), ``label_again.csv`` (row, id, annotator who should label it, gain in
-bits, consensus, quality: P(the consensus is right), labels: so far) and ``votes.csv`` (row, id, annotator, label);
-issues.csv has the column consensus_label, the most likely label by all evidence.
+true class, label and expected number, advice), ``label_again.csv`` (row, id, annotator who should label it, gain: in
+bits over the labels so far, consensus, quality: P(the consensus is right), labels: so far) and ``votes.csv`` (row, id,
+annotator, label); issues.csv has the column consensus_label, the most likely label by all evidence.
 
 ``rows.npy``: a digest of each row of the source, (source_rows, 2) uint64, by which `noiseproof apply` finds rows that
 have moved, and refuses rows that have changed. It covers all cells of a table, the bytes and the class of a picture,
@@ -252,6 +253,21 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
 def cache_beside(folder: PathLike) -> Path:
     """Return the folder beside an audit where features are kept, for further audits of the same data."""
     return Path(os.path.abspath(folder)).parent / ".noiseproof"
+
+
+def read_crowd(audit: Audit, name: str) -> pd.DataFrame | None:
+    """Read one of the files about annotators (`CROWD`), None if the audit has none."""
+    import pandas as pd
+
+    path = audit.folder / name
+    check_files(audit.folder, name)
+    if not path.exists():
+        return None
+    text = ("annotator", "confuses", "with", "advice", "label")
+    frame = pd.read_csv(path, dtype=dict.fromkeys(text, str), keep_default_na=False)
+    for column in frame.columns.intersection(list(text)) if audit.config.get("csv_safe") else ():
+        frame[column] = [plain_cell(cell) for cell in frame[column]]
+    return frame
 
 
 def write_audit(folder: Path, report: LabelReport, *, csv_safe: bool = True) -> list[Path]:

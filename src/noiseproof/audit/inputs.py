@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from noiseproof.audit.early import check_annotators, check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
-from noiseproof.audit.sets import COLUMNS, LabelSets, are_lists, as_sets, is_matrix, label_names, separator_for
+from noiseproof.audit.sets import (
+    COLUMNS,
+    LabelSets,
+    are_lists,
+    as_sets,
+    is_matrix,
+    label_names,
+    looks_like_sets,
+    separator_for,
+)
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
@@ -32,6 +41,7 @@ from noiseproof.data.frames import as_frame, is_foreign_table, read_file
 from noiseproof.data.labels import describe_labels, find_words
 from noiseproof.data.sources import PathLike
 
+IDENTIFIER = "Is it an identifier rather than a label?"
 SEEN = (
     "The predictions agree with every label. If their model was trained on these rows, it repeats their labels: use "
     "the predictions of cross-validation."
@@ -290,12 +300,13 @@ def _comparable(data: AuditData) -> AuditData:
         return _comparable_sets(data)
     label = data.source.config["label"]
     name = "labels" if label is None else str(label)
-    notes = describe_labels(torch.from_numpy(data.given), data.classes, name)
     counts = np.bincount(data.given, minlength=len(data.classes))
+    several_labels = looks_like_sets(dict(zip(data.classes, counts.tolist(), strict=True)))
+    notes = [*several_labels, *describe_labels(torch.from_numpy(data.given), data.classes, name)]
     if (several := int((counts > 1).sum())) < 2:
         raise ValueError(
             f"Expected at least two classes of two rows or more in `{name}`, got {several} among {len(data.classes)} "
-            f"classes of {len(data)} rows. Is it an identifier rather than a label?"
+            f"classes of {len(data)} rows. {several_labels[0] if several_labels else IDENTIFIER}"
         )
     data = replace(data, notes=tuple(dict.fromkeys([*data.notes, *notes])))
     return data.subset(counts[data.given] > 1, "the only row of its class: there is nothing to compare it with")

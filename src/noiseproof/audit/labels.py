@@ -400,10 +400,10 @@ def _with_neighbours(
         return probs, agreement
     near = nearest(features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed)
     votes, agreement = neighbour_votes(given, near, probs.shape[1], apart=groups)
-    return probs if evidence is not None else _with_votes(given, probs, torch.from_numpy(votes)), agreement
+    return probs if evidence is not None else with_votes(given, probs, torch.from_numpy(votes)), agreement
 
 
-def _with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
+def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
     """(1 − a)·p + a·v, with the a of 0, ¼, ½ under which the given labels are most likely."""
     pair = torch.stack([probs.gather(1, given[:, None])[:, 0], votes.gather(1, given[:, None])[:, 0]], 1).double()
     shares = torch.tensor([[1.0, 0.75, 0.5], [0.0, 0.25, 0.5]], dtype=torch.float64)

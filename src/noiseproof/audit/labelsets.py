@@ -14,12 +14,16 @@ from noiseproof.audit.evidence import VOTERS, Evidence
 from noiseproof.audit.evidence.gather import AuditEvidence
 from noiseproof.audit.evidence.neighbours import nearest, neighbour_votes
 from noiseproof.audit.evidence.questions import both, guessed
-from noiseproof.audit.judge.cut import cut_labels
+from noiseproof.audit.judge.answers import AnswerNoise, fit_answer_noise
+from noiseproof.audit.judge.cut import worst_labels
 from noiseproof.audit.judge.goal import parse_goal
-from noiseproof.audit.judge.interval import NEGLIGIBLE
-from noiseproof.audit.labels import CountedRows, LabelIssues, find_label_issues
+from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, Predictability, Share
+from noiseproof.audit.judge.posterior import SMALL
+from noiseproof.audit.labels import DYNAMICS, CountedRows, LabelIssues, with_votes
 from noiseproof.audit.sets import LabelSets, as_indicators
 from noiseproof.core.checks import check_count
+
+DOUBTFUL = 0.1  # P(wrong) up to which no label is called where all may be right
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,8 +78,8 @@ def find_label_set_issues(
 ) -> LabelSetIssues:
     """``find_label_issues`` for rows with several labels, by the probability (N, K) of each label.
 
-    Each label is judged by itself: noise rate and posterior are those of its own two classes, no and yes. The cut is
-    made for all labels of all rows together; a budget counts labels.
+    Each label is a question with its own rates of missing and added labels, of which the other questions say what is
+    likely (``judge/answers.py``). The cut is made for all labels of all rows together; a budget counts labels.
 
     >>> p = [[0.9, 0.8], [0.1, 0.9], [0.8, 0.1], [0.2, 0.9]]
     >>> found = find_label_set_issues([[1, 0], [0, 1], [1, 0], [0, 1]], p)
@@ -91,35 +95,69 @@ def find_label_set_issues(
         near = nearest(features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed)
         votes = neighbour_votes(answers.astype(np.float32), near, answers.shape[1], apart=groups)[0]
         agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
-        probs = np.stack([_with_votes(answers[:, k], probs[:, k], votes[:, k]) for k in range(answers.shape[1])], 1)
-    guess = guessed(answers, probs) if evidence is None or evidence.guess is None else evidence.guess
-    is_judged = np.array([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
-    judged = [
-        find_label_issues(
-            answers[:, k], evidence=Evidence(
-                both(probs[:, k]), None, guess=guess[:, k],
-                dynamics=None if evidence is None or evidence.dynamics is None else both(evidence.dynamics[:, k]),
-            ), trusted=trusted, counted=counted, seed=seed,
+        columns = zip(torch.from_numpy(answers).T, probs.T, votes.T, strict=True)
+        probs = np.stack(
+            [with_votes(y, *(torch.from_numpy(both(each)) for each in pair))[:, 1] for y, *pair in columns], 1
         )
-        for k in np.flatnonzero(is_judged).tolist()
-    ]  # fmt: skip
-    if not judged:
+    guess = guessed(answers, probs) if evidence is None or evidence.guess is None else evidence.guess
+    rows = CountedRows.of(trusted, counted, len(answers))
+    judged = _judge(answers.astype(bool), probs, guess, None if evidence is None else evidence.dynamics, rows)
+    return _joined(answers.astype(bool), names, probs, agreement, judged, rows, goal)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """The judgement on J of K labels, those that enough rows have and lack."""
+
+    at: NDArray[np.int64]  # (J,)
+    noise: AnswerNoise
+    wrong: NDArray[np.float64]  # (N, J)
+    predictability: Sequence[Predictability]  # (J,)
+
+
+def _judge(
+    answers: NDArray[np.bool_],
+    probs: NDArray[np.float32],
+    guess: NDArray[np.int64],
+    dynamics: NDArray[np.float32] | None,
+    rows: CountedRows,
+) -> _Judged:
+    at = np.flatnonzero([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
+    if not len(at):
         raise ValueError("Expected a label that two rows or more have, and two or more do not, got none.")
-    rows = CountedRows.of(trusted, counted, len(answers)).uncertain.numpy()
-    return _joined(answers.astype(bool), names, probs, agreement, is_judged, judged, rows, goal)
+    answers, probs, counted = answers[:, at], probs[:, at], np.flatnonzero(rows.counted.numpy())
+    noisy = rows.uncertain if bool(rows.uncertain.any()) else rows.counted
+    masks = {"noisy": noisy.numpy(), "trusted": rows.trusted.numpy()}
+    noise = fit_answer_noise(answers, probs, **masks)
+    if dynamics is not None:  # they rank well, but agree too much to count errors by
+        probs = ((1 - DYNAMICS) * probs + DYNAMICS * dynamics[:, at]).astype(np.float32)
+        noise = replace(fit_answer_noise(answers, probs, **masks, weights=noise.weights), interval=noise.interval)
+    wrong = np.where(rows.trusted.numpy()[:, None], 0, noise.wrong(answers, probs))
+    codes = answers[counted].astype(np.int64)
+    guesses = [Guesses(codes[:, j], guess[counted, k]) for j, k in enumerate(at.tolist())]
+    return _Judged(at, noise, wrong, [each.predictability(2) for each in guesses])
 
 
-def _cut(
-    answers: NDArray[np.bool_], quality: NDArray[np.float32], uncertain: NDArray[np.bool_], rate: float, goal: str
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Which labels are issues, (N, K), and the cut of each label that is absent or given, (K, 2)."""
-    K = answers.shape[1]
-    codes, wrong = torch.from_numpy(2 * np.arange(K) + answers), torch.from_numpy(1 - quality.astype(np.float64))
-    cut = cut_labels(
-        codes.flatten(), wrong.flatten(), torch.from_numpy(uncertain).flatten(), rate, 2 * K, goal=parse_goal(goal),
-        may_be_fine=rate <= NEGLIGIBLE, is_predictable=True,
-    )  # fmt: skip
-    return cut.is_issue.view(-1, K).numpy(), cut.thresholds.view(K, 2).numpy()
+def _may_call(
+    judged: _Judged, answers: NDArray[np.bool_], probs: NDArray[np.float32], counted: CountedRows
+) -> NDArray[np.bool_]:
+    """Which labels are predicted well enough to call rows wrong, (K,); of rare ones the ranking of rows is enough."""
+    may_call = np.zeros(answers.shape[1], dtype=bool)
+    may_call[judged.at] = counted.calibrate or [
+        one.is_predictable or _is_ranked(answers[:, k], probs[:, k])
+        for k, one in zip(judged.at, judged.predictability, strict=True)
+    ]
+    return may_call
+
+
+def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
+    """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its error."""
+    from scipy.stats import rankdata  # type: ignore[import-untyped]  # its import takes half a second
+
+    yes, n = int(answers.sum()), len(answers)
+    pairs = max(1, yes * (n - yes))
+    auc = (rankdata(probs)[answers].sum() - yes * (yes + 1) / 2) / pairs
+    return bool(auc - 2 * np.sqrt((n + 1) / (12 * pairs)) > 0.5)
 
 
 def _joined(
@@ -127,51 +165,53 @@ def _joined(
     names: tuple[str, ...],
     probs: NDArray[np.float32],
     agreement: NDArray[np.float32] | None,
-    is_judged: NDArray[np.bool_],
-    judged: Sequence[LabelIssues],
-    uncertain: NDArray[np.bool_],
+    judged: _Judged,
+    counted: CountedRows,
     goal: str,
 ) -> LabelSetIssues:
     """The judgement on all rows from that on each label; labels that are not judged count as right."""
-    N, K = answers.shape
-    at, rows = np.flatnonzero(is_judged), np.arange(N)
+    (N, K), at = answers.shape, judged.at
+    rows, is_judged, uncertain = np.arange(N), np.isin(np.arange(K), at), counted.uncertain.numpy()
 
-    def table(name: str, missing: float, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        values = np.full((*shape, K), missing, dtype=dtype)
-        values[..., at] = np.stack([getattr(each, name) for each in judged], -1)
-        return values
-
-    quality, margin = table("quality", 1.0, (N,), np.float32), table("margin", np.inf, (N,), np.float32)
-    predictable = table("is_predictable", 0, (), bool)
-    mean = {name: float(np.mean([getattr(each, name) for each in judged])) * len(judged) / K for name in (
-        "noise_rate", "hit_rate", "chance_rate")}  # fmt: skip
-    is_issue, cut = _cut(answers, quality, uncertain[:, None] & predictable, mean["noise_rate"], goal)
+    wrong = np.zeros((N, K))
+    wrong[:, at] = judged.wrong
+    quality = (1 - wrong).astype(np.float32)
+    share = float(uncertain.sum() / counted.counted.sum())  # of the rows that rates refer to
+    noise_rate = share * float(wrong[uncertain].mean()) if share else 0.0
+    low, high = judged.noise.interval.sum(0) * share / K
+    error = Share.of(noise_rate, int(uncertain.sum()) * K).error if share else 0.0
+    aim, may_call = parse_goal(goal), _may_call(judged, answers, probs, counted)
+    may_be_fine = aim.aim == "f1" and noise_rate <= NEGLIGIBLE
+    candidates = uncertain[:, None] & may_call & (wrong > (DOUBTFUL if may_be_fine else 0))
+    flat_wrong, flat_quality, flat = (torch.from_numpy(each).flatten() for each in (wrong, quality, candidates))
+    cut = worst_labels(flat_wrong, flat_quality, flat, 2 * K, aim)
+    is_issue = cut.is_issue.view(N, K).numpy()
     worst = np.where(is_judged, quality, 2.0).argmin(1)
     flips = is_issue | ((np.arange(K) == worst[:, None]) & ~is_issue.any(1, keepdims=True))
     confidence = np.where(answers, probs, 1 - probs)[rows, worst].astype(np.float32)
     eye = np.broadcast_to(np.eye(2), (K, 2, 2)).copy()
-    eye[at] = np.stack([each.transition for each in judged])
+    eye[at] = judged.noise.transition
     right = quality[uncertain].astype(np.float64)
-    low, high = (float(np.mean([each.noise_interval[i] for each in judged])) * len(judged) / K for i in (0, 1))
-    class_rates = np.zeros(K)
-    class_rates[at] = [each.class_rates[1] for each in judged]
+    given = answers & counted.counted.numpy()[:, None]
     return LabelSetIssues(
         quality=quality[rows, worst],
         is_issue=np.asarray(is_issue.any(1)),
         suggested=np.zeros(N, dtype=np.int64),  # `judge_sets` fills in the numbers of words
         suggestion_quality=np.where(flips, 1 - quality, 1.0).min(1).astype(np.float32),
         predicted=np.zeros(N, dtype=np.int64),
-        noise_interval=(low, high),
-        class_rates=class_rates,
+        noise_rate=noise_rate,
+        noise_interval=(max(0.0, float(low) - error), min(1.0, float(high) + error)),
+        class_rates=(wrong * given).sum(0) / np.maximum(given.sum(0), 1),
         transition=eye,
-        cut=cut,
-        margin=margin[rows, worst],
+        cut=cut.thresholds.view(K, 2).numpy(),
+        margin=np.log((confidence + SMALL) / (1 - confidence + SMALL)).astype(np.float32),
         confidence=confidence,
         suggested_confidence=1 - confidence,
         neighbour_agreement=None if agreement is None else agreement[rows, worst],
-        is_predictable=bool(predictable.any()),
+        is_predictable=bool(may_call.any()),
         false_positive_rate=float(right[is_issue[uncertain]].sum() / max(right.sum(), 1e-12)),
-        **mean,
+        hit_rate=float(np.mean([each.hit_rate for each in judged.predictability])),
+        chance_rate=float(np.mean([each.chance_rate for each in judged.predictability])),
         names=names,
         answers=answers,
         label_quality=quality,
@@ -221,10 +261,3 @@ def _checked(pred_probs: Any, answers: NDArray[np.int64]) -> NDArray[np.float32]
             f"got shape {probs.shape}{f' from {probs.min():.4g} to {probs.max():.4g}' if probs.size else ''}."
         )
     return probs
-
-
-def _with_votes(answers: NDArray[np.int64], p: NDArray[np.float32], votes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(1 − a)·p + a·v, with the a of 0, ¼, ½ under which the given answers are most likely."""
-    candidates = [(1 - a) * p + a * votes for a in (0.0, 0.25, 0.5)]
-    likely = [float(np.log(np.clip(np.where(answers == 1, q, 1 - q), 1e-3, 1)).mean()) for q in candidates]
-    return np.asarray(candidates[int(np.argmax(likely))], dtype=np.float32)

@@ -22,6 +22,7 @@ from noiseproof.audit.measure.interval import Estimate, exact_share
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.reasons import GENERAL, general_sentences
 from noiseproof.core.files import replacing_all
+from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _recalibrated(audit: Audit, calibrated: Calibrated, decisions: int) -> pd.Da
     general = issues["is_label_issue"] & issues["why"].isin(GENERAL)
     shares = (100 * (1 - issues.loc[general, "label_quality"])).round().astype(int)
     issues.loc[general, "why"] = [
-        f"{MEASURED_WHY} {share} % are wrong by {decisions} measured decisions." for share in shares
+        f"{MEASURED_WHY} {share} % are wrong by {counted(decisions, 'measured decision')}." for share in shares
     ]
     keys = (issues["row"], issues["model_quality"], issues["label_quality"], ~issues["is_label_issue"])
     return issues.iloc[np.lexsort(keys)]

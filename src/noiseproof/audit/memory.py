@@ -278,6 +278,38 @@ def without_columns(data: Any, names: Collection[str]) -> Any:
     return data.drop(list(names)) if library == "polars" else data.drop(columns=list(names))
 
 
+def with_columns(data: Any, columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Return a copy of a table with new columns, None for gaps."""
+    if isinstance(data, dict):
+        return {**data, **{name: list(cells) for name, cells in columns.items()}}
+    if isinstance(data, list):
+        return [{**row, **{name: cells[i] for name, cells in columns.items()}} for i, row in enumerate(data)]
+    library = library_of(data)
+    if library == "datasets":
+        for name, cells in columns.items():
+            data = data.add_column(name, list(cells))
+        return data
+    if library == "pyarrow":
+        for name, cells in columns.items():
+            data = data.append_column(name, [list(cells)])
+        return data
+    if library == "polars":
+        frame = data.collect() if type(data).__name__ == "LazyFrame" else data
+        series = type(frame.to_series(0)) if frame.width else None
+        copy = frame.with_columns(*(series(name, list(cells)) for name, cells in columns.items()))  # type: ignore[misc]
+        return copy.lazy() if frame is not data else copy
+    return data.assign(**{name: as_column(cells).set_axis(data.index) for name, cells in columns.items()})
+
+
+def as_column(cells: Sequence[Any]) -> Any:
+    """Return cells as a column of pandas, whole numbers as such beside gaps."""
+    import pandas as pd
+
+    has_gaps = any(cell is None for cell in cells)
+    are_numbers = all(cell is None or isinstance(cell, int) for cell in cells)
+    return pd.Series(list(cells), dtype="Int64" if has_gaps and are_numbers else None)
+
+
 def _rows_of(values: Any, rows: list[int]) -> Any:
     if isinstance(values, (list, tuple)):
         return type(values)(values[row] for row in rows)

@@ -19,6 +19,7 @@ from noiseproof.audit.measure.estimate import Gain, gain
 from noiseproof.audit.measure.interval import Estimate
 from noiseproof.audit.measure.reviewers import Agreement, agreement
 from noiseproof.audit.standing import Standing, resolve_merges
+from noiseproof.core.messages import counted
 
 Basis = Literal["measured", "known labels", "assumed"]
 FIRST = 50  # rows to measure where none was
@@ -43,6 +44,12 @@ class Plan:
     unclear: tuple[int, ...] = ()  # rows whose label nobody can tell
     becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged, and the ones they become
     new_classes: tuple[str, ...] = ()  # labels of ``changes`` that the audit does not have
+    kept: tuple[int, ...] = ()  # rows whose given label somebody confirmed
+
+    @property
+    def decided(self) -> frozenset[int]:
+        """Rows on whose label somebody decided."""
+        return frozenset(self.changes.keys() - self.accepted.keys()).union(self.kept)
 
     @property
     def changes_data(self) -> bool:
@@ -57,17 +64,17 @@ class Plan:
         """What the changes are expected to do, in one phrase."""
         decided = len(self.changes) - len(self.accepted)
         error = "" if self.reviewers is None else f" (single answers are wrong in {self.reviewers.error.as_share()})"
-        parts = [f"{decided} labels mended by decisions{error}"] if decided or self.gain is None else []
+        parts = [f"{counted(decided, 'label')} mended by decisions{error}"] if decided or self.gain is None else []
         return "; ".join(parts if self.gain is None else [*parts, self._expected_of_accepted(self.gain)])
 
     def _expected_of_accepted(self, gain: Gain) -> str:
         by = {
-            "measured": f"by {gain.decisions} measured decisions among them",
+            "measured": f"by {counted(gain.decisions, 'measured decision')} among them",
             "known labels": "if the probabilities of the audit are right, which trusted rows or annotators support",
             "assumed": "if the probabilities of the audit are right",
         }
         mended, spoiled = (part.as_count() for part in (gain.mended, gain.spoiled))
-        rows = f"{len(self.accepted)} labels that nobody decided on"
+        rows = f"{counted(len(self.accepted), 'label')} that nobody decided on"
         return f"of {rows}, {mended} mended, {spoiled} spoiled, {by[self.basis]}"
 
     def check(self, folder: str | Path, accept_all: str = "accept_all=True", yes: str = "yes=True") -> None:
@@ -85,7 +92,7 @@ class Plan:
             )
         if self.gain.is_clear or (self.basis == "known labels" and self.gain.net.low > 0):
             return
-        remedy = f"Measure {self.gain.needed} more rows first, `noiseproof review {folder} --measure {more}`"
+        remedy = f"Measure {counted(self.gain.needed, 'more row')} first, `noiseproof review {folder} --measure {more}`"
         if self.gain.needed <= 0:
             remedy = f"More decisions are not expected to change that: decide row by row, `noiseproof review {folder}`"
         raise Refused(
@@ -135,8 +142,14 @@ def plan_corrections(
     )
     new = tuple(dict.fromkeys(label for label in changes.values() if label not in audit.classes))
     return Plan(
-        changes, accepted, expected, basis, measured, reviewers, slips, excluded, unclear, resolve_merges(merges), new
-    )
+        changes, accepted, expected, basis, measured, reviewers, slips, excluded, unclear, resolve_merges(merges), new,
+        _kept(decisions, decided),
+    )  # fmt: skip
+
+
+def _kept(decisions: Mapping[int, Decision], decided: Mapping[int, str]) -> tuple[int, ...]:
+    """The rows whose given label somebody confirmed."""
+    return tuple(row for row, one in decisions.items() if one.names_label and row not in decided)
 
 
 def _decided(decisions: Mapping[int, Decision]) -> dict[int, str]:

@@ -63,6 +63,9 @@ class RowEvidence:
         if not reasons:
             reasons = [f"the label is not certain: this may be {self._suggested} ({self.other} %)"]
         text = "; ".join(reasons[:MAX_REASONS]) + (f", although {' and '.join(doubts)}" if doubts else "")
+        for label in (self.given, self.suggested):  # a remark on spaces is made once
+            first, name, rest = text.partition(quoted(label))
+            text = first + name + rest.replace(quoted(label), repr(label))
         return text[0].upper() + text[1:]
 
     @property

@@ -12,11 +12,12 @@ import shutil
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from xml.etree import ElementTree
@@ -28,13 +29,16 @@ from numpy.typing import NDArray
 from noiseproof.audit.files import as_ids, as_words
 from noiseproof.audit.rows import Digests, digest_frame, digest_rows
 from noiseproof.core.files import replacing
-from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes, read_json_lines, table_kind
+from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes, read_json_lines, read_sheet, table_kind
 from noiseproof.data.frames import ParquetColumns, read_arrow, read_file, sheet_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from noiseproof.audit.issues import Fix
+
+
+CELL = rb"<(?P<tag>(?:\w+:)?c)(?P<attributes>\s[^>]*?)(?:/>|>(?P<rest>.*?)</(?P=tag)>)"  # in the XML of a sheet
 
 
 def open_records(path: Path, columns: Sequence[str | None] = (), *, header: bool = True) -> Records:
@@ -88,6 +92,10 @@ class Records(ABC):
     @abstractmethod
     def drop(self, names: Collection[str], out: BinaryIO) -> None:
         """Write the file without the columns ``names``."""
+
+    def add(self, columns: Mapping[str, Sequence[Any]], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        """Write the file with new ``columns`` at the end, None for gaps, and without the rows ``left_out``."""
+        raise ValueError("Expected a table file for new columns, got a table in memory.")
 
 
 class TextRecords(Records):
@@ -180,6 +188,27 @@ class TextRecords(Records):
             cells = [record[first:last] for k, (first, last) in enumerate(spans) if k in kept or k >= len(self.header)]
             self._write(self.data[done:begin] + self.comma.join(cells) + record[spans[-1][1] :], out)
             done = end
+        self._write(self.data[done:], out)
+
+    def add(self, columns: Mapping[str, Sequence[Any]], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        if self.is_wide:
+            out.write(self.format.mark)
+        done, width = 0, len(self.header)
+        lines: Iterator[Sequence[Any]] = zip(*columns.values(), strict=True)
+        lines = chain([list(columns)], lines) if self.has_header else lines
+        for i, ((begin, end), new) in enumerate(zip([span for span, _ in self._walk()], lines, strict=True)):
+            if i - self.has_header in left_out:
+                self._write(self.data[done:begin], out)
+                done = end
+                continue
+            record = self.data[begin:end]
+            spans = _split(record, self.comma)
+            words = ["" if cell is None else str(cell) for cell in new]
+            cells = [_as_cell(self._encoded(word), self.comma, quoted=False) for word in words]
+            cells = [b""] * (width - len(spans)) + cells  # a record may be shorter than the header
+            last = begin + spans[min(len(spans), width) - 1][1]  # or longer: what no column has stays at the end
+            self._write(self.data[done:last] + b"".join(self.comma + cell for cell in cells), out)
+            done = last
         self._write(self.data[done:], out)
 
     def _encoded(self, cell: str) -> bytes:
@@ -293,6 +322,12 @@ class ArrowRecords(FrameRecords):
     def drop(self, names: Collection[str], out: BinaryIO) -> None:
         self._save(read_arrow(self.path).drop_columns(list(names)), out)
 
+    def add(self, columns: Mapping[str, Sequence[Any]], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        table = read_arrow(self.path)
+        for name, cells in columns.items():
+            table = table.append_column(name, [list(cells)])
+        self._save(table.take([row for row in range(len(table)) if row not in left_out]) if left_out else table, out)
+
     def _save(self, table: Any, out: BinaryIO) -> None:
         if table_kind(self.path) == ".parquet":
             import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -333,30 +368,41 @@ class JsonRecords(FrameRecords):
         return [json.loads(line).get(name) for line in read_json_lines(self.path, detect_format(self.path))]
 
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
-        found = detect_format(self.path)
-        with open_bytes(self.path) as file:
-            data = file.read()[len(found.mark) :]
-        is_ascii, row = data.isascii(), -1  # then é is written as \u00e9
-        out.write(found.mark)
-        for line in io.StringIO(data.decode(found.encoding, "surrogatepass"), newline="\n"):
-            row += bool(line.strip())
-            if line.strip() and row in left_out:
-                continue
-            if line.strip() and row in cells:
-                begin, end = _value_span(line, name)
-                line = line[:begin] + json.dumps(cells[row], ensure_ascii=is_ascii) + line[end:]
-            out.write(line.encode(found.encoding, "surrogatepass"))
+        def with_cell(row: int, line: str, is_ascii: bool) -> str:
+            if row not in cells:
+                return line
+            begin, end = _value_span(line, name)
+            return line[:begin] + json.dumps(cells[row], ensure_ascii=is_ascii) + line[end:]
+
+        self._rewrite(with_cell, out, left_out)
 
     def drop(self, names: Collection[str], out: BinaryIO) -> None:
+        def without(row: int, line: str, is_ascii: bool) -> str:
+            kept = {name: value for name, value in json.loads(line).items() if name not in names}
+            return json.dumps(kept, ensure_ascii=is_ascii) + line[len(line.rstrip("\r\n")) :]
+
+        self._rewrite(without, out)
+
+    def add(self, columns: Mapping[str, Sequence[Any]], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        def with_more(row: int, line: str, is_ascii: bool) -> str:
+            more = json.dumps({name: cells[row] for name, cells in columns.items()}, ensure_ascii=is_ascii)
+            end = line.rindex("}")
+            comma = ", " if line[line.index("{") + 1 : end].strip() else ""
+            return line[:end].rstrip() + comma + more[1:] + line[end + 1 :]
+
+        self._rewrite(with_more, out, left_out)
+
+    def _rewrite(self, changed: Callable[[int, str, bool], str], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        """Write each line as ``changed`` by its row and whether the file is ASCII: then é is written as \\u00e9."""
         found = detect_format(self.path)
         with open_bytes(self.path) as file:
             data = file.read()[len(found.mark) :]
+        is_ascii, row = data.isascii(), -1
         out.write(found.mark)
         for line in io.StringIO(data.decode(found.encoding, "surrogatepass"), newline="\n"):
             if line.strip():
-                row = {name: value for name, value in json.loads(line).items() if name not in names}
-                end = line[len(line.rstrip("\r\n")) :]
-                line = json.dumps(row, ensure_ascii=data.isascii()) + end
+                row += 1
+                line = "" if row in left_out else changed(row, line, is_ascii)
             out.write(line.encode(found.encoding, "surrogatepass"))
 
 
@@ -378,13 +424,28 @@ class ExcelRecords(FrameRecords):
     def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
         if left_out:
             raise ValueError(f"Expected to keep all rows of {self.path}, got {len(left_out)} to leave out.")
-        letter, numbers = import_module("openpyxl.utils").get_column_letter(self.header.index(name) + 1), self._sheet[1]
+        letter, numbers = _column_letter(self.header.index(name)), self._sheet[1]
         places = {f"{letter}{numbers[row]}".encode(): value for row, value in cells.items()}
+        self._write(lambda sheet: _with_sheet_cells(sheet, places, self.path), out)
+
+    def add(self, columns: Mapping[str, Sequence[Any]], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        if left_out:
+            self.replace("", {}, out, left_out)
+        new: dict[int, list[tuple[str, Any]]] = {}
+        first = {next(read_sheet(self.path))[0]: list(columns)} if self.has_header else {}
+        lines = {**first, **dict(zip(self._sheet[1], zip(*columns.values(), strict=True), strict=True))}
+        for number, cells in lines.items():
+            places = (f"{_column_letter(len(self.header) + k)}{number}" for k in range(len(cells)))
+            new[number] = [(place, cell) for place, cell in zip(places, cells, strict=True) if cell is not None]
+        self._write(lambda sheet: _with_more_cells(sheet, new, len(self.header), self.path), out)
+
+    def _write(self, change: Callable[[bytes], bytes], out: BinaryIO) -> None:
+        """Write the file with another first sheet."""
         with zipfile.ZipFile(self.path) as book, zipfile.ZipFile(out, "w") as copy:
             part = _first_sheet(book)
             for info in book.infolist():
                 content = book.read(info)
-                copy.writestr(info, _with_sheet_cells(content, places, self.path) if info.filename == part else content)
+                copy.writestr(info, change(content) if info.filename == part else content)
 
     def drop(self, names: Collection[str], out: BinaryIO) -> None:
         raise ValueError(
@@ -436,7 +497,7 @@ def _first_sheet(book: zipfile.ZipFile) -> str:
 
 def _with_sheet_cells(sheet: bytes, places: Mapping[bytes, Any], path: Path) -> bytes:
     """Return the XML of a sheet with other values in the cells ``places``, such as B7; their style stays."""
-    written, to_excel = 0, import_module("openpyxl.utils.datetime").to_excel
+    written = 0
 
     def rewrite(match: re.Match[bytes]) -> bytes:
         nonlocal written
@@ -450,22 +511,57 @@ def _with_sheet_cells(sheet: bytes, places: Mapping[bytes, Any], path: Path) -> 
                 f"Expected values in the labels of {path}, got a formula in {place[1].decode()}. Paste them as values."
             )
         written += 1
-        attributes = re.sub(rb'\s+t="[^"]*"', b"", attributes.rstrip(b"/ "))
-        if isinstance(value, str):
-            text = escape(value).encode("ascii", "xmlcharrefreplace")
-            cell = b'<%sis><%st xml:space="preserve">%s</%st></%sis>' % (prefix, prefix, text, prefix, prefix)
-            return b'<%s%s t="inlineStr">%s</%s>' % (tag, attributes, cell, tag)
-        kind = b' t="b"' if isinstance(value, bool) else b""
-        number = str(to_excel(value) if isinstance(value, date) else value + 0).encode()
-        return b"<%s%s%s><%sv>%s</%sv></%s>" % (tag, attributes, kind, prefix, number, prefix, tag)
+        return _sheet_cell(prefix, re.sub(rb'\s+t="[^"]*"', b"", attributes.rstrip(b"/ ")), value)
 
-    cell = rb"<(?P<tag>(?:\w+:)?c)(?P<attributes>\s[^>]*?)(?:/>|>(?P<rest>.*?)</(?P=tag)>)"
-    changed = re.sub(cell, rewrite, sheet, flags=re.DOTALL)
+    changed = re.sub(CELL, rewrite, sheet, flags=re.DOTALL)
     if written < len(places):
         raise ValueError(
             f"Expected the place of each cell in {path}, as Excel writes it, got none. Open and save it in Excel."
         )
     return changed
+
+
+def _with_more_cells(sheet: bytes, cells: Mapping[int, Sequence[tuple[str, Any]]], width: int, path: Path) -> bytes:
+    """Return the XML of a sheet with more ``cells`` at the end of rows, by their number; ``width`` columns are used."""
+    written, number_of = 0, import_module("openpyxl.utils").column_index_from_string
+
+    def keep(match: re.Match[bytes]) -> bytes:
+        place = re.search(rb'(?<!\S)r="([A-Z]+)[0-9]+"', match["attributes"])
+        return b"" if place is not None and number_of(place[1].decode()) > width else match[0]  # blank, with a style
+
+    def extend(match: re.Match[bytes]) -> bytes:
+        nonlocal written
+        number = re.search(rb'(?<!\S)r="([0-9]+)"', match["attributes"])
+        if number is None or int(number[1]) not in cells:
+            return match[0]
+        written += 1
+        prefix, attributes = match["tag"][:-3], re.sub(rb'\s+spans="[^"]*"', b"", match["attributes"])
+        new = b"".join(_sheet_cell(prefix, b' r="%s"' % place.encode(), cell) for place, cell in cells[int(number[1])])
+        old = re.sub(CELL, keep, match["rest"], flags=re.DOTALL)
+        return b"<%s%s>%s%s</%s>" % (match["tag"], attributes, old, new, match["tag"])
+
+    row = rb"<(?P<tag>(?:\w+:)?row)(?P<attributes>\s[^>]*?)(?<!/)>(?P<rest>.*?)</(?P=tag)>"
+    changed = re.sub(row, extend, sheet, flags=re.DOTALL)
+    if written < len(cells):
+        raise ValueError(f"Expected the number of each row in {path}, as Excel writes it, got none. Open and save it.")
+    return re.sub(rb"<(?:\w+:)?dimension\s[^>]*/>", b"", changed, count=1)  # which would name fewer columns
+
+
+def _sheet_cell(prefix: bytes, attributes: bytes, value: Any) -> bytes:
+    """Return the XML of a cell with a value."""
+    tag = prefix + b"c"
+    if isinstance(value, str):
+        text = escape(value).encode("ascii", "xmlcharrefreplace")
+        cell = b'<%sis><%st xml:space="preserve">%s</%st></%sis>' % (prefix, prefix, text, prefix, prefix)
+        return b'<%s%s t="inlineStr">%s</%s>' % (tag, attributes, cell, tag)
+    kind = b' t="b"' if isinstance(value, bool) else b""
+    to_excel = import_module("openpyxl.utils.datetime").to_excel
+    number = str(to_excel(value) if isinstance(value, date) else value + 0).encode()
+    return b"<%s%s%s><%sv>%s</%sv></%s>" % (tag, attributes, kind, prefix, number, prefix, tag)
+
+
+def _column_letter(k: int) -> str:
+    return str(import_module("openpyxl.utils").get_column_letter(k + 1))
 
 
 def _value_span(line: str, name: str) -> tuple[int, int]:

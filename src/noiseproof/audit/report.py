@@ -48,7 +48,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("noiseproof")
 AGAIN = 100  # rows to label again that are listed
-
+TAKEN = (
+    "The predictions are taken as they are: wrong labels look right if their model saw a column that was made from the "
+    "label."
+)
 MANY = 100_000  # rows from which on two thirds teach a model as much as four fifths
 
 
@@ -251,8 +254,11 @@ class LabelReport:
             "models": self.config.get("models", []), "skipped": skipped, "notes": notes, "neighbour_recall": recall,
             "seconds": dict(self.seconds),
         }  # fmt: skip
+        if data.pred_probs is not None and summary["labels_look_fine"]:
+            notes.append(TAKEN)
         if leaking := leaking_columns(summary):
-            summary["verdict"] = f"{distrust(leaking, self.config.get('ignore') or ())} {summary['verdict']}"
+            summary["verdict"] = distrust(summary["verdict"], leaking, data, self.config.get("ignore") or ())
+            summary["labels_look_fine"] = False
         return summary
 
     # --- annotators ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 NONE = "(none)"
 COLUMNS = "columns"  # in place of a separator: several columns of zeros and ones
 SEPARATORS = ("|", ";", "/", " ")
-YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", "", "nan", "none")
+EMPTY = ("", "nan", "none", "<na>", "nat")
+YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", *EMPTY)
 
 
 def split_set(word: str, separator: str) -> list[str]:
@@ -72,6 +73,11 @@ class LabelSets:
         if len(kept) == len(wanted) == len(split_set(like, self.separator)):
             return like
         return self.joiner.join([*kept, *(name for name in wanted if name not in kept)]) or NONE
+
+    def answers(self, words: Sequence[str]) -> NDArray[np.bool_]:
+        """Which of the K labels other words spell, (n, K); labels beyond these do not count."""
+        each = {word: np.isin(self.names, split_set(word, self.separator)) for word in {*words}}
+        return np.stack([each[word] for word in words]) if len(words) else np.zeros((0, len(self.names)), dtype=bool)
 
     def codes(self) -> NDArray[np.int64]:
         """A number for each word, (C,), equal for words that spell the same set."""
@@ -155,12 +161,40 @@ def separator_for(names: Collection[str]) -> str:
     )
 
 
-def yes_no(cells: Iterable[Any], name: str) -> NDArray[np.bool_]:
+def looks_like_sets(counts: Mapping[str, int]) -> list[str]:
+    """A hint, if words seem to spell sets: one label in five has a separator, and few parts make many words.
+
+    >>> looks_like_sets({"a|b": 5, "b": 9, "b|c": 4, "a|c": 7, "a|b|c": 3})[0][:54]
+    "19 of 28 labels seem to be several ones, such as 'a|c'"
+    """
+    rows = sum(counts.values())
+    for separator in ("|", ";", ","):
+        joined = {word: n for word, n in counts.items() if len(split_set(word, separator)) > 1}
+        uses = Counter(part for word in counts for part in split_set(word, separator))
+        are_reused = sum(count > 1 for count in uses.values()) > len(uses) / 2
+        if len(joined) > 2 and 5 * sum(joined.values()) >= rows and len(uses) <= len(counts) and are_reused:
+            example = max(joined, key=lambda word: joined[word])
+            return [
+                f"{sum(joined.values())} of {rows} labels seem to be several ones, such as {example!r}: to judge each "
+                f"of {len(uses)} labels by itself, audit with `--multi-label={separator!r}`, in Python "
+                f"`multi_label={separator!r}`."
+            ]
+    return []
+
+
+def yes_no(cells: Iterable[Any], name: str, role: str = "label column") -> NDArray[np.bool_]:
     """Whether each cell of a column says yes; others than yes and no, true and false, 1 and 0 are refused."""
     words = [str(cell).strip().lower() for cell in cells]
     if odd := sorted({*words} - {*YES, *NO}):
-        raise ValueError(f"Expected 1 or 0, yes or no, true or false in the label column {name!r}, got {preview(odd)}.")
+        raise ValueError(f"Expected 1 or 0, yes or no, true or false in the {role} {name!r}, got {preview(odd)}.")
     return np.array([word in YES for word in words], dtype=bool)
+
+
+def empty_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """A note on the empty cells of columns that say yes or no, if there are any."""
+    counts = {name: sum(str(cell).strip().lower() in EMPTY for cell in cells) for name, cells in columns.items()}
+    shown = [f"{count} in {name!r}" for name, count in counts.items() if count]
+    return ["Empty cells of label columns count as no: " + ", ".join(shown) + "."] if shown else []
 
 
 def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -213,9 +247,7 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
     """A copy of a matrix or of lists with other labels in some rows."""
     parts = {row: split_set(word, separator) for row, word in changes.items()}
     if are_lists(labels):
-        if not isinstance(labels, (list, tuple)):
-            raise TypeError(f"Expected a list of lists of labels, got {type(labels).__name__}.")
-        return type(labels)(type(cell)(parts[row]) if row in parts else cell for row, cell in enumerate(labels))
+        return _with_lists(labels, parts)
     if hasattr(labels, "toarray"):
         return type(labels)(with_sets(labels.toarray(), changes, separator, names))
     assert names is not None
@@ -228,6 +260,25 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
     for row, wanted in parts.items():
         copy[row] = _like(copy, [name in wanted for name in names])
     return copy
+
+
+def _with_lists(labels: Any, parts: Mapping[int, Sequence[str]]) -> Any:
+    """Lists with other labels in some rows: values, cells and their container have the types that they had."""
+    cells = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    values = {str(value): value for cell in cells if cell is not None for value in cell}
+
+    def filled(cell: Any, names: Sequence[str]) -> Any:
+        wanted = [values.get(name, name) for name in names]
+        if isinstance(cell, np.ndarray):
+            return np.array(wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype)
+        return wanted if cell is None else type(cell)(wanted)
+
+    new = [filled(cell, parts[row]) if row in parts else cell for row, cell in enumerate(cells)]
+    if isinstance(labels, (list, tuple)):
+        return type(labels)(new)
+    copy = np.empty(len(new), dtype=object)
+    copy[:] = new
+    return type(labels)(copy, index=labels.index, name=labels.name) if hasattr(labels, "index") else copy
 
 
 def _with_frame_rows(frame: Any, parts: Mapping[int, Collection[str]], names: Sequence[str]) -> Any:

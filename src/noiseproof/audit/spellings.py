@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
+from noiseproof.audit.sets import split_set
+
 if TYPE_CHECKING:
     from noiseproof.audit.files import Audit
 
@@ -43,6 +45,13 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
     pairs += [(by_form[rare][0], by_form[frequent][0]) for rare, frequent in meant.items()]
     found = [Spelling(rare, name, counts[rare], counts[name]) for rare, name in pairs]
     return sorted(found, key=lambda pair: (-pair.label_rows, pair.label, -pair.rows, pair.spelling))
+
+
+def set_spellings_of(audit: Audit) -> list[Spelling]:
+    """Pairs of labels of an audit of several labels a row that are probably one."""
+    multi, words = audit.config["multi_label"], audit.issues["given_label"].tolist()
+    rows = Counter(label for word in words for label in split_set(word, multi["separator"]))
+    return find_spellings({name: rows[name] for name in multi["labels"]})
 
 
 def spellings_of(audit: Audit) -> list[Spelling]:

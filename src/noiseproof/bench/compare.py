@@ -18,6 +18,7 @@ from noiseproof.bench.results import Json
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
+from noiseproof.core.messages import counted
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.data.frames import Table, read_table
@@ -109,12 +110,14 @@ def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> lis
     if (best := places[0].mean) is not None:
         low, high = wilson(best, rows)
         notes.append(
-            f"± and p measure chance in training: {places[0].seeds} seeds, the same {rows} test rows. On other "
-            f"rows of their kind the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} (Wilson's 95 % "
-            "interval)."
+            f"± and p measure chance in training: {counted(places[0].seeds, 'seed')}, the same {rows} test rows. On "
+            f"other rows of their kind the {best:.3f} of {places[0].method} may be {low:.3f} to {high:.3f} "
+            "(Wilson's 95 % interval)."
         )
     return notes + [
-        f"{place.failed} runs of {place.method} failed: {errors[place.method]}" for place in places if place.failed
+        f"{counted(place.failed, 'run')} of {place.method} failed: {errors[place.method]}"
+        for place in places
+        if place.failed
     ]
 
 

@@ -45,7 +45,7 @@ MEASURES = ("sample-weights", "annotators")  # see ``bench/measures.py``
 OUTSIDE_KEY = ("samples", "weights", "measures")
 REVISED = {  # of a method; of presets: papers/*.toml
     "gce+": 2, "bitemp": 2, "het": 2, "het-tau": 2, "het-tau-full": 2,
-    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 2,
+    "ln": 3, "ln-nodummy": 3, "ln-identity": 2, "ln-isotropic": 2, "ln-diagonal": 2, "nal": 2, "promix": 2,
 }  # fmt: skip
 
 
@@ -231,9 +231,8 @@ def _digest(experiment: Experiment, contents: tuple[str, ...]) -> str:
 
 
 def _clips(method: str) -> bool:
-    """Whether a method has a loss that clips by default: ``ln`` and its variants, not what the LN paper sets."""
-    names = re.split(r"[^\w-]+", re.sub(r"@\w+", "", method))
-    return any(name == "ln" or name.startswith("ln-") for name in names)
+    """Whether a method clips by default: ``ln``, ``sln`` and their variants, but not the SLN paper's own."""
+    return any(re.fullmatch(r"ln(-\w+)*(@\w+)?|sln(-\w+)*", name) for name in re.split(r"[^\w@-]+", method))
 
 
 def _plainly(plain: Callable[[str], str], spec: str) -> str:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from noiseproof.cli.completion import names
 from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.show import AsJson, DataDir, count_progress, echo, examples, plain, refusals, say, show, show_json
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.analysis.before.forecast import Forecast
@@ -21,8 +23,14 @@ analyze_app = typer.Typer(help="See what a loss does before, during and after tr
 app.add_typer(analyze_app, name="analyze", rich_help_panel=TRAINING)
 
 Classes = Annotated[int | None, typer.Option(min=2, help="Number of classes, by default that of --data.")]
-Data = Annotated[str | None, typer.Option(help="Dataset: one of `noiseproof data list`, or your own.")]
-Model = Annotated[str | None, typer.Option(help="Backbone whose margins on --data, untrained, are used.")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Dataset: one of `noiseproof data list`, or your own.", autocompletion=names("datasets")),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Backbone whose margins on --data, untrained, are used.", autocompletion=names("models")),
+]
 Sigma = Annotated[float | None, typer.Option(help="Standard deviation of simulated logits, by default 1.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batches.")]
 
@@ -40,12 +48,21 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batch
 )
 @refusals()
 def analyze_loss(
-    losses: Annotated[str, typer.Option(help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.")],
+    losses: Annotated[
+        str,
+        typer.Option(
+            help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.", autocompletion=names("losses", several=True)
+        ),
+    ],
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
     noise: Annotated[
-        str, typer.Option(help="Noise model whose transition matrix the asymmetric condition is tested for.")
+        str,
+        typer.Option(
+            help="Noise model whose transition matrix the asymmetric condition is tested for.",
+            autocompletion=names("noises"),
+        ),
     ] = "none",
     out: Annotated[str | None, typer.Option(help="File to draw to: .html, .png, .pdf or .csv.")] = None,
     over: Annotated[
@@ -118,13 +135,17 @@ def _show_robustness(tested: Mapping[str, Robustness], noise: str | None) -> Non
 )
 @refusals()
 def analyze_fit(
-    loss: Annotated[str, typer.Option(help="Loss or sum of losses: mae, gce:q=0.7, 10*nce + mae, …")],
+    loss: Annotated[
+        str, typer.Option(help="Loss or sum of losses: mae, gce:q=0.7, 10*nce + mae, …", autocompletion=names("losses"))
+    ],
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
     probe: Annotated[bool, typer.Option("--probe", help="Also train for --steps on --data, and ce beside it.")] = False,
     steps: Annotated[int, typer.Option(min=2, help="Steps of --probe.")] = 200,
-    noise: Annotated[str, typer.Option(help="Noise model for the labels of --data.")] = "none",
+    noise: Annotated[
+        str, typer.Option(help="Noise model for the labels of --data.", autocompletion=names("noises"))
+    ] = "none",
     sigma: Sigma = None,
     seed: Seed = 0,
     data_dir: DataDir = None,
@@ -236,7 +257,12 @@ def analyze_page(
             help="html, pdf, png or csv, by default the ending of --out; png and csv are one file per figure.",
         ),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Names of figures separated by commas, by default all.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of figures separated by commas, by default all.", autocompletion=names("figures", several=True)
+        ),
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -302,7 +328,7 @@ def analyze_rows(
     safe_table(table).to_csv(path, index=False)
     if as_json:
         return show_json({"file": path, "rows": len(table), "columns": list(table.columns)})
-    return echo(f"{path}: {len(table)} rows, {', '.join(table.columns)}")
+    return echo(f"{path}: {counted(len(table), 'row')}, {', '.join(table.columns)}")
 
 
 @analyze_app.command(

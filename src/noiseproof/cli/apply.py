@@ -24,6 +24,7 @@ from noiseproof.cli.show import (
     training_exits,
     training_progress,
 )
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.apply import Comparison, Retraining
@@ -55,6 +56,10 @@ FixTypes = Annotated[
         help="Carry out the remedy of issue types, in the copy: near-duplicate, spelling, columns, … of the report.",
     ),
 ]  # fmt: skip
+Votes = Annotated[
+    bool,
+    typer.Option("--votes", help="Of an audit of annotators alone: a column of who said what beside their consensus."),
+]
 CsvSafe = Annotated[
     bool,
     typer.Option(help="In the list of reviewed rows, an apostrophe before cells that are formulas in spreadsheets."),
@@ -73,6 +78,7 @@ CsvSafe = Annotated[
         "apply photos-audit/ --link",
         "apply audit/ --excluded mark --no-csv-safe",
         "apply audit/ --fix near-duplicate,spelling,columns",
+        "apply votes-audit/ --votes",
     ),
     rich_help_panel=YOUR_DATA,
 )
@@ -95,6 +101,7 @@ def apply(
     excluded: Excluded = "leave-out",
     link: Link = False,
     fix: FixTypes = None,
+    votes: Votes = False,
     csv_safe: CsvSafe = True,
     retrain: Annotated[
         bool, typer.Option("--retrain", help="Train on the given and the corrected labels; compare on held-out rows.")
@@ -108,12 +115,11 @@ def apply(
     as_json: AsJson = False,
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
-    from noiseproof.audit import read_audit
     from noiseproof.audit.apply import kept_out, plan_retraining
     from noiseproof.audit.conflicts import read_conflicts
-    from noiseproof.audit.plan import plan_corrections, read_reviewed
+    from noiseproof.audit.plan import plan_corrections
 
-    audit, reviewed = read_audit(folder), read_reviewed(folder, decisions, accept_all=accept_all or bool(fix))
+    audit, reviewed = _read(folder, decisions, accept_all or bool(fix))
     disputed = read_conflicts(folder, decisions)
     decided = {row: one for row, one in reviewed.decisions.items() if unsettled == "latest" or row not in disputed}
     fixes = _plan_fixes(audit, fix, retrain, decided)
@@ -122,7 +128,7 @@ def apply(
     left_out = kept_out(audit, plan, excluded)
     if not yes:
         plan.check(folder, "--accept-all", "--yes")
-    if not as_json:
+    if not as_json and (plan.changes or decided):
         echo(f"expected: {plan.expected()}")
     planned = None
     if retrain and plan.changes_data:  # refuses what can't be trained before anything is written
@@ -130,13 +136,24 @@ def apply(
             settings: dict[str, Any] = {"method": method, "epochs": epochs, "estimator": estimator, "seed": seed}
             planned = plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **settings)
     # A stopped retraining left its corrected data: the same command continues with it.
-    files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, link=link, same_ok=planned is not None)
+    options = {"link": link, "votes": votes, "same_ok": planned is not None}
+    files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, **options)
     comparison = None if planned is None else _retrain(planned, files["corrected"], shown=not as_json)
     result = _count(audit, reviewed, plan) | {"conflicts": disputed, "unsettled": unsettled} | files | _fixed(fixes)
     if as_json:
         return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
     return _show_comparison(comparison) if retrain else None
+
+
+def _read(folder: Path, decisions: Path | None, needs_no_decision: bool) -> tuple[Audit, Standing]:
+    """Return the audit, and what was decided on it; the consensus of annotators is written without any decision."""
+    from noiseproof.audit import read_audit
+    from noiseproof.audit.apply import is_voted
+    from noiseproof.audit.plan import read_reviewed
+
+    audit = read_audit(folder)
+    return audit, read_reviewed(folder, decisions, accept_all=needs_no_decision or is_voted(audit))
 
 
 def _write(
@@ -159,7 +176,8 @@ def _write(
     fix = reduce(or_, fixes.values()) if fixes else None
     if len(rows) and not options["same_ok"] and list_beside(out).exists():
         raise FileExistsError(f"Expected no {list_beside(out)}, where excluded rows are listed. Choose another --out.")
-    written = write_corrected(audit, plan.changes, out, becomes=plan.becomes, left_out=left_out, fix=fix, **options)
+    what: dict[str, Any] = {"becomes": plan.becomes, "left_out": left_out, "fix": fix, "decided": plan.decided}
+    written = write_corrected(audit, plan.changes, out, **(what | options))
     listed = write_reviewed(rows, out, same_ok=options["same_ok"], csv_safe=csv_safe)
     return {"left_out": len(left_out), "listed": listed, "corrected": written}
 
@@ -185,6 +203,8 @@ def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
 
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
+    from noiseproof.audit.apply import is_voted
+
     issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
     decided = reviewed.decisions
     left = sum(row not in decided and row not in plan.changes for row in issues)
@@ -192,40 +212,50 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
         "decisions": Counter(decision.decision for decision in decided.values()), "measured": plan.measured,
         "changed": len(plan.changes), "gain": plan.as_dict(), "slips": plan.slips, "left": left,
         "notes": len(reviewed.notes), "excluded": len(plan.excluded), "unclear": len(plan.unclear),
-        "merged": plan.becomes,
+        "merged": plan.becomes, "voted": is_voted(audit),
         "new_classes": {name: list(plan.changes.values()).count(name) for name in plan.new_classes},
     }  # fmt: skip
 
 
 def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
+    from noiseproof.audit.issues.leakage import leaking_columns
+
+    if accept_all and leaking_columns(audit.summary):
+        say(audit.summary["verdict"].partition(". With ")[0] + ".")
     counts = ", ".join(f"{n} {choice}" for choice, n in sorted(result["decisions"].items()))
     echo(f"decisions: {counts or 'none'}")
+    if result["voted"]:
+        skipped = ", ".join(f"{one['count']}: {one['reason']}" for one in audit.summary["skipped"])
+        echo(
+            f"labels: the consensus ({audit.config['consensus']}) of {audit.summary['known']['annotators']} annotators "
+            f"on {len(audit.issues)} of {audit.summary['source_rows']} rows{skipped and f' ({skipped})'}"
+        )
     echo(f"changed: {result['changed']} of {audit.summary['source_rows']} labels\ncorrected: {result['corrected']}")
     if rows := result["conflicts"]:
         meaning = "the latest decision is applied" if result["unsettled"] == "latest" else "their labels stay"
         echo(
-            f"conflicts: {len(rows)} row{'s' * (len(rows) > 1)} on which reviewers disagree, such as row {rows[0]}; "
+            f"conflicts: {counted(len(rows), 'row')} on which reviewers disagree, such as row {rows[0]}; "
             f"{meaning}. The button conflicts of `noiseproof review {audit.folder}` lists them, and a decision there "
             "settles each"
         )
     _show_reviewed(result)
     if slips := result["slips"]:
         echo(
-            f"held back: {len(slips)} decided changes, such as of row {slips[0]}, that are likelier slips of the "
-            f"reviewer; `noiseproof review {audit.folder} --measure {result['measured']} --repeats 1` asks again, and "
-            "--yes applies them as decided"
+            f"held back: {counted(len(slips), 'decided change')}, such as of row {slips[0]}, likelier to be slips of "
+            f"the reviewer; `noiseproof review {audit.folder} --measure {result['measured']} --repeats 1` asks again, "
+            "and --yes applies them as decided"
         )
     if accept_all and result["left"]:
         echo(
-            f"left as they are: {result['left']} issues whose suggestion is no more likely right than the label; "
-            f"`noiseproof review {audit.folder}` has them at the end"
+            f"left as they are: {counted(result['left'], 'issue')} whose suggestion is no more likely right than the "
+            f"label; `noiseproof review {audit.folder}` has them at the end"
         )
 
 
 def _show_reviewed(result: Mapping[str, Any]) -> None:
     """Show what was decided beside labels, line by line, where there is something."""
     for kind, fixed in result["fixed"].items():
-        parts = [f"{len(rows)} rows left out"] if (rows := fixed["left_out"]) else []
+        parts = [f"{counted(len(rows), 'row')} left out"] if (rows := fixed["left_out"]) else []
         parts += [f"column {name!r} left out" for name in fixed["columns"]]
         parts += [f"{spelling!r} is {label!r} in all rows" for spelling, label in fixed["merged"].items()]
         parts += [f"cells of column {name!r} rewritten" for name in fixed["rewritten"]]
@@ -233,12 +263,12 @@ def _show_reviewed(result: Mapping[str, Any]) -> None:
     for spelling, label in result["merged"].items():
         echo(f"merged: {spelling!r} is {label!r} in all rows")
     for name, count in result["new_classes"].items():
-        echo(f"new class: {name!r} in {count} rows")
+        echo(f"new class: {name!r} in {counted(count, 'row')}")
     if excluded := result["excluded"]:
         where = "left out" if result["left_out"] else "still in the data, and in the list"
-        echo(f"excluded: {excluded} rows, {where}")
+        echo(f"excluded: {counted(excluded, 'row')}, {where}")
     if unclear := result["unclear"]:
-        echo(f"unclear: {unclear} rows, left as they are")
+        echo(f"unclear: {counted(unclear, 'row')}, left as before")
     if result["listed"] is not None:
         echo(f"list of excluded, unclear and noted rows: {result['listed']}")
 

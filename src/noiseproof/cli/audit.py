@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from noiseproof.cli.completion import columns, names
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.options import on_machine, on_training
 from noiseproof.cli.show import AsJson, echo, examples, refusals, say, show, show_json, stage_progress, training_exits
-from noiseproof.core.messages import plain
+from noiseproof.core.messages import counted, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +44,12 @@ ARGUMENTS = {  # of Python, and the options that stand for them
 COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
 
 
-def option(text: str, panel: str | None = None) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel)
+def option(text: str, panel: str | None = None, **options: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel, **options)
+
+
+def column(text: str, several: bool = False) -> Any:
+    return option(text, COLUMNS, autocompletion=columns(several))
 
 
 Data = Annotated[
@@ -54,7 +59,7 @@ Data = Annotated[
         "labels from Label Studio, Argilla, CVAT, FiftyOne or COCO; with --again the folder of an audit."
     ),
 ]
-Label = Annotated[str | None, option("Column of the given labels.", COLUMNS)]
+Label = Annotated[str | None, column("Column of the given labels.", several=True)]
 MultiLabel = Annotated[
     str | None,
     option(
@@ -63,22 +68,26 @@ MultiLabel = Annotated[
         COLUMNS,
     ),
 ]
-Text = Annotated[str | None, option("Column of texts to audit by.", COLUMNS)]
-Id = Annotated[str | None, option("Column of row ids.", COLUMNS)]
-Groups = Annotated[str | None, option("Column of groups, such as patients: never split between folds.", COLUMNS)]
-Time = Annotated[str | None, option("Column of numbers or dates: folds are blocks of time.", COLUMNS)]
-Annotators = Annotated[str | None, option("Columns with the labels of several annotators: a,b,c.", COLUMNS)]
+Text = Annotated[str | None, column("Column of texts to audit by.")]
+Id = Annotated[str | None, column("Column of row ids.")]
+Groups = Annotated[str | None, column("Column of groups, such as patients: never split between folds.")]
+Time = Annotated[str | None, column("Column of numbers or dates: folds are blocks of time.")]
+Annotators = Annotated[str | None, column("Columns with the labels of several annotators: a,b,c.", several=True)]
 Annotations = Annotated[
     str | None, option("A table of their labels instead, with the columns row (or the --id), annotator and label.")
 ]
 ConsensusOption = Annotated[
-    str, option("The label of several annotators where there is none: majority, dawid-skene, glad, mace or pooled.")
+    str,
+    option(
+        "The label of several annotators where there is none: majority, dawid-skene, glad, mace or pooled.",
+        autocompletion=names(more=("majority", "dawid-skene", "glad", "mace", "pooled")),
+    ),
 ]
 NoHeader = Annotated[
     bool,
     typer.Option("--no-header", help="The file has no names of columns: they are 0, 1, …", rich_help_panel=COLUMNS),
 ]
-Ignore = Annotated[str | None, option("Columns to hide from the models: a,b,c.", COLUMNS)]
+Ignore = Annotated[str | None, column("Columns to hide from the models: a,b,c.", several=True)]
 Trusted = Annotated[
     str | None, option("Labels known to be right: a column of yes and no, a table of more rows, or a .npy file.")
 ]
@@ -94,7 +103,12 @@ Embeddings = Annotated[
     str | None, option("A .npy file or a table (N, F) of features, instead of the built-in ones.", MODELS)
 ]
 FeaturesOption = Annotated[
-    str | None, option("Features of texts or pictures, of `noiseproof features`: tfidf, timm:NAME, …", MODELS)
+    str | None,
+    option(
+        "Features of texts or pictures, of `noiseproof features`: tfidf, timm:NAME, …",
+        MODELS,
+        autocompletion=names("features"),
+    ),
 ]
 Classes = Annotated[
     str | None, option("Names of all classes, in the order of their numbers, or of the columns of --pred-probs: a,b.")
@@ -110,12 +124,21 @@ CsvSafe = Annotated[
 Again = Annotated[
     bool, typer.Option("--again", help="Learn from the decisions on an audit, and rank its other labels anew.")
 ]
-Export = Annotated[str | None, option(f"Also write for other tools, one or more of {', '.join(EXPORTS)}: a,b.")]
+Export = Annotated[
+    str | None,
+    option(
+        f"Also write for other tools, one or more of {', '.join(EXPORTS)}: a,b.",
+        autocompletion=names(more=EXPORTS, several=True),
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
-Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.")]
+Method = Annotated[str | None, on_training("A robust method of `noiseproof methods`.", autocompletion=names("methods"))]
 Model = Annotated[
     str | None,
-    on_training("trees, network, both, lightgbm, xgboost, catboost, or a backbone of `noiseproof models`."),
+    on_training(
+        "trees, network, both, lightgbm, xgboost, catboost, or a backbone of `noiseproof models`.",
+        autocompletion=names("judges"),
+    ),
 ]
 Estimator = Annotated[
     str | None, on_training("A scikit-learn classifier to judge by: sklearn.ensemble:RandomForestClassifier.")
@@ -129,7 +152,11 @@ Goal = Annotated[
     str, option("What the labels called wrong should achieve: f1, precision=0.9, recall=0.9, or budget=300 (rows).")
 ]
 IssueTypes = Annotated[
-    str | None, option("Issue types to look for beside wrong labels: all, or a,b; by default those that are quick.")
+    str | None,
+    option(
+        "Issue types to look for beside wrong labels: all, or a,b; by default those that are quick.",
+        autocompletion=names("issues", more=["all"], several=True),
+    ),
 ]
 Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
 Address = Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")]
@@ -424,7 +451,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     _show_issues(report, summary)
     for skipped in summary["skipped"]:
         first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (" …" if skipped["count"] > 5 else "")
-        echo(f"skipped: {skipped['count']} rows ({first}): {skipped['reason']}")
+        echo(f"skipped: {counted(skipped['count'], 'row')} ({first}): {skipped['reason']}")
     for note in summary["notes"]:
         echo(f"note: {note}")
     if models := ", ".join(f"{m['name']} {m['weight']:.0%}" for m in summary["models"]):
@@ -435,11 +462,11 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
 
 
 def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) -> str:
-    """The command of the audit without columns that tell the label alone; empty where there are none."""
-    from noiseproof.audit.issues.leakage import leaking_columns
+    """The command of the audit without columns that predict the label alone; empty where no option leaves them out."""
+    from noiseproof.audit.issues.leakage import can_ignore, leaking_columns
 
     leaking, command = leaking_columns(summary), report.config["command"]
-    if not leaking or not command:
+    if not leaking or not command or not can_ignore(report.data):
         return ""
     words = []
     given = iter(shlex.split(command))
@@ -462,7 +489,7 @@ def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
         if line := lines[issue.name]:
             needs_action = issue.score >= NEEDS_ACTION
             fix = f" [apply --fix {issue.name}]" if issue.fixes and needs_action else ""
-            echo(f"{'' if needs_action else 'also '}{plain(line)}{fix}")
+            echo(f"{'' if needs_action else 'also '}{line}{fix}")
     if absent := ", ".join(name for name, line in lines.items() if not line and name != "label"):
         seen = f" (columns of {MOST_CELLS} rows)" if summary["rows"] > MOST_CELLS else ""
         echo(f"not found: {absent}{seen}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from noiseproof.cli.completion import columns, names
 from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.options import (
     Accelerator,
@@ -40,6 +41,7 @@ from noiseproof.cli.show import (
     show_json,
     training_exits,
 )
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
@@ -50,7 +52,12 @@ bench_app = typer.Typer(help="Compare methods fairly: many runs, each made once.
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
 HIDDEN = ("seed", "noise_seed", "samples", "weights", "measures")  # what the runs of one entry may differ in
-Spec = Annotated[str, typer.Argument(help="A TOML file of [[experiment]] blocks, or a table of `bench table`.")]
+Spec = Annotated[
+    str,
+    typer.Argument(
+        help="A TOML file of [[experiment]] blocks, or a table of `bench table`.", autocompletion=names("tables")
+    ),
+]
 
 
 @bench_app.command(
@@ -102,7 +109,7 @@ def bench_run(
     if as_json:
         show_json(list(made.values()))
     else:
-        echo(f"{len(made) - failed} runs done, {failed} failed, in {results}")
+        echo(f"{counted(len(made) - failed, 'run')} done, {failed} failed, in {results}")
     if failed:
         raise typer.Exit(3)
 
@@ -139,7 +146,7 @@ def _show_plan(
     show((*columns, "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
-    return echo(f"{len(todo)} runs to do, {ended_counts}; about {total} one after another on this machine")
+    return echo(f"{counted(len(todo), 'run')} to do, {ended_counts}; about {total} one after another on this machine")
 
 
 def _distinguish(
@@ -264,14 +271,23 @@ def _experiments(
 @refusals()
 def bench_table(
     id: Annotated[
-        str | None, typer.Argument(help="A table of the papers, or a TOML file; without one the tables are listed.")
+        str | None,
+        typer.Argument(
+            help="A table of the papers, or a TOML file; without one the tables are listed.",
+            autocompletion=names("tables"),
+        ),
     ] = None,
     results: ResultsDir = "results",
     only: Only = None,
     seeds: TableSeeds = None,
     precision: AllPrecision = None,
     epochs: AllEpochs = None,
-    format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
+    format: Annotated[
+        str,
+        typer.Option(
+            help="text, markdown, latex or html.", autocompletion=names(more=("text", "markdown", "latex", "html"))
+        ),
+    ] = "text",
     as_json: AsJson = False,
 ) -> None:
     """Show a table of the papers with our reruns and your results beside it, or the ranking of a sweep of your own.
@@ -388,12 +404,21 @@ def _seeds(place: Place, wanted: int) -> str:
 @training_exits(then=RESUMES)
 def bench_compare(
     data: Annotated[str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")],
-    label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
-    text: Annotated[str | None, typer.Option(help="The column of texts, if the input is text.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column of the labels.", autocompletion=columns())] = None,
+    text: Annotated[
+        str | None, typer.Option(help="The column of texts, if the input is text.", autocompletion=columns())
+    ] = None,
     test: Annotated[str | None, typer.Option(help="A file to test on; default: a fifth of the rows.")] = None,
     missing: Annotated[str | None, typer.Option(help="refuse (default) or impute missing values of a table.")] = None,
-    noise: Annotated[str, typer.Option(help="Noise to add to the training labels.")] = "none",
-    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; default: seven kinds.")] = None,
+    noise: Annotated[
+        str, typer.Option(help="Noise to add to the training labels.", autocompletion=names("noises"))
+    ] = "none",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods, separated by commas; default: seven kinds.", autocompletion=names("methods", several=True)
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
     results: ResultsDir = "results",
     engine: Engine = "local",
@@ -476,8 +501,13 @@ def bench_search(
         ),
     ],
     only: Only = None,
-    dataset: Annotated[str | None, typer.Option(help="Of `noiseproof data list`; default: digits.")] = None,
-    noise: Annotated[str | None, typer.Option(help="Noise to add to the training labels; default: none.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Of `noiseproof data list`; default: digits.", autocompletion=names("datasets"))
+    ] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(help="Noise to add to the training labels; default: none.", autocompletion=names("noises")),
+    ] = None,
     validation: Annotated[float, typer.Option(min=0, help="Share of the noisy rows to hold out and choose by.")] = 0.1,
     full: Annotated[
         bool, typer.Option("--full", help="Train the chosen point on all rows, as the SLN paper does.")
@@ -525,6 +555,6 @@ def _show_search(search: SearchResult) -> None:
     show(("method", "noisy validation"), rows + [(method, "stopped early") for method in search.pruned])
     spread = "" if search.std is None else f" ± {search.std:.4f} (standard deviation)"
     error = next((result["error"] for result in search.results if result["error"]), "")
-    failed = f", {search.failed} runs failed ({error})" * (search.failed > 0)
-    accuracy = f"{search.measured_on} {search.mean:.4f}{spread}, {len(search.accuracies)} seeds{failed}"
+    failed = f", {counted(search.failed, 'run')} failed ({error})" * (search.failed > 0)
+    accuracy = f"{search.measured_on} {search.mean:.4f}{spread}, {counted(len(search.accuracies), 'seed')}{failed}"
     echo(f"{search.method}: {accuracy}")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from noiseproof.cli.completion import names
 from noiseproof.cli.main import LISTS, TRAINING, app
 from noiseproof.cli.show import (
     AsJson,
@@ -60,7 +61,12 @@ def losses(
 )
 @refusals()
 def calibrate(
-    loss: Annotated[str, typer.Argument(help="The loss as it works for --like classes: gce, agce:a=0.6,q=0.6, …")],
+    loss: Annotated[
+        str,
+        typer.Argument(
+            help="The loss as it works for --like classes: gce, agce:a=0.6,q=0.6, …", autocompletion=names("losses")
+        ),
+    ],
     classes: Annotated[int, typer.Option(help="The number of classes to calibrate for.")],
     like: Annotated[int, typer.Option(help="The number of classes that the loss is known to work for.")] = 100,
     free: Annotated[

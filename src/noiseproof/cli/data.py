@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from noiseproof.cli.completion import names
 from noiseproof.cli.main import TRAINING, app
 from noiseproof.cli.show import (
     AsJson,
@@ -87,7 +88,7 @@ def find_files(name: str, data_dir: str | None) -> list[str] | None:
 )
 @refusals()
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="A dataset of `noiseproof data list`.")],
+    name: Annotated[str, typer.Argument(help="A dataset of `noiseproof data list`.", autocompletion=names("datasets"))],
     data_dir: DataDir = None,
     mirror: Annotated[
         str | None, typer.Option(help="URL of a folder with the official files, for machines behind a firewall.")
@@ -128,10 +129,21 @@ def data_fetch(
 )
 @refusals()
 def data_show(
-    spec: Annotated[str, typer.Argument(help="The dataset: digits, cifar10n:labels=worst, folder:path=photos, …")],
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="The dataset: digits, cifar10n:labels=worst, folder:path=photos, …", autocompletion=names("datasets")
+        ),
+    ],
     data_dir: DataDir = None,
-    noise: Annotated[str | None, typer.Option(help="Noise of the training labels: symmetric:rate=0.4, …")] = None,
-    foreign: Annotated[str | None, typer.Option(help="The dataset whose images open-set noise inserts.")] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(help="Noise of the training labels: symmetric:rate=0.4, …", autocompletion=names("noises")),
+    ] = None,
+    foreign: Annotated[
+        str | None,
+        typer.Option(help="The dataset whose images open-set noise inserts.", autocompletion=names("datasets")),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     as_json: AsJson = False,
 ) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from noiseproof.cli.main import INSTALLATION, app
 from noiseproof.cli.show import AsJson, DataDir, echo, examples, refusals, show, show_json
+from noiseproof.core.messages import counted
 
 NOT_FOR_USERS = ("dev", "docs")  # extras
 
@@ -33,7 +34,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json({"packages": packages, "devices": devices, "extras": extras, "data": data, "problems": problems})
     else:
-        where = f"{sys.executable}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        where = f"{sys.executable}, {platform.system()} {platform.machine()}, {counted(os.cpu_count() or 1, 'core')}"
         echo(f"Python {platform.python_version()} ({where})\n")
         show(
             ("package", "version", "wanted", "problem"),
@@ -114,7 +115,7 @@ def _devices() -> list[dict[str, str]]:
 
     from noiseproof.core.gpu import has_kernels
 
-    devices = [{"name": "cpu", "what": f"{torch.get_num_threads()} threads"}]
+    devices = [{"name": "cpu", "what": f"{counted(torch.get_num_threads(), 'thread')}"}]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         kernels = "" if has_kernels(torch.empty(1, device=f"cuda:{index}")) else ", no Triton: runs are not stacked"

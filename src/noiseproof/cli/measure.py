@@ -10,6 +10,7 @@ import typer
 from noiseproof.cli.main import YOUR_DATA, app
 from noiseproof.cli.review import Folder
 from noiseproof.cli.show import AsJson, echo, examples, refusals, show, show_json
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.measure.interval import Estimate
@@ -55,11 +56,11 @@ def _show(measured: Measured) -> None:
     found, issues = measured.measurement, measured.audit.summary["issues"]
     rows = len(measured.audit.issues)
     skipped = f", {found.skipped} skipped" if found.skipped else ""
-    echo(f"measured: {found.decisions} decisions{skipped}")
+    echo(f"measured: {counted(found.decisions, 'decision')}{skipped}")
     echo(f"wrong labels: {found.rate.as_share()}, about {found.rate.value * rows:.0f} of {rows}")
     echo(f"left after these decisions: {found.wrong_left.value:.0f} wrong labels, at most {found.wrong_left.high:.0f}")
     precision = "" if found.precision is None else f", of which {found.precision.as_share()} are wrong"
-    echo(f"called wrong (goal {measured.goal}): {issues} labels{precision}")
+    echo(f"called wrong (goal {measured.goal}): {counted(issues, 'label')}{precision}")
     echo(f"further decisions that halve the interval: {found.to_halve}")
     if (reviewers := found.reviewers) is not None:
         echo(

@@ -241,6 +241,10 @@ def _write_page(folder: Path, html: Path, everything: bool, max_mb: float, force
     audit = read_audit(folder)
     if html.exists() and not force:
         raise FileExistsError(f"Expected a new file for the page, {html} exists. Use --force to overwrite it.")
+    if not html.parent.is_dir():
+        raise FileNotFoundError(
+            f"Expected --html in a folder that exists, got {html}. Make {html.parent} first, or choose another place."
+        )
     page = file_page(audit, everything=everything, max_bytes=int(max_mb * 1e6))
     html.write_text(page, "utf-8")
     echo(f"page: {html} ({html.stat().st_size / 1e6:.1f} MB)")

@@ -33,6 +33,7 @@ from noiseproof.cli.show import (
     training_exits,
     training_progress,
 )
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -342,7 +343,7 @@ def demo(
         show_json({name.lower(): [dataclasses.asdict(step) for step in kind] for name, kind in steps.items()})
         return
     echo(f"""next
-  noiseproof review {steps["Audited"][0].folder}             decide on these labels in the browser
+  {f"noiseproof review {steps['Audited'][0].folder}":<40}     decide on these labels in the browser
   noiseproof audit YOUR.csv --label COLUMN     the same with your data; noiseproof audit -h: texts, pictures, arrays""")
     has_screen = sys.platform in ("win32", "darwin") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
     if browser and sys.stdout.isatty() and has_screen:
@@ -383,7 +384,7 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
         return (
             "correct: the decided labels, and suggestions that are more likely right than the other labels",
             *(f"  expected: {part}" for part in step.expected.split("; ")),
-            f"  {step.changed} labels changed: {step.wrong_before} wrong before, {step.wrong_after} now",
+            f"  {counted(step.changed, 'label')} changed: {step.wrong_before} wrong before, {step.wrong_after} now",
             f"  {step.path}",
         )
     if isinstance(step, Doubted):

@@ -46,6 +46,15 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things: ``one`` if there is one, else ``many``, by default with an s.
+
+    >>> counted(1, "row"), counted(0, "row"), counted(2, "class is", "classes are")
+    ('1 row', '0 rows', '2 classes are')
+    """
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 def preview(items: Sequence[Any], most: int = 5) -> str:
     """The first few of ``items`` as a list for a message."""
     return ", ".join(map(repr, items[:most])) + (f" and {len(items) - most} more" if len(items) > most else "")

@@ -290,4 +290,10 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
         hint = (
             f"There are {preview(list(columns))}, which look like data: use `header=False` if no row names the columns."
         )
+    parts = [part.strip() for part in str(column).split(",")]
+    if len(parts) > 1 and all(part in columns for part in parts):
+        hint = (
+            f"There are columns of these {len(parts)} names: if rows have several labels, one in each column, add "
+            '`--multi-label columns`, in Python `multi_label="columns"`.'
+        )
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from noiseproof.core.checks import check_count, check_word
 from noiseproof.core.limits import LIMITS, LimitExceeded, check_limit, limit
+from noiseproof.core.messages import counted
 from noiseproof.data.base import Dataset, Inputs, NoisyData, Split
 from noiseproof.data.labels import NUMBER, describe_labels
 from noiseproof.data.sources import DATASETS, PathLike
@@ -213,7 +214,9 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
                 f"Expected images ({', '.join(SUFFIXES)}) in one folder per class in {folder}, found none."
             )
         if skipped:
-            notes.append(f"{skipped} files in {folder} are not images and were left out.")
+            notes.append(
+                f"{counted(skipped, 'file that is no image', 'files that are no images')} left out of {folder}."
+            )
         splits[part] = Split(ImageFiles(folder, names, size=size, fit=fit), torch.tensor(labels))
     notes += describe_labels(splits["train"].y, classes)
     return Dataset(root.name, classes, **splits, encoder=None, notes=tuple(notes), spec="")

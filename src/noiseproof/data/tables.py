@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import counted, preview
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.frames import ParquetColumns, Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels, find_words
@@ -36,7 +36,6 @@ _QUANTITY = re.compile(
     r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?([1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
     re.ASCII | re.IGNORECASE,
 )
-_FILLED = "were filled with its median"
 _SIGN, _CODE = re.compile("[$€£¥₹%,]"), re.compile(r"[+−-]?0\d")  # in a quantity; of a code such as 02139
 _DECIMAL_COMMA = re.compile(r"[+−-]?(0,\d+|\d+,(\d{1,2}|\d{4,}))")  # beside these, 1,234 is ambiguous
 _ID = re.compile(r"(?i:(^|[^a-z])(id|uuid|guid)([^a-z]|$)|^(index|idx|key)$)|[a-z]I[dD]$")
@@ -119,12 +118,13 @@ class Columns:
         notes = []
         for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
             if count := int(np.isnan(_numbers(frame, c, impute=True)).sum()):
-                notes.append(f"{count} missing numbers in column {c!r} of the {part} set {_FILLED} {fill:g}.")
+                notes.append(_filled(count, f"column {c!r} of the {part} set", fill))
         for c, words in self.categories.items():
             codes = self._codes(frame, c, words)
             if unknown := sorted(set(_words(frame, c)[codes < 0])):
-                cells = f"{int((codes < 0).sum())} cells in column {c!r} of the {part} set"
-                notes.append(f"{cells} are none of its categories: {preview(unknown)}.")
+                where = f"in column {c!r} of the {part} set"
+                cells = counted(int((codes < 0).sum()), f"cell {where} is", f"cells {where} are")
+                notes.append(f"{cells} none of its categories: {preview(unknown)}.")
         return notes
 
     def table(self, frame: Frame) -> FeatureTable:
@@ -177,9 +177,14 @@ def _numbers(frame: Frame, column: str, impute: bool = False) -> NDArray[np.floa
         row = int(np.flatnonzero(large)[0])
         raise ValueError(
             f"Expected finite numbers in column {column!r}, got {values[row]} in row {row}; "
-            f"{int(large.sum())} rows are infinite or too large. Drop these rows or fill them in."
+            f"{counted(int(large.sum()), 'row is', 'rows are')} infinite or too large. Drop these rows or fill them in."
         )
     return values
+
+
+def _filled(count: int, where: str, median: float) -> str:
+    filled = counted(count, f"missing number in {where} was", f"missing numbers in {where} were")
+    return f"{filled} filled with its median {median:g}."
 
 
 def _quantity(word: str) -> float:
@@ -310,7 +315,12 @@ class _Column:
         odd = sorted(set(self.non_numbers))
         signs = sorted({sign for word in {*self.words} - {*odd} for sign in _SIGN.findall(word)})
         without = f" without {preview(signs)}" if signs else ""
-        but = f"; {len(self.non_numbers)} words in it ({preview(odd)}) count as missing" if odd else ""
+        words = f"in it ({preview(odd)})"
+        but = (
+            f"; {counted(len(self.non_numbers), f'word {words} counts', f'words {words} count')} as missing"
+            if odd
+            else ""
+        )
         return [f"Column {self.name!r} was read as numbers{without}{but}."]
 
     def fit(self) -> _FittedColumn:
@@ -333,8 +343,10 @@ class _FittedColumn(NamedTuple):
 
     def describe_gaps(self) -> str:
         if self.words is None:
-            return f"{self.num_missing} missing numbers in column {self.name!r} {_FILLED} {self.median:g}."
-        return f"{self.num_missing} missing words in column {self.name!r} count as none of its categories."
+            return _filled(self.num_missing, f"column {self.name!r}", self.median)
+        where = f"in column {self.name!r}"
+        counts = counted(self.num_missing, f"missing word {where} counts", f"missing words {where} count")
+        return f"{counts} as none of its categories."
 
 
 def _read_column(frame: Frame, name: str, missing: MissingPolicy, wide: bool) -> _Column | str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
+from noiseproof.core.messages import counted
 from noiseproof.core.progress import Progress
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.features import FEATURES, Extractor, compute, describe, digest, get_extractor
@@ -234,8 +235,8 @@ def encode_texts(
 def _texts(frame: pd.DataFrame, text: str) -> list[str]:
     if row_numbers := np.flatnonzero(frame[text].isna()).tolist():
         raise ValueError(
-            f"Expected a text in every row of {text!r}, got none in {len(row_numbers)} rows, the first of them "
-            f"{row_numbers[0]}. Drop those rows or fill them in."
+            f"Expected a text in every row of {text!r}, got none in {counted(len(row_numbers), 'row')}, the first of "
+            f"them {row_numbers[0]}. Drop those rows or fill them in."
         )
     return [str(value) for value in frame[text].tolist()]
 

@@ -83,8 +83,3 @@ class Votes(Brief):
         labels = np.full((self.num_rows, len(self.names)), -1)
         labels[self.row, self.annotator] = self.label
         return labels
-
-    def of(self, annotator: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows and labels of one annotator."""
-        at = self.annotator == annotator
-        return self.row[at], self.label[at]

@@ -19,6 +19,7 @@ def encode_labels(X: Any, y: Any, estimator: str) -> tuple[NDArray[Any], NDArray
     """The classes, sorted, and the class of each row as an integer, (N,); ``estimator`` is the name in messages."""
     if y is None:
         raise ValueError(f"{estimator} requires y to be passed, but the target y is None.")
+    _check_not_lists(y)
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
     if y.dtype == object:
@@ -56,6 +57,16 @@ def encode_indicators(X: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]] 
     check_consistent_length(X, matrix)
     names = getattr(y, "columns", None)
     return np.arange(matrix.shape[1]) if names is None else np.asarray(names), matrix.astype(np.int64)
+
+
+def _check_not_lists(y: Any) -> None:
+    """Refuse rows that are lists of names, for which NumPy's and scikit-learn's errors name no remedy."""
+    rows = y if isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) == "object" else ()
+    if any(isinstance(row, list | tuple | set | frozenset) and len(row) != 1 for row in rows):
+        raise ValueError(
+            "Expected one label a row in y, or for several a matrix of zeros and ones, got lists. Use "
+            "sklearn.preprocessing.MultiLabelBinarizer().fit_transform(y)."
+        )
 
 
 def _check_objects(y: NDArray[Any]) -> None:

@@ -180,7 +180,7 @@ def method_preset(method: str, paper: str, data: Mapping[str, Any]) -> str:
     """The spec that ``paper`` gives ``method`` for ``data``: what is known of ``QUALIFIERS``.
 
     >>> method_preset("sln", "sln", {"dataset": "cifar10", "num_classes": 10, "noise": "symmetric", "rate": 0.4})
-    'sln:sigma=1.0'
+    'sln:sigma=1.0,max_norm=none'
     """
     candidates = [preset for preset in method_presets(paper) if preset.name == method]
     if not candidates:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from noiseproof.audit.files import CROWD, Audit
-from noiseproof.core.files import check_files
-from noiseproof.core.spreadsheets import plain_cell
-
-if TYPE_CHECKING:
-    import pandas as pd
+from noiseproof.audit.files import CROWD, Audit, read_crowd
 
 MOST, MOST_ROWS = 500, 500  # annotators, and disputed rows of each, that a page has
-TEXT = ("annotator", "confuses", "with", "advice", "label")
 
 
 class AnnotatorFiles:
@@ -22,22 +16,10 @@ class AnnotatorFiles:
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
 
-    def _read(self, name: str) -> pd.DataFrame | None:
-        import pandas as pd
-
-        path = self.audit.folder / name
-        check_files(self.audit.folder, name)
-        if not path.exists():
-            return None
-        frame = pd.read_csv(path, dtype=dict.fromkeys(TEXT, str), keep_default_na=False)
-        for column in frame.columns.intersection(list(TEXT)) if self.audit.config.get("csv_safe") else ():
-            frame[column] = [plain_cell(cell) for cell in frame[column]]
-        return frame
-
     @cached_property
     def votes(self) -> dict[int, list[list[str]]] | None:
         """The annotators of each row with their labels, None where votes are in columns of the data alone."""
-        if (frame := self._read(CROWD[2])) is None:
+        if (frame := read_crowd(self.audit, CROWD[2])) is None:
             return None
         votes: dict[int, list[list[str]]] = {}
         for row, annotator, label in frame[["row", "annotator", "label"]].itertuples(index=False):
@@ -49,7 +31,7 @@ class AnnotatorFiles:
 
         These are labels called wrong on rows where they disagree with the consensus.
         """
-        if (frame := self._read(CROWD[0])) is None:
+        if (frame := read_crowd(self.audit, CROWD[0])) is None:
             return []
         issues = self.audit.issues
         listed = issues[issues["is_label_issue"]]

@@ -8,18 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit
-from noiseproof.audit.issues.base import list_findings
+from noiseproof.audit.issues.base import issue_types, list_findings
 from noiseproof.review.annotators import AnnotatorFiles
 from noiseproof.review.context import Labels
 from noiseproof.review.queue import rounded
 
 BINS = 40  # of the histogram of qualities
+EXAMPLES = 6  # rows to look at of each finding
 
 
 class Overview:
     """The counts of one audit; only those of decisions change."""
 
-    def __init__(self, audit: Audit, labels: Labels) -> None:
+    def __init__(self, audit: Audit, labels: Labels, annotators: AnnotatorFiles | None = None) -> None:
         self.labels, self.noise_rate = labels, audit.summary.get("noise_rate")
         K = len(labels.classes)
         self.issue = np.flatnonzero(labels.is_issue)  # positions
@@ -36,7 +37,8 @@ class Overview:
             "noise_rate": [rounded(rate) for rate in wrong.tolist()],
             "cut": _cuts(audit),
         }
-        self.findings, self.annotators = list_findings(audit.summary), AnnotatorFiles(audit).describe()
+        self.findings = [one | {"examples": _examples(audit, labels, one)} for one in list_findings(audit.summary)]
+        self.annotators = (annotators or AnnotatorFiles(audit)).describe()
         self.histogram = {"rows": self._histogram(slice(None)), "issues": self._histogram(self.issue)}
 
     def _histogram(self, at: Any) -> list[list[int]]:
@@ -63,6 +65,20 @@ class Overview:
         return self.describe() | {
             "matrix": self.matrix | {"decided": by_pair}, "classes": self.classes | {"decided": by_class},
         }  # fmt: skip
+
+
+def _examples(audit: Audit, labels: Labels, finding: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return rows that a finding is about, near-duplicates of each other together and conflicting ones first."""
+    at = labels.at[[row for row in finding["rows"][:EXAMPLES] if row < len(labels.at)]]
+    flags = {kind.name: kind.flag for kind in issue_types()}
+    if (flag := flags[finding["type"]]) in audit.issues and not len(finding["rows"]):
+        is_true = audit.issues[[flag, "duplicate_conflict"]].astype(str) == "True"
+        at = np.flatnonzero(is_true[flag])
+        at = at[np.lexsort((labels.row[at], labels.group[at], ~is_true["duplicate_conflict"].to_numpy()[at]))]
+    return [
+        {"row": int(labels.row[i]), "id": labels.id[i], "label": labels.classes[labels.given[i]]}
+        for i in at[at >= 0][:EXAMPLES].tolist()
+    ]
 
 
 def _cuts(audit: Audit) -> list[float | None]:

@@ -71,11 +71,12 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     content["columns"] = _columns(ranking, context.labels, issues)
     content["leading"] = leading_columns(ranking, context.labels)
     content["unsaid"] = sorted(name for name in hidden_columns(audit) if name)  # by snippets
-    content["overview"] = Overview(audit, context.labels).describe()
+    content["overview"] = Overview(audit, context.labels, context.annotators).describe()
     content["map"] = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES))).show_now()
     room = max_bytes - len(_json(content))
     shown: dict[int, Any] = {}
-    for row, id in zip(issues.row.tolist(), issues.id, strict=True):
+    examples = {one["row"]: one["id"] for part in content["overview"]["findings"] for one in part["examples"]}
+    for row, id in {**examples, **dict(zip(issues.row.tolist(), issues.id, strict=True))}.items():
         cells = dict(source.show(row, id))
         if cells.pop("has_image", False) and (picture := source.picture(row, id, THUMBNAIL)) is not None:
             cells["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"

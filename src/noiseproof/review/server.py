@@ -284,7 +284,7 @@ class Review:
 
     @cached_property
     def overview(self) -> Overview:
-        return Overview(self.audit, self.context.labels)
+        return Overview(self.audit, self.context.labels, self.context.annotators)
 
     def show_overview(self) -> dict[str, Any]:
         """Confused pairs of classes, qualities of the labels, noise by class, and the progress in each."""

@@ -27,7 +27,7 @@ def get_strategy(spec: str, **params: Any) -> Strategy:
     """Build the strategy that ``spec`` names; keyword arguments are the same parameters.
 
     >>> print(get_strategy("sln", sigma=0.5))
-    sln:sigma=0.5,until=none
+    sln:sigma=0.5,until=none,max_norm=1.0
     """
     name, values = STRATEGIES.parse(spec, params)
     return STRATEGIES.create(name, **values)
@@ -119,6 +119,7 @@ class Strategy:
     models: ClassVar[int] = 1  # how many are trained side by side
     adds: ClassVar[frozenset[str]] = frozenset()  # the fields of Output that it fills
     validates: ClassVar[bool] = False  # whether it needs the accuracy on held-out rows
+    max_norm: float | None = None  # of a step's gradient, unless the settings have one
     capturable: ClassVar[bool] = False  # whether its hooks inside a step only move tensors, as a CUDA graph requires
     observes: ClassVar[bool] = False  # whether it leaves the training unchanged, so that a step may skip it
     mixes: ClassVar[bool] = False  # whether it mixes inputs, so that the outputs of a step belong to no single row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from noiseproof.core.checks import check_count
+from noiseproof.core.messages import counted
 from noiseproof.strategies.base import Strategy, register
 from noiseproof.strategies.run import Run
 
@@ -32,4 +33,4 @@ class EarlyStopping(Strategy):
         self.waited = 0 if accuracy > self.best else self.waited + 1
         self.best = max(self.best, accuracy)
         if self.waited >= self.patience:
-            run.stop(f"no better noisy validation accuracy than {self.best:.4f} in {self.patience} epochs")
+            run.stop(f"no better noisy validation accuracy than {self.best:.4f} in {counted(self.patience, 'epoch')}")

@@ -18,16 +18,18 @@ class StochasticLabelNoise(Strategy):
     """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN paper, Eq. 3).
 
     The target is neither clipped nor renormalised. From the epoch ``until`` on (counted from 0) there is no noise, for
-    label correction.
+    label correction. Once a row is fitted nothing holds its logits against the noise on their gradient, so they wander
+    off at high learning rates: a step's gradient has at most the norm ``max_norm``, unless the settings have another.
     """
 
     capturable = True
     multilabel = True
 
-    def __init__(self, sigma: float = 1.0, until: int | None = None) -> None:
+    def __init__(self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0) -> None:
         self.sigma = check_number("sigma", sigma, "[0, inf)", 0)
         self.until = None if until is None else check_count("until", until, 0)
-
+        norm = None if max_norm is None else check_number("max_norm", max_norm, "(0, inf)", 0)
+        self.max_norm = norm if self.ends else None  # nothing to hold where there is no noise
         self.makes = "real" if self.ends > 0 else "classes"
 
     @property

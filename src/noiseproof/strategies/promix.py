@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
 from noiseproof.strategies.run import Run
@@ -20,11 +20,12 @@ from noiseproof.strategies.selection import quantiles
 class ProMix(Strategy):
     """Two networks, each trained on labels of small loss or high confidence, in three views (Xiao et al. 2023).
 
-    For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the ⌈rho·N/K⌉ rows of
-    smallest loss of every given class (class-wise small-loss selection). In a step it adds the rows with p_y > ``tau``
-    (matched high confidence), and from the epoch ``guess_from`` on rows that have a class of p > ``tau`` in both
-    networks, the same one, which then is their label (label guessing by agreement): the most confident of them, until
-    ``share`` of the step is chosen. Its loss is the mean over the chosen rows of
+    For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the rows of smallest loss of
+    every given class (class-wise small-loss selection): the share rho of its N_k rows or, with ``equal``, the paper's
+    ⌈rho·N/K⌉, which is the same where classes are equally large, and all of a rare class elsewhere. In a step it adds
+    the rows with p_y > ``tau`` (matched high confidence), and from the epoch ``guess_from`` on rows that have a class
+    of p > ``tau`` in both networks, the same one, which then is their label (label guessing by agreement): the most
+    confident of them, until ``share`` of the step is chosen. Its loss is the mean over the chosen rows of
 
         CE(x, t) + w·(CE(x′, t) + CE(x̃, t̃))        w = min(1, epoch/ramp)
 
@@ -49,6 +50,7 @@ class ProMix(Strategy):
         guess_from: int | None = None,
         share: float = 0.9,
         alpha: float = 4.0,
+        equal: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
         self.rho = check_number("rho", rho, "(0, 1]", 0, 1)
@@ -57,6 +59,7 @@ class ProMix(Strategy):
         self.guess_from = None if guess_from is None else check_count("guess_from", guess_from, 0)
         self.share = check_number("share", share, "[0, 1]", 0, 1)
         self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.equal = check_flag("equal", equal)
 
     def setup(self, run: Run) -> None:
         self.check_reached("warmup", run)
@@ -68,7 +71,9 @@ class ProMix(Strategy):
             given = run.data.given
             sizes = torch.bincount(given, minlength=run.num_classes)
             ranks = quantiles(row_losses(run), given, run.num_classes) * sizes[given, None]  # ½, 1½, … in each class
-            self.small = ranks < math.ceil(self.rho * run.num_rows / run.num_classes)
+            counts = [run.num_rows / run.num_classes] * run.num_classes if self.equal else sizes.tolist()
+            wanted = sizes.new_tensor([math.ceil(self.rho * count) for count in counts])
+            self.small = ranks < wanted[given, None]
 
     def step(self, batch: Batch, run: Run) -> Step | None:
         if run.epoch < self.warmup:

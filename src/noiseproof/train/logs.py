@@ -6,6 +6,7 @@ import time
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -75,6 +76,9 @@ class Service(Logger):
     def finalize(self, status: str) -> None:
         """End the run; what is logged after it is of another one."""
         if self._run is not None:
+            if self._lost:  # the library still holds the run open in this process
+                with suppress(Exception):
+                    self._open()[2](status)
             self._tell(2, status)
             self._run, self._lost = None, False
 

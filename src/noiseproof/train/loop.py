@@ -156,7 +156,8 @@ def training(
         first_step, schedule = run.step, settings.make_schedule()
         pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
         observers = (record.observe, guard.observe)
-        stepper = Stepper(run, settings.clip_for(run.loss, job.task), observers, architecture(job, method), pause_every)
+        clip = settings.clip_for(run.loss, run.strategies, job.task)
+        stepper = Stepper(run, clip, observers, architecture(job, method), pause_every)
 
         with limit_threads(step_work(job, run)), closing(make_executor(stepper)) as executor, guard.losses_checked():
             while run.epoch < run.epochs and not run.stopped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from torch import nn
 
 from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.losses import Loss
+from noiseproof.strategies import Strategy
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
 from noiseproof.train.task import Task
 
@@ -29,9 +30,9 @@ class Settings:
         model: spec of a backbone; ``auto`` chooses one by the shape of the inputs.
         batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
-        clip: largest norm of the gradient; 0 for none. By default that of the loss (``Loss.max_norm``), which those
-            have whose gradient has no bound: 5 for ``ln``; and 1 for ``lenet5`` where ``auto`` chose it, whose units
-            the first steps otherwise leave without a gradient.
+        clip: largest norm of the gradient; 0 for none. By default that of the loss or a strategy (``max_norm``), which
+            those have that give large gradients: 5 for ``ln``, 1 for ``sln``; and 1 for ``lenet5`` where ``auto``
+            chose it, whose units the first steps otherwise leave without a gradient.
         drop_last: drop a last batch that is smaller than the others.
         compile: train the model with ``torch.compile``: minutes at the start, faster steps.
         workers: processes that read inputs from disk.
@@ -86,12 +87,13 @@ class Settings:
         """The number of rows of a step."""
         return num_rows if self.batch_size == "full" else min(self.batch_size, num_rows)
 
-    def clip_for(self, loss: Loss, task: Task) -> float | None:
+    def clip_for(self, loss: Loss, strategies: Sequence[Strategy], task: Task) -> float | None:
         """The largest norm of the gradient; None: any."""
         if self.clip is not None:
             return self.clip or None
         is_chosen = self.model == "auto" and self.model_for(task) == "lenet5"
-        return min(filter(None, (loss.max_norm, 1.0 if is_chosen else None)), default=None)
+        norms = [loss.max_norm, *(strategy.max_norm for strategy in strategies), 1.0 if is_chosen else None]
+        return min(filter(None, norms), default=None)
 
     def model_for(self, task: Task) -> str:
         """The spec of the backbone; ``auto`` chooses one that suits the inputs and trains on a CPU."""

@@ -9,6 +9,10 @@ With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a 
 * P_a is counted from few labels, so each class starts with ``PER_CLASS``·K labels of an annotator whose accuracy is
   that of a, r_a, and whose errors are those of the whole crowd; r_a itself starts with ``OVERALL`` labels of the
   crowd's accuracy. Both were chosen on simulated crowds (``benchmarks/crowd.py --dev``).
+* Two or three votes a row hardly tell a rare class from the errors of others: with n votes a row on average, f starts
+  with ``OF_VOTES``/(n − 1) times as many rows as there are, with the shares of the votes.
+* Crowds that share no row, and have ``OWN_ROWS`` or more, are fitted each by itself, with its own frequencies: nothing
+  tells which of them is right, and the classes of one would become the errors of the other.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
+from scipy.sparse.csgraph import connected_components  # type: ignore[import-untyped]
 from torch import Tensor
 
 from noiseproof.audit.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks
@@ -28,6 +34,8 @@ ROUNDS, CONVERGED = 50, 1e-4  # of EM, and the change of probabilities that ends
 OVERALL, PER_CLASS = 4.0, 5.0
 OF_CROWD = 10.0  # labels that each class of the crowd's own confusion starts with
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+OF_VOTES = 3.0  # chosen on simulated crowds with 2, 3 and 5 votes a row
+OWN_ROWS = 50  # of a crowd that is fitted by itself; smaller ones are fitted with the largest
 LEAST = 1e-4  # of any probability P_a(l | k): no single vote decides alone
 
 
@@ -38,7 +46,7 @@ class Annotators(Brief):
     confusion: Tensor  # (A, K, K) float64: P_a(l | k), a row for each true class
     accuracy: Tensor  # (A,) float64: r
     beta: float  # of the predictions
-    frequency: Tensor  # (K,) float64: f
+    frequency: Tensor  # (C, K) float64: f in each of C crowds
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +93,20 @@ class VotedRows:
         return torch.from_numpy(self.votes.label)
 
     @cached_property
+    def crowds(self) -> tuple[Tensor, Tensor]:
+        """The crowd of each row, (N,), and of each annotator, (A,): 0 is the largest, with what is in no other."""
+        N, A = len(self.votes), len(self.votes.names)
+        ones = np.ones(len(self.votes.row), dtype=bool)
+        links = coo_array((ones, (self.votes.row, N + self.votes.annotator)), (N + A, N + A))
+        part = connected_components(links, directed=False)[1]
+        size = np.bincount(part[:N], minlength=N + A)
+        own = np.argsort(-size, kind="stable")[: int((size >= OWN_ROWS).sum())]
+        number = np.zeros(N + A, dtype=np.int64)
+        number[own] = np.arange(len(own))
+        crowd = torch.from_numpy(number[part])
+        return crowd[:N], crowd[N:]
+
+    @cached_property
     def blocks(self) -> list[tuple[slice, slice]]:
         """Slices of rows, small enough to copy, and of their votes."""
         first, N = self.votes.first, len(self.votes)
@@ -95,8 +117,9 @@ class VotedRows:
     def log_prior(self, rows: slice, beta: float, frequency: Tensor) -> Tensor:
         """log q up to a constant, (n, K)."""
         base = frequency.clamp(min=SMALL).log()
+        base = base.expand(len(range(len(self.votes))[rows]), -1) if base.ndim == 1 else base[self.crowds[0][rows]]
         if self.probs is None:
-            return base.repeat(len(range(len(self.votes))[rows]), 1)
+            return base.clone()
         p = (self.probs[rows].double() + FLOOR * min(1, 10 / self.num_classes)).log_()
         return max(0.0, 1 - beta) * base + beta * p
 
@@ -121,21 +144,22 @@ class VotedRows:
 
 def fit_annotators(rows: VotedRows) -> Annotators:
     """Fit P_a, β and f by EM."""
-    A, K = len(rows.votes.names), rows.num_classes
-    frequency = torch.from_numpy(np.bincount(rows.votes.label, minlength=K) + 1.0)
+    A, K, (of_row, of_annotator) = len(rows.votes.names), rows.num_classes, rows.crowds
+    crowds = int(torch.cat([of_row, of_annotator]).max()) + 1
+    frequency = torch.ones(crowds, K, dtype=torch.float64)
+    frequency.index_put_((of_row[rows.row], rows.label), torch.ones(1, dtype=torch.float64), accumulate=True)
     right = torch.full((A, K), 0.8, dtype=torch.float64)
-    fitted = Annotators(
-        _with_accuracy(rows.error_pattern, right).clamp(min=LEAST), right[:, 0], 1.0, frequency / frequency.sum()
-    )
+    shares = frequency / frequency.sum(1, keepdim=True)
+    fitted = Annotators(_with_accuracy(rows.error_pattern, right).clamp(min=LEAST), right[:, 0], 1.0, shares)
     # One vote a row does not tell the confusions of its annotator from those of the predictions: no count changes them.
     few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
     every = max(1, len(rows.votes) // SAMPLE)
     for _ in range(ROUNDS):
-        counts, total = torch.zeros(A, K, K, dtype=torch.float64), torch.ones(K, dtype=torch.float64)
+        counts, total = torch.zeros(A, K, K, dtype=torch.float64), torch.ones(crowds, K, dtype=torch.float64)
         fit_of_beta = torch.zeros(len(BETAS), dtype=torch.float64)
         for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
             rows.add_counts(truth, votes, block.start, counts)
-            total += truth.sum(0)
+            total.index_add_(0, of_row[block], truth)
             if rows.probs is not None:
                 some = slice(block.start, block.stop, every)
                 fit_of_beta += torch.stack([
@@ -143,8 +167,13 @@ def fit_annotators(rows: VotedRows) -> Annotators:
                     for beta in BETAS
                 ])  # fmt: skip
         beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
-        before = fitted
-        fitted = Annotators(*_estimate(counts.transpose(1, 2), rows.error_pattern, few), beta, total / total.sum())
+        before, counts = fitted, counts.transpose(1, 2)
+        confusion, accuracy = torch.empty_like(fitted.confusion), torch.empty_like(fitted.accuracy)
+        for crowd in range(crowds):
+            members = of_annotator == crowd
+            confusion[members], accuracy[members] = _estimate(counts[members], rows.error_pattern, few)
+        total += OF_VOTES * (few - 1) * total.sum(1, keepdim=True) * shares
+        fitted = Annotators(confusion, accuracy, beta, total / total.sum(1, keepdim=True))
         if beta == before.beta and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED:
             break
     return fitted

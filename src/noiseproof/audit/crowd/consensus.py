@@ -162,12 +162,11 @@ def _glad(rows: VotedRows) -> Tensor:
 def _mace(rows: VotedRows) -> Tensor:
     """P(l | k) = θ_a·1(l = k) + (1 − θ_a)·ξ_a(l), by variational Bayes with Beta(½, ½) and Dirichlet(10) priors."""
     A, K = len(rows.votes.names), rows.num_classes
-    knows, habit = torch.full((A,), 0.5, dtype=torch.float64), torch.full((A, K), 1 / K, dtype=torch.float64)
+    guess = knows = torch.full((A,), 0.5, dtype=torch.float64)  # weights, which need not sum to one
+    habit = torch.full((A, K), 1 / K, dtype=torch.float64)
     log_prior = _log_prior(rows, torch.full((K,), 1 / K, dtype=torch.float64))
     hit = torch.nn.functional.one_hot(rows.label, K).double()
     truth = torch.zeros_like(log_prior)
-    spread = torch.zeros_like(habit)  # weights, which need not sum to one
-    guess, knows = 1 - knows, knows
     for _ in range(ROUNDS):
         guessed = (guess[:, None] * habit)[rows.annotator, rows.label][:, None]  # (V, 1)
         likelihood = guessed + knows[rows.annotator, None] * hit  # (V, K)

@@ -160,15 +160,19 @@ def label_again(
 ) -> dict[str, NDArray[Any]]:
     """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and ``gain``.
 
-    The gain of a label by annotator a is the information that it is expected to give about the true one, in bits,
-    I = H(q) − Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k); the annotator is the best of those who have not
-    labelled the row. With ``most``, nobody gets more rows than that; other rows than ``among`` (N,) are left out.
+    The gain of a label by annotator a is the information that it is expected to give about the true one, in bits, I =
+    H(q) − Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has: one that is
+    still uncertain after many of them is difficult, and the next one says less than P_a promises. The annotator is the
+    best of those who have not labelled the row. With ``most``, nobody gets more rows than that; other rows than
+    ``among`` (N,) are left out.
     """
     candidates = _candidates(quality)
     gains, who = [], []
     for block, truth in rows.posterior(fitted):
         taken = _taken(rows, block, candidates)
-        bits = torch.stack([_information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1)  # (n, C)
+        bits = torch.stack([information(truth, fitted.confusion[a]) for a in candidates.tolist()], 1)  # (n, C)
+        labels = np.diff(rows.votes.first[block.start : block.stop + 1])
+        bits /= torch.from_numpy(np.maximum(labels, 1))[:, None]
         order = bits.masked_fill(taken, -1.0).sort(1, descending=True)
         gains.append(order.values)
         who.append(candidates[order.indices])
@@ -194,7 +198,7 @@ def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
     return taken
 
 
-def _information(truth: Tensor, confusion: Tensor) -> Tensor:
+def information(truth: Tensor, confusion: Tensor) -> Tensor:
     """What a label with these confusions (K, K) says about rows (n, K), in bits, (n,)."""
     says = (truth @ confusion).clamp(min=SMALL)
     per_class = (confusion * confusion.log2()).sum(1)  # −H(l | k)

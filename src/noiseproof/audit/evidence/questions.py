@@ -21,9 +21,9 @@ from noiseproof.audit.evidence.network import (
     Evidence,
     Trainer,
     prepare_inputs,
-    soft_labels,
 )
 from noiseproof.audit.evidence.trees import fit_trees
+from noiseproof.audit.judge.answers import fit_answer_noise
 from noiseproof.core.progress import Progress
 from noiseproof.data.tables import FeatureTable
 
@@ -80,8 +80,8 @@ def question_evidence(
     """Evidence (N, K) in two rounds, as ``cross_validate`` has it for one label.
 
     One network with an output for each question is trained by the robust ``method``, a linear one by cross entropy,
-    and neighbours vote; the class-noise posterior of each question then makes soft labels, on which a network is
-    trained and with which neighbours vote again. For each question the predictions are joined with those of
+    and neighbours vote; the posterior of each question (``judge/answers.py``) then makes soft labels, on which a
+    network is trained and with which neighbours vote again. For each question the predictions are joined with those of
     ``others``, in the mixture under which its given labels are most likely; without others, by equal weights.
     """
     inputs, given = prepare_inputs(x, answers, 2)
@@ -100,7 +100,7 @@ def question_evidence(
     probs, weights = _combined(answers, first, others)
     guess = guessed(answers, probs)  # before a row's own labels have some influence
     if has_second_round:
-        truth = torch.from_numpy(np.stack([_soft(answers[:, k], probs[:, k]) for k in range(K)], 1))
+        truth = torch.from_numpy(_soft(answers.astype(bool), probs))
         second = {**first, f"neighbours{CORRECTED}": neighbour_votes(truth, near, K, apart=fold)[0]}
         if model is not None:
             second[f"network{CORRECTED}"] = trainer.train([("ce", model, number)], truth)[0].pred_probs
@@ -131,10 +131,13 @@ def both(p: Any) -> Probs:
     return np.stack([1 - p, p], 1).astype(np.float32)
 
 
-def _soft(answers: Ints, p: Probs) -> Probs:
-    if answers.min() == answers.max():
-        return answers.astype(np.float32)
-    return np.asarray(soft_labels(torch.from_numpy(answers), torch.from_numpy(both(p)))[:, 1].numpy())
+def _soft(answers: NDArray[np.bool_], probs: Probs) -> Probs:
+    """P(true yes | x, given answer), (N, K)."""
+    truth = answers.astype(np.float32)
+    at = np.flatnonzero(answers.any(0) & ~answers.all(0))
+    wrong = fit_answer_noise(answers[:, at], probs[:, at]).wrong(answers[:, at], probs[:, at])
+    truth[:, at] = np.where(answers[:, at], 1 - wrong, wrong)
+    return truth
 
 
 def guessed(answers: Ints, probs: Probs) -> Ints:

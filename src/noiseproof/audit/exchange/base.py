@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -75,6 +76,7 @@ class Item:
     reviewer: str = ""
     text: str | None = None
     file: Path | None = None
+    problem: str = ""  # why the entry can't be read
 
     @classmethod
     def of(
@@ -166,9 +168,32 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file, None of any other file."""
     try:
         is_json = path.suffix.lower() == ".json" and path.is_file()
-        return json.loads(path.read_text("utf-8-sig")) if is_json else None
+        return read_once(path, _from_json) if is_json else None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected JSON in {path}, got {error}.") from error
+
+
+def _from_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8-sig"))
+
+
+def read_once(path: Path, read: Callable[[Path], Any]) -> Any:
+    """Return what ``read`` makes of a file; every tool looks at it, and the last one that was read is kept."""
+    stamp = path.stat()
+    return _read_once(path.absolute(), read, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=1)
+def _read_once(path: Path, read: Callable[[Path], Any], changed: int, size: int) -> Any:
+    return read(path)
+
+
+def write_both(path: Path, content: str, ending: str, other: str, *, beside: str, force: bool) -> None:
+    """Write a file, and ``other`` to the one ``beside`` it; refuse a path that would be the same for both."""
+    if path.suffix.lower() == beside:
+        raise ValueError(f"Expected a path that ends in {ending}, as {beside} is for the set-up beside it, got {path}.")
+    write_new(path, content, force)
+    write_new(path.with_suffix(beside), other, force)
 
 
 def remove_links(folder: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, to_json, write_new
+from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, read_once, to_json, write_both
 from noiseproof.audit.exchange.coco import picture_size
 
 if TYPE_CHECKING:
@@ -39,14 +39,13 @@ class Cvat(Tool):
             tag = ET.SubElement(image, "tag", {"label": row.given, "source": "manual"})
             for name in SHOWN:
                 ET.SubElement(tag, "attribute", {"name": name}).text = str(row.facts[name])
-        write_new(path, _to_text(root), force)
-        write_new(path.with_suffix(".json"), to_json(labels), force)
+        write_both(path, _to_text(root), ".xml", to_json(labels), beside=".json", force=force)
 
     def parse(self, path: Path) -> Any:
         if path.suffix.lower() != ".xml":
             return None
         try:
-            root = ET.parse(path).getroot()
+            root = read_once(path, _root)
         except ET.ParseError as error:
             raise ValueError(f"Expected XML in {path}, got {error}.") from error
         return root if root.tag == "annotations" else None
@@ -65,7 +64,24 @@ class Cvat(Tool):
                 root.remove(image)
             for tag in image.findall("tag") if at in changes else ():
                 tag.set("label", changes[at])
+        if (labels := root.find("meta//labels")) is not None:
+            known = {label.findtext("name") for label in labels}
+            _add_classes(labels, dict.fromkeys(name for name in changes.values() if name not in known))
         return _to_text(root).encode()
+
+
+def _root(path: Path) -> ET.Element:
+    return ET.parse(path).getroot()
+
+
+def _add_classes(labels: ET.Element, names: Iterable[str]) -> None:
+    """Add classes to the labels of a task, each like the last one that it has."""
+    for name in names:
+        label = copy.deepcopy(labels[-1]) if len(labels) else ET.Element("label")
+        for tag, text in (("name", name), ("type", "tag")):
+            element = label.find(tag)
+            (ET.SubElement(label, tag) if element is None else element).text = text
+        labels.append(label)
 
 
 def _task(labels: Sequence[Mapping[str, Any]], size: int) -> ET.Element:

@@ -30,7 +30,10 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
     if (found := find_tool(path)) is None:
         raise BadDecisions(f"Expected decisions, or labels from {', '.join(TOOLS)}, in {path}, got something else.")
     tool, content = found
-    return Standing(_decisions(list(tool.items(content, path)), read_audit(folder), path, is_explicit=tool.asks))
+    items = list(tool.items(content, path))
+    if problem := next((item.problem for item in items if item.problem), ""):
+        raise BadDecisions(f"Expected one label for each entry of {path}, got {problem}. Correct or drop it.")
+    return Standing(_decisions(items, read_audit(folder), path, is_explicit=tool.asks))
 
 
 def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool) -> Iterator[Decision]:

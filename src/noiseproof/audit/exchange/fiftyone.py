@@ -42,16 +42,22 @@ class FiftyOne(Tool):
         write_new(folder / self.listing, to_json({"classes": list(report.data.classes), "labels": labels}), force=True)
 
     def parse(self, path: Path) -> Any:
-        content = read_json(self.file(path))
-        return content if isinstance(content, dict) and isinstance(content.get("labels"), dict) else None
+        is_alone = path.is_dir() and not (path / "data").is_dir()  # maybe some other file of that name
+        try:
+            content = read_json(self.file(path))
+        except ValueError:
+            if is_alone:
+                return None
+            raise
+        names = {"labels", "classes"} if is_alone else {"labels"}
+        is_ours = isinstance(content, dict) and names <= {*content} and isinstance(content["labels"], dict)
+        return content if is_ours else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         folder = (path if path.is_dir() else path.parent) / "data"
         files = {file.stem: file for file in folder.iterdir()} if folder.is_dir() else {}
         for at, (key, entry) in enumerate(content["labels"].items()):
-            label = entry.get("label") if isinstance(entry, dict) else entry
-            if isinstance(label, int):
-                label = content["classes"][label]
+            label = _label(entry, content.get("classes"), key)
             facts = entry.get("attributes") or {} if isinstance(entry, dict) else {}
             yield Item.of(at, label, facts, key, row_of(key), file=files.get(key, folder / key))
 
@@ -70,3 +76,18 @@ class FiftyOne(Tool):
         return to_json(
             {**content, **({"classes": classes} if content.get("classes") else {}), "labels": labels}
         ).encode()
+
+
+def _label(entry: Any, classes: Any, key: str) -> str | None:
+    """Return the label of an entry, which may be its number among the classes; None for none."""
+    label = entry.get("label") if isinstance(entry, dict) else entry
+    if label is None or isinstance(label, str):
+        return label
+    is_number = isinstance(label, int) and not isinstance(label, bool)
+    if not is_number or not isinstance(classes, list) or not 0 <= label < len(classes):
+        count = len(classes) if isinstance(classes, list) else 0
+        raise ValueError(
+            f"Expected one label for each picture in labels.json, a word or a number below the {count} of its "
+            f"`classes`, got {label!r} for {key!r}."
+        )
+    return str(classes[label])

@@ -1,17 +1,35 @@
-"""Hugging Face: a folder that ``load_dataset("imagefolder")`` reads, with the audit as columns; out and in."""
+"""Hugging Face: a folder that ``load_dataset("imagefolder")`` reads, with the audit as columns; out and in.
+
+Labels of the pictures are in metadata.jsonl, or in metadata.csv, in the columns file_name and label.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, picture_link, remove_links, row_of, write_new
+from noiseproof.audit.exchange.base import (
+    TOOLS,
+    Item,
+    Row,
+    Tool,
+    picture_link,
+    read_once,
+    remove_links,
+    row_of,
+    write_new,
+)
 from noiseproof.audit.files import check_folder
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
+
+
+TABLE = "metadata.csv"
 
 
 @TOOLS.register_class("imagefolder")
@@ -29,12 +47,18 @@ class ImageFolder(Tool):
         folder.mkdir(parents=True, exist_ok=True)
         write_new(folder / self.listing, _to_lines(lines), force=True)
 
+    def file(self, path: Path) -> Path:
+        is_table = path.is_dir() and not (path / self.listing).exists() and (path / TABLE).is_file()
+        return path / TABLE if is_table else super().file(path)
+
     def parse(self, path: Path) -> Any:
         file = self.file(path)
+        if path.is_dir() and file.name == TABLE:
+            return _read_table(file)
         if file.suffix.lower() != ".jsonl" or not file.is_file():
             return None
         try:
-            lines = [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
+            lines = read_once(file, _from_lines)
         except ValueError as error:
             raise ValueError(f"Expected JSON in every line of {file}, got {error}.") from error
         is_ours = all(isinstance(line, dict) and {"file_name", "label"} <= {*line} for line in lines)
@@ -50,7 +74,51 @@ class ImageFolder(Tool):
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
         lines = [{**line, "label": _like(line["label"], changes.get(at))} for at, line in enumerate(content)]
-        return _to_lines([line for at, line in enumerate(lines) if at not in left_out]).encode()
+        kept = [line for at, line in enumerate(lines) if at not in left_out]
+        return _to_table(kept, content.header) if isinstance(content, _Table) else _to_lines(kept).encode()
+
+
+class _Table(list[dict[str, str]]):
+    """The rows of metadata.csv, by column."""
+
+    header: Sequence[str] = ()
+
+
+def _read_table(path: Path) -> _Table | None:
+    """The rows of metadata.csv; None for a file without the columns file_name and label, which is not of this kind."""
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        lines = _Table()
+        try:
+            lines.header = next(csv.reader(file), [])
+        except csv.Error:
+            return None
+        if not {"file_name", "label"} <= {*lines.header}:
+            return None
+        reader = csv.DictReader(file, lines.header, restval="")
+        try:
+            for line in reader:
+                if None in line:
+                    raise ValueError(f"{len(lines.header) + len(line[None])} in line {reader.line_num + 1}")
+                "".join(line.values()).encode()  # raises where a byte is not UTF-8
+                lines.append(line)
+        except (ValueError, csv.Error) as error:
+            raise ValueError(
+                f"Expected {len(lines.header)} cells in every line of {path}, in UTF-8, got {error}. Quote cells that "
+                "have a comma, and save the file as UTF-8."
+            ) from error
+    return lines or None
+
+
+def _to_table(lines: Sequence[Mapping[str, Any]], header: Sequence[str]) -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue().encode()
+
+
+def _from_lines(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
 
 
 def _like(old: Any, new: str | None) -> Any:

@@ -20,7 +20,7 @@ from noiseproof.audit.exchange.base import (
     only_question,
     read_json,
     to_json,
-    write_new,
+    write_both,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -59,22 +59,28 @@ class LabelStudio(Tool):
             }  # fmt: skip
             prediction: dict[str, Any] = {"model_version": "noiseproof", "score": row.confidence, "result": [result]}
             tasks.append({"data": {what: shown} | facts, "predictions": [prediction]})
-        write_new(path, to_json(tasks), force)
-        write_new(path.with_suffix(".xml"), _set_up(what, classes), force)
+        write_both(path, to_json(tasks), ".json", _set_up(what, classes), beside=".xml", force=force)
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
-        is_ours = isinstance(content, list) and all(isinstance(task, dict) for task in content)
-        return content if is_ours and any(_data(t) is not t or "annotation_id" in t for t in content) else None
+        tasks = [task for task in content if isinstance(task, dict)] if isinstance(content, list) else []
+        return content if any(_data(task) is not task or _is_flat(task) for task in tasks) else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         question = _question(content)
         for at, task in enumerate(content):
+            try:
+                answers = list(_answers(task, question)) or [("", None)]
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                name = f"task {task.get('id', at) if isinstance(task, dict) else at}"
+                why = f"{error}" if isinstance(error, ValueError) else "its annotations are not those of Label Studio"
+                yield Item(at, None, str(at), problem=f"{name}: {why}")
+                continue
             data = _data(task)
             shown = data.get("image", data.get("text"))
-            content = {"file": _file(shown, path)} if "image" in data else {"text": shown}
-            for reviewer, label in list(_answers(task, question)) or [("", None)]:
-                yield Item.of(at, label, data, task.get("id", at), reviewer=reviewer, **content)
+            place = {"file": _file(shown, path)} if "image" in data else {"text": shown}
+            for reviewer, label in answers:
+                yield Item.of(at, label, data, task.get("id", at), reviewer=reviewer, **place)
 
     def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
         tasks = copy.deepcopy([task for at, task in enumerate(content) if at not in left_out])
@@ -100,7 +106,7 @@ def _set_up(what: str, classes: Sequence[str]) -> str:
 
 def _choices(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the results with choices of the annotations that count."""
-    for annotation in task.get("annotations", ()):
+    for annotation in task.get("annotations") or ():
         if not annotation.get("was_cancelled"):
             yield from (result for result in annotation.get("result", ()) if result.get("type") == "choices")
 
@@ -110,11 +116,16 @@ def _data(task: Any) -> Any:
     return task["data"] if isinstance(task.get("data"), dict) else task
 
 
+def _is_flat(task: Mapping[str, Any]) -> bool:
+    """Whether this is a task of JSON-MIN, by what Label Studio adds to each; some versions leave one of it out."""
+    return "annotation_id" in task or ("lead_time" in task and "annotator" in task)
+
+
 def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
     """Return the name of the choices in tasks of JSON-MIN."""
     own = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "text", "image")
     facts = ("source_id", "given_label", "suggested_label", "why")  # that `write` has added, in words
-    flat = (task for task in tasks if _data(task) is task)
+    flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)
     words = dict.fromkeys(name for task in flat for name, value in task.items() if isinstance(value, str))
     return only_question([name for name in words if name not in own + facts], QUESTION, "the tasks of Label Studio")
 
@@ -124,12 +135,12 @@ def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, str 
     if _data(task) is task:
         label = task.get(question)
         yield str(task.get("annotator", "")), label if isinstance(label, str) and label else None
-    for annotation in task.get("annotations", ()):
+    for annotation in task.get("annotations") or ():
         person = annotation.get("completed_by", "")
         reviewer = str(person.get("email", person.get("id", "")) if isinstance(person, dict) else person)
         labels = [label for one in _choices({"annotations": [annotation]}) for label in one["value"].get("choices", ())]
         if len(labels) > 1:
-            raise ValueError(f"Expected one choice for each task, got {len(labels)} in task {task.get('id')}.")
+            raise ValueError(f"{len(labels)} choices where one is expected")
         yield reviewer, labels[0] if labels else None
 
 

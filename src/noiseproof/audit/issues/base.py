@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.messages import counted
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, near_names
 
@@ -25,6 +26,7 @@ log = logging.getLogger("noiseproof")
 MAX_LISTED = 1000  # rows or groups that summary.json lists
 MAX_SHOWN = 5  # findings of one type on a page
 ALWAYS = ("label", "near-duplicate", "outlier")  # types that every audit has: their columns are part of its format
+PROJECTIONS = 16  # of features that have no columns
 NEEDS_ACTION = 0.5  # score of findings that come first in every listing
 
 
@@ -138,14 +140,19 @@ class Issue(ABC):
         findings = [one.as_dict() for one in self.findings[:MAX_LISTED]]
         return {self.name: rows | ({"findings": findings} if findings or not self.flag else {})}
 
+    @classmethod
+    def about_rows(cls, summary: Mapping[str, Any]) -> str:
+        """How many rows have it, by a summary, one sentence; "" for none."""
+        rows = summary.get(cls.name, {}).get("rows", 0)
+        return f"{counted(rows, 'row')}." if rows else ""
+
     def headline(self, summary: Mapping[str, Any]) -> str:
         """One line for the terminal, "" for none."""
-        found = summary.get(self.name, {})
-        if findings := found.get("findings", []):
+        if findings := summary.get(self.name, {}).get("findings", []):
             more = f" ({len(findings) - 1} more in summary.json)" if len(findings) > 1 else ""
             return f"{self.name}: {findings[0]['sentence']}{more}"
-        rows = found.get("rows", 0)
-        return f"{self.name}: {rows} rows. {self.remedy}" if rows else ""
+        rows = self.about_rows(summary)
+        return f"{self.name}: {rows} {self.remedy}" if rows else ""
 
     def notes(self) -> list[str]:
         """Sentences for whoever reads the summary."""
@@ -242,13 +249,17 @@ def find_issues(
 
 
 def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The findings in a summary with their type, remedy and fix, from the worst; the five worst of each type."""
-    found = [
-        {"type": kind.name, "remedy": kind.remedy, "fixes": kind.fixes, **one}
-        for kind in issue_types()
-        if isinstance(part := summary.get(kind.name), Mapping)
-        for one in part.get("findings", [])[:MAX_SHOWN]
-    ]
+    """The findings in a summary with their type, remedy and fix, from the worst; the five worst of each type.
+
+    Rows that have an issue without findings, such as near-duplicates, are one finding.
+    """
+    found = []
+    for kind in issue_types():
+        part = summary.get(kind.name)
+        findings = part.get("findings", [])[:MAX_SHOWN] if isinstance(part, Mapping) else []
+        if not findings and kind.name != "label" and (sentence := kind.about_rows(summary)):
+            findings = [Finding("rows", NEEDS_ACTION, sentence).as_dict()]
+        found += [{"type": kind.name, "remedy": kind.remedy, "fixes": kind.fixes, **one} for one in findings]
     return sorted(found, key=lambda one: -one["score"])
 
 
@@ -261,6 +272,12 @@ def words_of(column: Any) -> NDArray[Any]:
     """The cells of a column of `evidence.cells` as words, (n,), "" for gaps."""
     cells = column.astype(object)
     return np.array([str(cell) for cell in cells.where(column.notna(), "")], dtype=object)
+
+
+def projected(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Features (n, F) that have no columns in up to 16 random directions, (n,) each: the same of every part of them."""
+    axes = np.random.default_rng(0).normal(size=(x.shape[1], min(PROJECTIONS, x.shape[1])))
+    return {f"direction {k}": values for k, values in enumerate((x @ axes).T)}
 
 
 def rounded(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
+from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, projected, register_issue, words_of
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
     from noiseproof.audit.labels import LabelIssues
-    from noiseproof.audit.sources.base import AuditData
+    from noiseproof.audit.sources.base import AuditData, OtherRows
 
 ALARM = 0.01  # how often two samples of one distribution are called different
 FEW = 20  # rows of either part below which nothing is concluded
 SMALL, LARGE = 0.1, 0.3  # differences of shares below which nothing is said, and from which on it needs action
-PROJECTIONS, BINS = 16, 8
+BINS = 8
+DIFFERS = " is distributed differently in the test set"
 
 
 class Difference(NamedTuple):
@@ -39,6 +40,7 @@ class Drift(FoundIssue):
     largest difference of shares, sup |F − G| or half of Σ |p − q|, from 0.1 on.
     """
 
+    multilabel = True
     remedy = (
         "Find out what changed; measure on data like that which models will see, and weight or collect rows for it."
     )
@@ -54,27 +56,38 @@ class Drift(FoundIssue):
         rows = np.asarray(evidence.cells.index)
         if min(len(rows), len(test.given)) < FEW:
             return cls.of(data, [])
-        names = np.array([*data.classes, "a class that the data does not have"], dtype=object)
-        by_label = _of_words("the label", names[data.given[rows]], names[test.given])
-        by_column = _of_columns(evidence, rows)
-        limit = ALARM / (1 + len(by_column))
+        by_label, by_column = _of_labels(data, test, rows), _of_columns(evidence, rows)
+        limit = ALARM / (len(by_label) + len(by_column))
         found = [one for one in by_column if one.p_value < limit and one.size >= SMALL]
         findings = []
-        if by_label.p_value < limit and by_label.size >= SMALL:
-            findings.append(_finding("The label", by_label, len(rows), len(test.given)))
+        if labels_found := [one for one in by_label if one.p_value < limit and one.size >= SMALL]:
+            worst = max(labels_found, key=lambda one: one.size)
+            findings.append(_finding(f"{worst.name}{DIFFERS}", worst, len(rows), len(test.given)))
         if found:
             worst = max(found, key=lambda one: one.size)
-            many = f"{len(found)} of {len(by_column)} columns differ, most of all " * (len(found) > 1)
-            findings.append(_finding(f"{many}column {worst.name!r}", worst, len(rows), len(test.given)))
+            said = f"column {worst.name!r}{DIFFERS}"
+            if len(found) > 1:
+                said = f"{len(found)} of {len(by_column)} columns differ, most of all column {worst.name!r}"
+            findings.append(_finding(said, worst, len(rows), len(test.given)))
         return cls.of(data, findings)
 
 
-def _finding(subject: str, one: Difference, n: int, m: int) -> Finding:
+def _of_labels(data: AuditData, test: OtherRows, rows: NDArray[np.int64]) -> list[Difference]:
+    """How the labels differ; of several labels a row, each of them."""
+    if test.answers is None:
+        names = np.array([*data.classes, "a class that the data does not have"], dtype=object)
+        return [_of_words("the label", names[data.given[rows]], names[test.given])]
+    assert data.sets is not None
+    yes_no = np.array(["no", "yes"], dtype=object)
+    here, there = (yes_no[answers.astype(int)] for answers in (data.answers[rows], test.answers))
+    return [_of_words(f"the label {name!r}", here[:, k], there[:, k]) for k, name in enumerate(data.sets.names)]
+
+
+def _finding(said: str, one: Difference, n: int, m: int) -> Finding:
     score = max(one.size, NEEDS_ACTION) if one.size >= LARGE else 0.9 * NEEDS_ACTION * one.size / LARGE
-    differs = "" if "differ" in subject else " is distributed differently in the test set"
     return Finding(
         one.name, float(score),
-        f"{subject[0].upper()}{subject[1:]}{differs}: shares differ by {one.size:.2f} "
+        f"{said[0].upper()}{said[1:]}: shares differ by {one.size:.2f} "
         f"(p = {max(one.p_value, 1e-300):.1g}, {n} and {m} rows).",
         Bars(f"shares of {one.name} in the data and in the test set", one.bars, "%"),
     )  # fmt: skip
@@ -86,9 +99,8 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
     if test.frame is None:
         if data.x is None:
             return []
-        axes = np.random.default_rng(0).normal(size=(data.x.shape[1], min(PROJECTIONS, data.x.shape[1])))
-        pairs = zip((data.x[rows] @ axes).T, (test.x @ axes).T, strict=True)
-        return [_of_numbers(f"direction {k}", one, two) for k, (one, two) in enumerate(pairs)]
+        there = projected(test.x)
+        return [_of_numbers(name, values, there[name]) for name, values in projected(data.x[rows]).items()]
     differences = []
     for name in evidence.cells.columns:
         here, there = evidence.cells[name], test.frame[name]

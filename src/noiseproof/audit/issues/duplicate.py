@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import MAX_LISTED, Fix, Issue, register_issue
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.duplicates import Duplicates
@@ -77,14 +78,13 @@ class NearDuplicates(Issue):
         counts = {"groups": len(np.unique(group[group >= 0])), "rows": int((group >= 0).sum())}
         return {"near_duplicates": {**counts, "conflicting": len(parts), "conflicts": conflicts}}
 
-    def headline(self, summary: Mapping[str, Any]) -> str:
-        counts = summary["near_duplicates"]
+    @classmethod
+    def about_rows(cls, summary: Mapping[str, Any]) -> str:
+        counts = summary.get("near_duplicates", {"rows": 0})
         if not counts["rows"]:
             return ""
-        return (
-            f"near-duplicates: {counts['rows']} rows in {counts['groups']} groups, "
-            f"{counts['conflicting']} of them with different labels"
-        )
+        groups = counted(counts["groups"], "group")
+        return f"{counts['rows']} rows in {groups}, {counts['conflicting']} with different labels."
 
 
 def _kept(group: Iterable[int], decided: Mapping[int, Decision]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Columns that tell the label nearly alone, and columns that name or number the rows."""
+"""Columns that predict the label almost perfectly alone, and columns that name or number the rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.labels import LabelIssues
     from noiseproof.audit.sources.base import AuditData
 
-TELLING = 0.95  # of the labels that the most frequent class leaves open; honest columns of real tables: 0.89 at most
+LEAKING = 0.95  # of the labels beyond the most frequent class; honest columns of real tables: 0.89 at most
 BINS = 32  # of a column of numbers
 FEW = 50  # rows below which nothing is concluded
 ID = re.compile(r"(?i)(^|[^a-z])(id|uuid|guid|index|idx|key|row|nr|no|number)([^a-z]|$)|(?-i:[a-z]I[dD]$)")
@@ -35,7 +35,7 @@ class Leakage(FoundIssue):
     """
 
     remedy = "Leave a column out that was made from the label or after it, or that names the rows."
-    fixes = "Leaves out columns that tell the label nearly alone, or name or number the rows."
+    fixes = "Leaves out columns that predict the label almost perfectly alone, or name or number the rows."
 
     @classmethod
     def applies(cls, data: AuditData) -> bool:
@@ -47,21 +47,21 @@ class Leakage(FoundIssue):
         given, row = data.given[cells.index], data.row[cells.index]
         if len(cells) < FEW:
             return cls.of(data, [])
-        fitted = getattr(data.source, "fitted", None)  # the columns of a table that models see
-        used = {*map(str, (*fitted.numeric, *fitted.categories, *fitted.wide))} if fitted is not None else set()
+        used, frequent = used_columns(data), np.bincount(given).max() / len(given)
         codes = {str(name): encode(cells[name]) for name in cells.columns}
-        told = {name: share_told(code, given) for name, code in codes.items()}
-        ordered = sorted(told, key=lambda name: -told[name])[:10]
-        picture = "labels told by each column alone, of those that the most frequent class leaves open"
+        shares = {name: share_predicted(code, given) for name, code in codes.items()}
+        ordered = sorted(shares, key=lambda name: -shares[name])[:10]
+        picture = "labels that each column predicts alone, of those that are not of the most frequent class"
         findings = []
         for at, name in enumerate(codes):
             kind = identify(name, cells.iloc[:, at], row)
-            if told[name] >= TELLING:
-                bars = [(other, round(100 * max(told[other], 0), 1)) for other in ordered]
+            if shares[name] >= LEAKING:
+                bars = [(other, round(100 * max(shares[other], 0), 1)) for other in ordered]
+                hits = frequent + shares[name] * (1 - frequent)
                 findings.append(Finding(
-                    f"column {name!r}", told[name],
-                    f"Column {name!r} alone tells {told[name]:.1%} of the labels that the most frequent class leaves "
-                    f"open, on rows that it was not learned from ({len(cells)} rows).",
+                    f"column {name!r}", shares[name],
+                    f"Column {name!r} alone predicts {hits:.1%} of the labels of other rows right, the most frequent "
+                    f"class {frequent:.1%} ({len(cells)} rows).",
                     Bars(picture, bars, "%", (ordered.index(name),)) if name in ordered else None, (name,),
                     details={"is_used": name in used},
                 ))  # fmt: skip
@@ -78,18 +78,36 @@ class Leakage(FoundIssue):
         return f"{self.name}: {found[0]['sentence']}{others}" if found else ""
 
 
+def used_columns(data: AuditData) -> set[str]:
+    """The columns of a table that models see; of an array all."""
+    if data.table is not None and data.table.frame is None:
+        return {*map(str, range(data.table.values.shape[1]))}
+    fitted = getattr(data.source, "fitted", None)
+    return set() if fitted is None else {*map(str, (*fitted.numeric, *fitted.categories, *fitted.wide))}
+
+
 def leaking_columns(summary: Mapping[str, Any]) -> list[str]:
-    """The columns of a table that models saw and that tell the label alone, by the summary of an audit with models."""
-    found = summary.get(Leakage.name, {}).get("findings", []) if summary["models"] else []
+    """The columns that models saw and that predict the label almost perfectly, by the summary of an audit."""
+    found = summary.get(Leakage.name, {}).get("findings", [])
     return [name for one in found if one["details"].get("is_used") for name in one["columns"]]
 
 
-def distrust(names: Sequence[str], ignored: Sequence[str]) -> str:
-    """Why an audit by models that saw the columns ``names`` is not to be trusted, and what to do."""
+def distrust(verdict: str, names: Sequence[str], data: AuditData, ignored: Sequence[str]) -> str:
+    """The verdict of models that saw the columns ``names``, after why it is not to be trusted, and what to do."""
+    which, it, predicts = ", ".join(f"`{name}`" for name in names), "it", "alone predicts the label almost perfectly"
+    if len(names) > 1:
+        it, predicts = "them", "each predict the label almost perfectly"
     option = f"--ignore {shlex.quote(','.join((*ignored, *names)))}"
-    which = ", ".join(f"`{name}`" for name in names)
-    predict, them = ("predicts the label alone", "it") if len(names) == 1 else ("each predict the label alone", "them")
-    return f"Not to be trusted: {which} {predict}. Audit again without {them}: {option}."
+    how = option if can_ignore(data) else f"leave {it} out of the array"
+    return (
+        f"Not to be trusted: {which} {predicts}. Audit again without {it}: {how}. "
+        f"With {it}, {verdict[0].lower()}{verdict[1:]}"
+    )
+
+
+def can_ignore(data: AuditData) -> bool:
+    """Whether the option `ignore` hides columns from the models of an audit."""
+    return data.table is not None and data.table.frame is not None
 
 
 def encode(column: Any) -> NDArray[np.int64]:
@@ -105,8 +123,8 @@ def encode(column: Any) -> NDArray[np.int64]:
     return codes.astype(np.int64)
 
 
-def share_told(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
-    """The share of the labels beyond the most frequent class that ``code`` (n,) tells on the other half of the rows."""
+def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
+    """The share of the labels beyond the most frequent class that ``code`` (n,) predicts in the other half of rows."""
     K, C = int(given.max()) + 1, int(code.max()) + 1
     if C * K > 50 * len(code):
         return 0.0  # nearly every value occurs once

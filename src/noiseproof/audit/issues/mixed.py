@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import Bars, Finding, Fix, FoundIssue, found_columns, register_issue
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -21,14 +23,17 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"\s*[-+−]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 COMMA = re.compile(r"\s*[-+−]?\d+,\d+\s*")  # 1,5
-THOUSANDS = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*")  # 1,500
+THOUSANDS = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*")  # 1,500, which may be one and a half, too
+BOTH = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(\.\d{3})+,\d+\s*")  # 1.234,56
+POINTS = re.compile(r"\s*[-+−]?[1-9]\d{0,2}(\.\d{3})+\s*")  # 1.234, a thousand and more where others are 1.234,56
 WITH_UNIT = re.compile(r"\s*([-+−]?\d[\d.,]*)\s*([^\W\d]{1,6}|%|°[CF]|[$€£])\s*")
 MOST_WORDS = 0.2  # share of other words that a column of numbers may have
 FACTORS = (100.0, 1000.0, 1e6)  # between two units of one quantity: cm and m, g and kg, 1 and a million
 FEW = 5  # cells of a column, times a few, below which nothing is concluded
 FEW_OF_UNIT = 20  # numbers in the rarer unit: fewer are like too many distributions
 GAP = 3.0  # between the parts, at least this factor
-CODES = {sign * int(digit * n) for digit in "9" for n in (2, 3, 4, 5, 6) for sign in (1, -1)} | {-1, -9}
+CODES = {-1, -9} | {sign * (10**digits - 1) for digits in range(2, 7) for sign in (1, -1)}  # 99, −999, …
+CLEAR = 10.0  # how many times nearer to the other numbers one reading of 1,500 must be than the other
 
 
 @register_issue("mixed")
@@ -57,73 +62,99 @@ class MixedCells(FoundIssue):
         for name in evidence.cells.columns:
             column = evidence.cells[name].dropna()
             if column.dtype.kind in "iuf":
-                findings += [
-                    _units(str(name), column.to_numpy(np.float64)),
-                    _code(str(name), column.to_numpy(np.float64)),
-                ]
+                values = column.to_numpy(np.float64)
+                may_be_code = np.isin(values, [*CODES])
+                units = _units(str(name), values[~may_be_code])
+                if units is not None:  # a code is looked for among numbers in one unit
+                    factor = np.where(values > units.details["above"], units.details["factor"], 1)
+                    values = np.where(may_be_code, values, values / factor)
+                findings += [units, _code(str(name), values)]
             elif column.dtype.kind in "OT" or str(column.dtype) in ("str", "string"):
-                findings.append(_notations(str(name), [word for word in column if isinstance(word, str)]))
+                findings += _notations(str(name), [word for word in column if isinstance(word, str)])
         return cls.of(evidence.data, filter(None, findings))
 
     @classmethod
     def fix(cls, audit: Audit) -> Fix:
-        cells: dict[str, Callable[[Any], Any]] = {}
+        found: dict[str, dict[str, Any]] = {}  # all that is known of a column
         for one in found_columns(cls, audit):
-            if rewrite := _rewriting(one["details"]):
-                cells[one["columns"][0]] = rewrite
-        return Fix(cells=cells)
+            found.setdefault(one["columns"][0], {}).update(one["details"])
+        return Fix(cells={name: partial(_rewritten, found=details) for name, details in found.items() if details})
 
 
-def _notations(name: str, words: list[str]) -> Finding | None:
+def _notations(name: str, words: list[str]) -> list[Finding]:
     """Numbers with decimal commas beside points, with several units, or with other words among them."""
-    kinds: dict[str, list[str]] = {"number": [], "comma": [], "thousands": [], "unit": [], "word": []}
+    kinds: dict[str, list[str]] = {kind: [] for kind in ("number", "comma", "both", "thousands", "unit", "word")}
     for word in filter(str.strip, words):
         kinds[_kind(word)].append(word)
-    plain, commas, thousands, with_unit, others = kinds.values()
+    plain, commas, both, thousands, with_unit, others = kinds.values()
     filled = sum(map(len, kinds.values()))
     if filled < 2 * FEW or len(others) > MOST_WORDS * filled:
-        return None
-    if commas and plain:
-        return _decimal_commas(name, plain, commas)
-    units = Counter(match[2] for word in with_unit if (match := WITH_UNIT.fullmatch(word)))
-    if len(units) > 1 or (units and plain):
-        counts = [*units.most_common(8), *([("no unit", len(plain))] if plain else [])]
-        listed = ", ".join(f"{unit} ({count})" for unit, count in counts)
-        return Finding(f"column {name!r}", 0.9, f"Column {name!r} has numbers in several units: {listed}.",
-                       Bars("units", counts, "cells"), (name,))  # fmt: skip
+        return []
+    findings, reading = [], _reading(plain, thousands)
+    decimal = commas + both + (thousands if reading == "decimals" else [])
+    if decimal and plain:
+        details = {"decimal_comma": len(decimal), "three_decimals": reading == "decimals", "points": bool(both)}
+        findings.append(_decimal_commas(name, plain, decimal, details))
+    if thousands and plain and reading != "decimals" and not decimal:
+        findings.append(_thousands(name, plain, thousands, reading == "thousands"))
+    findings += _several_units(name, plain, with_unit)
     if others and plain:
-        return _words_among_numbers(name, plain + thousands, others)
-    return _thousands(name, plain, thousands) if thousands and plain else None
+        findings.append(_words_among_numbers(name, plain + decimal + thousands * (reading != "decimals"), others))
+    return findings
+
+
+def _several_units(name: str, plain: list[str], with_unit: list[str]) -> list[Finding]:
+    units = Counter(match[2] for word in with_unit if (match := WITH_UNIT.fullmatch(word)))
+    if len(units) < 2 and not (units and plain):
+        return []
+    counts = [*units.most_common(8), *([("no unit", len(plain))] if plain else [])]
+    listed = ", ".join(f"{unit} ({count})" for unit, count in counts)
+    return [Finding(f"column {name!r}", 0.9, f"Column {name!r} has numbers in several units: {listed}.",
+                    Bars("units", counts, "cells"), (name,))]  # fmt: skip
 
 
 def _kind(word: str) -> str:
     """What a cell of a column of words is."""
-    if NUMBER.fullmatch(word):
-        return "number"
-    if THOUSANDS.fullmatch(word):
-        return "thousands"
-    if COMMA.fullmatch(word):
-        return "comma"
+    for kind, pattern in (("number", NUMBER), ("thousands", THOUSANDS), ("comma", COMMA), ("both", BOTH)):
+        if pattern.fullmatch(word):
+            return kind
     return "unit" if WITH_UNIT.fullmatch(word) else "word"
 
 
-def _decimal_commas(name: str, plain: list[str], commas: list[str]) -> Finding:
+def _reading(plain: list[str], thousands: list[str]) -> str:
+    """What cells like 1,500 are, thousands or decimals: certain in 1,500.5, else by the median of ``plain`` numbers."""
+    if any("." in word or word.count(",") > 1 for word in thousands):
+        return "thousands"
+    sizes = [
+        np.median(np.abs([float(word.replace("−", "-").replace(",", "")) for word in part]))
+        for part in (plain, thousands)
+        if part
+    ]
+    if len(sizes) < 2 or min(sizes) == 0:
+        return ""
+    usual, large = np.log10(sizes)
+    nearer = abs(large - 3 - usual) - abs(large - usual)  # how much nearer thousands are than decimals
+    return "" if abs(nearer) < np.log10(CLEAR) else "thousands" if nearer > 0 else "decimals"
+
+
+def _decimal_commas(name: str, plain: list[str], commas: list[str], details: dict[str, Any]) -> Finding:
     return Finding(
         f"column {name!r}", 0.9,
         f"Column {name!r} has {len(commas)} numbers with a decimal comma, such as {commas[0]!r}, beside {len(plain)} "
         f"with a point or without, such as {plain[0]!r}.",
         Bars("notations", [("point or none", len(plain)), ("comma", len(commas))], "cells", (1,)), (name,),
-        details={"decimal_comma": len(commas)},
+        details=details,
     )  # fmt: skip
 
 
-def _thousands(name: str, plain: list[str], thousands: list[str]) -> Finding:
+def _thousands(name: str, plain: list[str], thousands: list[str], is_clear: bool) -> Finding:
+    what = "commas between thousands" if is_clear else "a comma, between thousands or before decimals"
     return Finding(
         f"column {name!r}", 0.9,
-        f"Column {name!r} has {len(thousands)} numbers with commas between thousands, such as {thousands[0]!r}, beside "
+        f"Column {name!r} has {len(thousands)} numbers with {what}, such as {thousands[0]!r}, beside "
         f"{len(plain)} without, such as {plain[0]!r}.",
         Bars("notations", [("without", len(plain)), ("with commas", len(thousands))], "cells", (1,)), (name,),
-        details={"thousands": len(thousands)},
+        details={"thousands": len(thousands)} if is_clear else {},
     )  # fmt: skip
 
 
@@ -131,7 +162,8 @@ def _words_among_numbers(name: str, plain: list[str], others: list[str]) -> Find
     odd = Counter(word.strip()[:30] for word in others).most_common(5)
     listed = ", ".join(f"{word!r} ({count})" for word, count in odd)
     return Finding(
-        f"column {name!r}", 0.6, f"Column {name!r} has {len(others)} words among {len(plain)} numbers: {listed}.",
+        f"column {name!r}", 0.6,
+        f"Column {name!r} has {counted(len(others), 'word')} among {counted(len(plain), 'number')}: {listed}.",
         Bars("cells", [("numbers", len(plain)), *odd], "cells", range(1, 1 + len(odd))), (name,),
         details={"words": len(others)},
     )  # fmt: skip
@@ -191,22 +223,27 @@ def _histogram(logs: NDArray[np.float64]) -> Bars:
     return Bars("how many numbers are how large", [*zip(names, counts.tolist(), strict=True)], "cells")
 
 
-def _rewriting(found: Mapping[str, Any]) -> Callable[[Any], Any] | None:
-    """How `fix` rewrites the cells of a column, by what was found there."""
-    if "decimal_comma" in found:
-        return lambda cell: cell.replace(",", ".") if isinstance(cell, str) and _kind(cell) == "comma" else cell
+def _rewritten(cell: Any, found: Mapping[str, Any]) -> Any:
+    """How `fix` rewrites a cell of a column, by all that was found there; codes are no numbers to divide."""
+    if "code" in found:
+        cell = _without_code(cell, found["code"])
     if "factor" in found:
-        return lambda cell: _divided(cell, found["factor"], found["above"])
-    if "words" in found or "thousands" in found:
-        return lambda cell: _plain_number(cell, "words" in found) if isinstance(cell, str) else cell
-    return (lambda cell: _without_code(cell, found["code"])) if "code" in found else None
+        cell = _divided(cell, found["factor"], found["above"])
+    return _plain_number(cell, found) if isinstance(cell, str) else cell
 
 
-def _plain_number(cell: str, empties_words: bool) -> str:
+def _plain_number(cell: str, found: Mapping[str, Any]) -> str:
     kind = _kind(cell)
-    if kind == "thousands":
+    if found.get("points") and POINTS.fullmatch(cell):
+        return cell.replace(".", "")
+    if "decimal_comma" in found and (
+        kind in ("comma", "both") or (kind == "thousands" and found.get("three_decimals"))
+    ):
+        return cell.replace(".", "").replace(",", ".")
+    if kind == "thousands" and "thousands" in found:
         return cell.replace(",", "")
-    return "" if kind == "word" and empties_words else cell
+    is_number = any(sign.isdigit() for sign in cell)  # in a notation that is not known here, such as 1 234,56
+    return "" if kind == "word" and "words" in found and not is_number else cell
 
 
 def _number(cell: Any) -> float | None:

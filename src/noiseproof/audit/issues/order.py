@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue, words_of
+from noiseproof.audit.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, projected, register_issue, words_of
 from noiseproof.audit.issues.leakage import identify
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ ALARM = 0.01  # how often data in random order is called ordered
 BLOCKS = 10  # in a row, whose averages are compared
 FEW = 50  # rows below which nothing is concluded
 WEAK, STRONG = 0.1, 0.3  # correlations below which an order is not worth a line, and from which on it needs action
-PROJECTIONS = 16  # of features that have no columns
 
 
 class Dependence(NamedTuple):
@@ -89,8 +88,7 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64], given: NDArray
     """Tests of all columns; with the labels ``given`` (n,), of what remains in each class beside their order."""
     cells, x = evidence.cells.loc[rows], evidence.data.x
     if len(cells.columns) == 0 and x is not None:
-        axes = np.random.default_rng(0).normal(size=(x.shape[1], min(PROJECTIONS, x.shape[1])))
-        return [_of_numbers(f"direction {k}", column, given) for k, column in enumerate((x[rows] @ axes).T)]
+        return [_of_numbers(name, values, given) for name, values in projected(x[rows]).items()]
     tests = []
     for name in cells.columns:
         column = cells[name]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.issues.base import Issue, register_issue, rounded
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -44,6 +45,7 @@ class Outliers(Issue):
     def summary(self, data: AuditData) -> dict[str, Any]:
         return {"outliers": {"rows": int((self.mask & (data.row >= 0)).sum()), "cut": self.cut}}
 
-    def headline(self, summary: Mapping[str, Any]) -> str:
-        rows = summary["outliers"]["rows"]
-        return f"like no other row: {rows} rows" if rows else ""
+    @classmethod
+    def about_rows(cls, summary: Mapping[str, Any]) -> str:
+        rows = summary.get("outliers", {}).get("rows", 0)
+        return f"{counted(rows, 'row')} far from every other row." if rows else ""

@@ -37,6 +37,7 @@ class TestOverlap(FoundIssue):
     """
 
     flag = "is_in_test"
+    multilabel = True
     badges: ClassVar = {"is_in_test": "also in the test set"}
     remedy = "Take these rows out of the training data, or measure on a test set without them."
     fixes = "Leaves out rows that are in the test set, too."
@@ -55,13 +56,16 @@ class TestOverlap(FoundIssue):
         if not count:
             return cls.of(data, [])
         at = np.flatnonzero(match >= 0)
-        other = int((test.given[at] != data.given[match[at]]).sum())
+        if test.answers is None:
+            other = int((test.given[at] != data.given[match[at]]).sum())
+        else:
+            other = int((test.answers[at] != data.answers[match[at]]).any(1).sum())
         sampled = f" Near ones were looked for among {searched} of them." * (searched < compared)
         exactly, share = int(is_equal.sum()), count / compared
         return cls.of(data, [Finding(
             "the test set", NEEDS_ACTION + share / 2,
-            f"{count} of {compared} rows of the test set ({share:.1%}) are in the data, too, {exactly} of them "
-            f"exactly; {other} have another label there.{sampled}",
+            f"{count} of {compared} rows of the test set ({share:.1%}) {'is' if count == 1 else 'are'} in the data, "
+            f"too, {exactly} of them exactly; {other} {'has' if other == 1 else 'have'} another label there.{sampled}",
             Bars("rows of the test set",
                  [("not in the data", compared - count), ("exactly", exactly), ("nearly", count - exactly)], "rows",
                  (1, 2)),

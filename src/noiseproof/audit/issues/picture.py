@@ -72,7 +72,8 @@ class BadPictures(FoundIssue):
         return cls.of(data, [
             Finding(
                 f"{kind} pictures", min(1.0, NEEDS_ACTION + mask.mean()),
-                f"{mask.sum()} of {len(rows)} pictures are {kind}, such as {data.names[rows[mask]][0]}.",
+                f"{mask.sum()} of {len(rows)} pictures {'is' if mask.sum() == 1 else 'are'} {kind}, such as "
+                f"{data.names[rows[mask]][0]}.",
                 Bars("pictures", bars, "pictures", (k + 1,)), rows=tuple(data.row[rows[mask]].tolist()[:MAX_LISTED]),
             )
             for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True)) if mask.any()

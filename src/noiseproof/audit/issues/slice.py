@@ -120,16 +120,16 @@ def _slices(
 
 
 def _path(tree: Any, leaf: int, names: list[tuple[str, str | None]]) -> str:
-    """The conditions that lead to a leaf."""
+    """The conditions that lead to a leaf: of several bounds on one side of a column the closest."""
     parent = {int(child): node for node in range(tree.node_count)
               for child in (tree.children_left[node], tree.children_right[node]) if child >= 0}  # fmt: skip
-    conditions: list[str] = []
-    while leaf in parent:
+    conditions: dict[str, str] = {}
+    while leaf in parent:  # upwards: the first bound is the closest
         node = parent[leaf]
         (name, word), is_left = names[tree.feature[node]], tree.children_left[node] == leaf
         if word is None:
-            conditions.append(f"{name} {'≤' if is_left else '>'} {tree.threshold[node]:.4g}")
+            conditions.setdefault(f"{name} {'≤' if is_left else '>'}", f" {tree.threshold[node]:.4g}")
         else:
-            conditions.append(f"{name} is {'not ' if is_left else ''}{word!r}")
+            conditions[f"{name} is {'not ' if is_left else ''}{word!r}"] = ""
         leaf = node
-    return " and ".join(reversed(conditions))
+    return " and ".join(condition + bound for condition, bound in reversed(conditions.items()))

@@ -18,6 +18,7 @@ from noiseproof.audit.issues.base import (
     FoundIssue,
     register_issue,
 )  # fmt: skip
+from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.gather import AuditEvidence
@@ -89,8 +90,8 @@ class BadTexts(FoundIssue):
             _finding(f"not in {usual}", texts, is_foreign, data.row[rows], bars, 2, language),
         ]
         if empty:
-            found.append(Finding("empty texts", 0.9 * NEEDS_ACTION, f"{empty} texts are empty or have no words: they "
-                                 "were left out of the audit.", bars._replace(marked=(3,))))  # fmt: skip
+            sentence = f"{counted(empty, 'text')} without words, left out of the audit."
+            found.append(Finding("empty texts", 0.9 * NEEDS_ACTION, sentence, bars._replace(marked=(3,))))
         return cls.of(data, filter(None, found), marked)
 
     def explain(self, data: AuditData, rows: NDArray[np.int64]) -> list[str]:
@@ -111,7 +112,8 @@ def _finding(
     text = texts[first][:60].replace("\n", " ")
     return Finding(
         f"{what} texts", min(1.0, NEEDS_ACTION + count / len(texts)),
-        f"{count} of {len(texts)} texts are {what}{in_language}, such as row {row[first]}: {text!r}.",
+        f"{count} of {len(texts)} texts {'is' if count == 1 else 'are'} {what}{in_language}, such as row {row[first]}: "
+        f"{text!r}.",
         bars._replace(marked=(at,)), rows=tuple(row[mask].tolist()[:MAX_LISTED]),
     )  # fmt: skip
 

@@ -40,13 +40,13 @@ def cut_labels(
     """
     quality = (1 - wrong).to(torch.float32)
     if goal.aim != "f1":
-        return _worst_labels(wrong, quality, uncertain & is_predictable, num_classes, goal)
+        return worst_labels(wrong, quality, uncertain & is_predictable, num_classes, goal)
     at_most = 0.5 if may_be_fine else 1.0
     thresholds = class_thresholds(labels[uncertain], wrong[uncertain], num_classes, rate, at_most=at_most)
     return Cut(quality, thresholds, (quality.double() < thresholds[labels]) & uncertain & is_predictable)
 
 
-def _worst_labels(wrong: Tensor, quality: Tensor, candidates: Tensor, num_classes: int, goal: Goal) -> Cut:
+def worst_labels(wrong: Tensor, quality: Tensor, candidates: Tensor, num_classes: int, goal: Goal) -> Cut:
     """Call as many of the worst ``candidates`` (N,) issues as the ``goal`` needs."""
     rows = candidates.nonzero()[:, 0]
     order = rows[wrong[rows].argsort(descending=True, stable=True)]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.sources.labels import encode_given, is_missing
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import counted, preview
 from noiseproof.data.frames import as_frame, read_file
 from noiseproof.data.votes import Votes
 
@@ -79,8 +79,9 @@ def place_votes(
     if len(again := np.flatnonzero((np.diff(row) == 0) & (np.diff(annotator) == 0))):
         first = frame.iloc[order[again[0]]]
         raise ValueError(
-            f"Expected one label of each annotator for a row in `annotations`, got more in {len(again)} cases, the "
-            f"first of them by {first['annotator']!s} for the row {first['row']!s}. Drop all but one."
+            f"Expected one label of each annotator for a row in `annotations`, got more in "
+            f"{counted(len(again), 'case')}, the first of them by {first['annotator']!s} for the row "
+            f"{first['row']!s}. Drop all but one."
         )
     cells = frame["label"] if labels is None else pd.concat([frame["label"], labels])
     codes, found = encode_given(cells, classes, "annotations", known=known)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,14 +18,15 @@ from torch import Tensor
 
 from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
-from noiseproof.audit.memory import INPUTS, LABELS, label_cells, with_label_cells
+from noiseproof.audit.memory import INPUTS, LABELS, as_column, label_cells, with_label_cells
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import as_sets, with_sets
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
-from noiseproof.audit.sources.labels import encode_given
+from noiseproof.audit.sources.labels import encode_given, find_rows
+from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
@@ -34,6 +35,9 @@ from noiseproof.data.arrays import check_features
 from noiseproof.data.pictures import SMALLEST, encode_pictures
 from noiseproof.data.sparse import SparseAxes, is_sparse
 from noiseproof.data.tables import FeatureTable, moments, shift_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
 MOST_NUMBERS = 64  # of a vector on the page
@@ -61,7 +65,8 @@ class ArraySource(Source):
             raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got {preview(list(arrays))}.")
         labels_key = next((name for name in LABELS if name in arrays), None) if labels is None else None
         if labels is None and labels_key is None and request.annotations is not None:
-            labels, self.is_voted = voted_labels(request, len(arrays[key]), self.config["consensus"]), True
+            labels = voted_labels(request, len(arrays[key]), self.config["consensus"])
+            self.config["voted"] = True
         if labels is None:
             if path is None:
                 raise ValueError("Expected `labels` beside the array of inputs, got none.")
@@ -101,7 +106,7 @@ class ArraySource(Source):
     @property
     def labels_entry(self) -> str:
         """The entry of config.json that names the file of the labels."""
-        in_data = not self.config.get("labels") and self.config.get("labels_key", "") is not None
+        in_data = self.is_voted or (not self.config.get("labels") and self.config.get("labels_key", "") is not None)
         return "data" if in_data else "labels"
 
     def open_labels(self, path: Path) -> NDArray[Any]:
@@ -112,7 +117,7 @@ class ArraySource(Source):
     @cached_property
     def labels(self) -> list[str] | None:
         path = Path(self.config.get(self.labels_entry) or "")
-        if not path.is_file():
+        if self.is_voted or not path.is_file():
             return None
         labels = self.open_labels(path)
         if self.multi_label.get("kind") != "matrix":
@@ -129,7 +134,8 @@ class ArraySource(Source):
     @cached_property
     def row_digests(self) -> Digests:
         has_inputs = self.config.get("data") or "inputs" in self.__dict__  # which is set where they are in memory
-        return self._digest(self.inputs, self.words) if has_inputs else digest_words(self.words)
+        words = [""] * len(self.inputs) if has_inputs and self.is_voted else self.words
+        return self._digest(self.inputs, words) if has_inputs else digest_words(words)
 
     def digests_in(self, data: Any) -> Digests | None:
         key = next((name for name in INPUTS if name in data), None) if isinstance(data, dict) else None
@@ -193,7 +199,7 @@ class ArraySource(Source):
     # --- correcting ---------------------------------------------------------------------------------------------------
 
     def default_out(self) -> Path:
-        return Path("corrected.npy")
+        return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")
 
     @property
     def can_leave_out(self) -> bool:
@@ -219,6 +225,27 @@ class ArraySource(Source):
             labels = with_label_cells(labels, None, {row: spelling[name] for row, name in changes.items()})
         with replacing(out, overwrite=False) as part, open(part, "wb") as file:
             np.save(file, labels)
+
+    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
+        """Write a table of the rows' numbers with the consensus."""
+        if out.suffix != ".csv":
+            raise ValueError(f"Expected a .csv file for the consensus on rows of arrays, got {out}.")
+        with replacing(out, overwrite=False) as part:
+            cell_table(cells).to_csv(part, index=False, lineterminator="\n")
+
+    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
+        """Return a table of the rows' numbers with the consensus; ``data`` are the inputs."""
+        inputs = load_array(data, "inputs")
+        place = find_rows(audit, self._digest(inputs, [""] * len(inputs)), cells_by_row(cells))
+        return cell_table(moved_cells(cells, place))
+
+
+def cell_table(cells: Cells) -> pd.DataFrame:
+    """Return a table of new columns, with the number of each row."""
+    import pandas as pd
+
+    count = len(next(iter(cells.values())))
+    return pd.DataFrame({"row": range(count), **{name: as_column(column) for name, column in cells.items()}})
 
 
 class Members(Mapping[str, NDArray[Any]]):

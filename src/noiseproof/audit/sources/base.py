@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.memory import columns_of, label_cells, with_label_cells, without_rows
+from noiseproof.audit.memory import columns_of, label_cells, with_columns, with_label_cells, without_rows
 from noiseproof.audit.rows import Digests, digest_all, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sets import LabelSets, as_sets, spell_cells, with_sets
 from noiseproof.audit.sources.labels import check_issues, check_unchanged, find_rows, merge_labels, spell_classes
+from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells, named_cells, outcomes
 from noiseproof.core.brief import Brief
+from noiseproof.core.messages import counted
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
@@ -46,6 +48,7 @@ class OtherRows(Brief):
     x: NDArray[np.float32]  # (T, D) features as those of the audit
     given: NDArray[np.int64]  # (T,): −1 for none, or a class that the audit does not have
     frame: Any = None  # their columns as in the source, where it is a table
+    answers: NDArray[np.bool_] | None = None  # (T, K) of rows with several labels, in place of ``given``
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,9 +79,9 @@ class AuditData:
         return len(self.given)
 
     def __repr__(self) -> str:
-        features = "" if self.x is None else f", {self.x.shape[1]} features"
+        features = "" if self.x is None else f", {counted(self.x.shape[1], 'feature')}"
         skipped = sum(len(one.rows) for one in self.skipped)
-        left_out = f", {skipped} rows left out" if skipped else ""
+        left_out = f", {counted(skipped, 'row')} left out" if skipped else ""
         return f"AuditData({self.source.name}, {len(self)} rows, {len(self.classes)} classes{features}{left_out})"
 
     def subset(self, keep: NDArray[Any], reason: str | None = None) -> AuditData:
@@ -182,7 +185,6 @@ class Source(ABC):
     files: ClassVar[str] = ""  # the files or folders it reads, as messages call them
     has_columns: ClassVar[bool] = False  # whether it takes names of columns
     is_pictures: ClassVar[bool] = False  # whether every row is a picture file
-    is_voted: bool = False  # whether the labels that were read are the consensus of annotators
     feature_kind: ClassVar[Kind | None] = None  # what its rows are, where named features are computed from them
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -245,7 +247,8 @@ class Source(ABC):
         """
         self.locate(audit.folder, self.labels_entry)
         place = find_rows(audit, self.row_digests, outcomes)
-        check_issues(audit.moved(place), self.labels or [], self.ids if self.config["id"] is not None else None)
+        labels = None if self.is_voted else self.labels or []
+        check_issues(audit.moved(place), labels, self.ids if self.config["id"] is not None else None)
         return place
 
     @abstractmethod
@@ -348,6 +351,23 @@ class Source(ABC):
         spelling = self.spelling(audit, cells, changes.values())
         copy = with_label_cells(data, label, {row: spelling[name] for row, name in changes.items()})
         return without_rows(copy, left_out)
+
+    @property
+    def is_voted(self) -> bool:
+        """Whether the audited labels are the consensus of annotators, and in no column or file."""
+        return bool(self.config.get("voted"))
+
+    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
+        """Write a copy of data without labels with the consensus in new columns."""
+        raise ValueError(f"Expected a table or arrays to write a consensus for, got a {self.name}.")
+
+    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> Any:
+        """Return a copy of a table in memory without labels, with the consensus in new columns."""
+        if (digests := self.digests_in(data)) is None:
+            raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
+        place = find_rows(audit, digests, outcomes(cells_by_row(cells), left_out))
+        copy = with_columns(data, named_cells(moved_cells(cells, place), columns_of(data) or ()))
+        return without_rows(copy, frozenset(place[list(left_out)].tolist()))
 
     @property
     def multi_label(self) -> Mapping[str, Any]:

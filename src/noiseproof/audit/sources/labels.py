@@ -103,13 +103,14 @@ def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDA
     return place
 
 
-def check_issues(audit: Audit, labels: Sequence[str], ids: Sequence[str] | None) -> None:
-    """Refuse an issues.csv whose labels or ids are not those of the source in the same rows."""
+def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] | None) -> None:
+    """Refuse an issues.csv whose labels or ids are not those of the source in the same rows; None: it has none."""
     class_of: dict[str, str] = {}
     for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
-        is_same = class_of.setdefault(labels[row], given) == given and (ids is None or same_id(ids[row], id))
+        word = given if labels is None else labels[row]
+        is_same = class_of.setdefault(word, given) == given and (ids is None or same_id(ids[row], id))
         if not is_same:
-            found = labels[row] if ids is None else f"{labels[row]!r} with the id {ids[row]!r}"
+            found = word if ids is None else f"{word!r} with the id {ids[row]!r}"
             raise ValueError(
                 f"Expected the rows of {audit.config['data'] or 'the data'} in {audit.folder / 'issues.csv'}, got "
                 f"{given!r} with the id {id!r} for row {row}, which is {found} there. It was changed, or belongs to "

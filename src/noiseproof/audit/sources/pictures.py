@@ -137,7 +137,8 @@ class PictureSource(Source):
             return {"note": ANOTHER_ROW}
         if self._real_path(row) is None:
             return {
-                "note": "This picture is not in the folder of the dataset: it was moved, or is a link to elsewhere."
+                "note": "This picture is not in the folder of the dataset: it was moved, or is a link to elsewhere. "
+                "Audit a copy of the folder with files in place of links (cp -rL) to see it."
             }
         return {"has_image": True}
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_parts
-from noiseproof.audit.files import same_labels
+from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.rows import Digests, digest_words
 from noiseproof.audit.sources.annotations import voted_labels
-from noiseproof.audit.sources.arrays import ArraySource, load_array
+from noiseproof.audit.sources.arrays import ArraySource, cell_table, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request
 from noiseproof.audit.sources.labels import column_names
+from noiseproof.audit.sources.voted import Cells
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NO_ROW = "The audit had labels and predictions only: there is no row to show."
 MOST_CLASSES = 10  # whose probabilities the page shows
@@ -37,7 +42,8 @@ class PredictionSource(ArraySource):
         if labels is None:
             beside = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
             num_rows = len(load_array(parts[beside], beside))
-            labels, self.is_voted = voted_labels(request, num_rows, self.config["consensus"]), True
+            labels = voted_labels(request, num_rows, self.config["consensus"])
+            self.config["voted"] = True
         labels = load_array(labels, "labels")
         if classes is None and predicted is not None and column_names(predicted) is None and labels.dtype.kind in "iuf":
             probabilities = load_array(predicted, "pred_probs")
@@ -62,6 +68,14 @@ class PredictionSource(ArraySource):
     @cached_property
     def row_digests(self) -> Digests:
         return digest_words(self.words)
+
+    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+        if self.is_voted:  # nothing but the predictions has rows
+            return np.arange(audit.config["source_rows"])
+        return super().find_rows(audit, outcomes)
+
+    def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
+        return cell_table(cells)
 
     def problem(self) -> str | None:
         return NO_ROW if self.predictions is None else None

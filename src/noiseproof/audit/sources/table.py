@@ -20,12 +20,13 @@ from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layou
 from noiseproof.audit.records import MemoryRecords, Records, open_records, packing
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import column_cells, column_words
+from noiseproof.audit.sets import column_cells, column_words, empty_cells, yes_no
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
 from noiseproof.audit.sources.labels import check_issues, encode_given, find_rows, is_missing
+from noiseproof.audit.sources.voted import Cells, named_cells
 from noiseproof.core.files import replacing
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.frames import ParquetColumns, as_frame, check_table, read_table, readable, reading_notes
 from noiseproof.data.labels import find_words
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 LONGEST = 20_000  # characters of a cell on the page
 DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this order or the other
-YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", "")
 Unusable = list[tuple[str, NDArray[np.bool_]]]  # reasons, and the rows (N,) each holds for
 Features = tuple[NDArray[np.float32], list[str], Unusable]  # (N, D), notes, rows without features
 
@@ -80,13 +80,12 @@ class TableSource(Source):
             given, classes = encode_given(column, request.classes, label, known=classes)
         else:
             assert votes is not None and classes is not None
-            self.is_voted = True
             given = first_labels(votes, len(classes), self.config["consensus"], request.seed)
         time = None if (column := self.config["time"]) is None else _times(table[column])
         unusable = [("no label", given < 0), *self._missing(table)]
         if time is not None:
             unusable.append((f"no time in {column!r}", np.isnan(time)))
-        x, notes = None, reading_notes(self.frame)
+        x, notes = None, [*reading_notes(self.frame), *self._empty_cells()]
         if request.needs_features:
             usable = ~np.logical_or.reduce([mask for _, mask in unusable])
             x, more, without = self._features(table, features, given, usable, request)
@@ -96,7 +95,7 @@ class TableSource(Source):
             notes += _repeated_ids(ids[row >= 0], id)
         is_trusted = None if len(row) == len(self.frame) else row < 0
         if trusted_column is not None:
-            is_trusted = _yes_no(table[trusted_column])
+            is_trusted = yes_no(table[trusted_column].tolist(), trusted_column, "column")
         self.config["labels_sha256"] = labels_digest(as_words(self.frame[label])) if label is not None else None
         groups = None if (group := self.config["group"]) is None else _codes(table[group])
         data = AuditData(
@@ -149,6 +148,9 @@ class TableSource(Source):
             )
         words = column_words({name: frame[name].tolist() for name in self.label_columns})
         return frame.drop(columns=self.label_columns).assign(**{self.config["label"]: words})
+
+    def _empty_cells(self) -> list[str]:
+        return empty_cells({name: self.as_given[name].tolist() for name in self.label_columns})
 
     @property
     def _verbatim(self) -> list[Any]:
@@ -221,16 +223,20 @@ class TableSource(Source):
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         words = [str(c) for c in self.frame.columns if self.frame[c].dtype.kind == "O"]
-        frame = self._read_table(test, words).reset_index(drop=True)
-        label, text, trusted = self._verbatim[0], self.config["text"], self.config["trusted"]
+        frame = self._with_label(self._read_table(test, words).reset_index(drop=True))
+        label, text, trusted = self.config["label"] or self._verbatim[0], self.config["text"], self.config["trusted"]
         features = self._feature_columns(trusted if trusted in self.frame.columns else None)
         needed = [label, *(features if text is None else [text])]
         if absent := [c for c in needed if c not in frame.columns]:
             raise ValueError(f"Expected the columns of the audited table in `test`, {preview(absent)} are not there.")
-        words = as_words(frame[label])
-        number = find_words({*words}, data.classes)
-        given = np.array([-1 if number[word] is None else number[word] for word in words], dtype=np.int64)
-        return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame))
+        words, answers = as_words(frame[label]), None
+        if data.sets is not None:
+            answers = data.sets.answers(words)
+            given = np.full(len(words), -1)
+        else:
+            number = find_words({*words}, data.classes)
+            given = np.array([-1 if number[word] is None else number[word] for word in words], dtype=np.int64)
+        return OtherRows(self._test_features(frame, data, request), given, self._test_frame(frame), answers)
 
     def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> NDArray[np.float32]:
         """Return the features (T, D) of a test set."""
@@ -276,6 +282,10 @@ class TableSource(Source):
 
     def digests_in(self, data: Any) -> Digests | None:
         return None if columns_of(data) is None else digest_frame(as_frame(data))
+
+    @property
+    def is_voted(self) -> bool:
+        return self.config["label"] is None
 
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
         self.locate(audit.folder)
@@ -402,14 +412,23 @@ class TableSource(Source):
         left_out: Collection[int] = (),
     ) -> None:
         """Write the table with all but the changed cells as it was: bytes of text, parts of Excel, types of Arrow."""
-        kind = table_kind(self.locate(audit.folder))
-        if table_kind(out) != kind:
-            raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
+        self._check_kind(audit, out)
         label = self._check_columns(self.records.header)
+        assert label is not None  # else the consensus is written
         spelling = self.spelling(audit, self.records.values(label), changes.values())
         cells = {row: spelling[name] for row, name in changes.items()}
         with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
             self.records.replace(label, cells, file, left_out)
+
+    def write_labelled(self, audit: Audit, cells: Cells, out: Path, *, left_out: Collection[int] = ()) -> None:
+        self._check_kind(audit, out)
+        with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
+            self.records.add(named_cells(cells, self.records.header), file, left_out)
+
+    def _check_kind(self, audit: Audit, out: Path) -> None:
+        kind = table_kind(self.locate(audit.folder))
+        if table_kind(out) != kind:
+            raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
 
     def corrected(
         self,
@@ -433,14 +452,9 @@ class TableSource(Source):
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         return None if columns is None else self._check_columns(columns)
 
-    def _check_columns(self, columns: Iterable[Any]) -> str:
-        """Return the column of the labels; refuse a table without it, or without that of the ids."""
+    def _check_columns(self, columns: Iterable[Any]) -> str | None:
+        """Return the column of the labels, if there is one; refuse a table without it, or without that of the ids."""
         label: str | None = self.config["label"]
-        if label is None:
-            raise ValueError(
-                "Expected an audit of a label column, got one of annotators alone. Save a column of labels, and audit "
-                "that."
-            )
         header = list(columns)
         for column in (label, self.config["id"]):
             if column is not None and column not in header:
@@ -498,17 +512,11 @@ def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
     return codes
 
 
-def _yes_no(column: pd.Series[Any]) -> NDArray[np.bool_]:
-    words = column.fillna("").astype(str).str.strip().str.lower()
-    if odd := sorted(set(words) - {*YES, *NO}):
-        raise ValueError(f"Expected yes or no, true or false, 1 or 0 in column {column.name!r}, got {preview(odd)}.")
-    return np.asarray(words.isin(YES).to_numpy(dtype=bool))
-
-
 def _repeated_ids(ids: NDArray[Any], name: str) -> list[str]:
     import pandas as pd
 
     twice = pd.unique(ids[pd.Series(ids).duplicated(keep=False).to_numpy()])
     if not len(twice):
         return []
-    return [f"{len(twice)} ids in {name!r} name several rows: {preview(twice.tolist())}. Tell them apart by `row`."]
+    names = counted(len(twice), f"id in {name!r} names", f"ids in {name!r} name")
+    return [f"{names} several rows: {preview(twice.tolist())}. Tell them apart by `row`."]

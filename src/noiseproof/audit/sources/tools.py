@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,12 @@ from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.exchange.base import Item, Tool
 from noiseproof.audit.files import Audit
 from noiseproof.audit.records import MemoryRecords, Records
+from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
 from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, writing_folder
+from noiseproof.core.messages import counted, preview
 from noiseproof.data.images import ImageFiles
 from noiseproof.data.pictures import THUMBNAIL
 
@@ -57,7 +60,23 @@ class Annotated(Source):
         path = request.path
         if path is None or not (path.is_dir() or path.suffix.lower() in (".json", ".xml")):
             return False
-        return find_tool(path) is not None and all(getattr(item, kind) is not None for item in self.items)
+        if find_tool(path) is None:
+            return False
+        readable = [item for item in self.items if not item.problem]
+        if 2 * len(readable) < len(self.items):
+            problem = next(item.problem for item in self.items if item.problem)
+            raise ValueError(
+                f"Expected entries with one label each in {path}, got others for {len(self.items) - len(readable)} of "
+                f"{len(self.items)}, such as {problem}."
+            )
+        return all(getattr(item, kind) is not None for item in readable)
+
+    @property
+    def skip_notes(self) -> list[str]:
+        """What is said about entries that can't be read."""
+        problems = [item.problem for item in self.items if item.problem]
+        left_out = f"{counted(len(problems), 'entry was', 'entries were')} left out"
+        return [f"{left_out}: {preview(problems)}."] if problems else []
 
     def default_out(self) -> Path:
         return Path(f"corrected{self.path.suffix if self.path.is_file() else ''}")
@@ -73,6 +92,8 @@ class Annotated(Source):
     ) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
         root, (tool, content) = self.locate(audit.folder), self.parsed
+        if self.multi_label:
+            changes = {row: "" if word == NO_LABEL else word for row, word in changes.items()}
         written = tool.relabelled(content, changes, left_out)
         if root.is_file():
             with replacing(out, overwrite=False) as part:
@@ -83,8 +104,9 @@ class Annotated(Source):
         with writing_folder(out) as part:
             copy = _link if link else shutil.copy2
             shutil.copytree(root, part, symlinks=not link, copy_function=copy, dirs_exist_ok=True)
-            tool.file(part).unlink()
-            tool.file(part).write_bytes(written)
+            listing = tool.file(part)
+            listing.unlink()
+            listing.write_bytes(written)
 
 
 def _link(file: str, at: str) -> None:
@@ -103,7 +125,8 @@ class AnnotatedTexts(Annotated, TextSource):
 
     def read(self, request: Request) -> AuditData:
         self.config |= {"label": "label", "text": "text", "id": "id"}
-        return super().read(request)
+        data = super().read(request)
+        return replace(data, notes=(*data.notes, *self.skip_notes))
 
     def _open_table(self, request: Request) -> Frame:
         return self._table
@@ -139,7 +162,7 @@ class AnnotatedPictures(Annotated, PictureSource):
             )
         self._check_places()
         names = request.classes or sorted({label for label in self.labels if label})
-        return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), [])
+        return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), self.skip_notes)
 
     @cached_property
     def image_files(self) -> ImageFiles:
@@ -151,7 +174,7 @@ class AnnotatedPictures(Annotated, PictureSource):
 
     @cached_property
     def labels(self) -> list[str]:
-        return [item.label or "" for item in self.items]
+        return [item.label or (NO_LABEL if self.multi_label else "") for item in self.items]
 
     def _check_places(self) -> None:
         """Refuse files outside the folder; links in it are read, as in a folder of pictures, and never shown."""

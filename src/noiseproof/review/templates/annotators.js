@@ -19,7 +19,7 @@ const annotators = {
 
   line(one) {
     const interval = `${share(one.quality)} % (${share(one.low)} to ${share(one.high)})`;
-    const error = one.confuses ? `${one.confuses} as ${one.with}, ${whole(Math.round(one.confused))}` : "";
+    const error = one.confuses ? `${readable(one.confuses)} as ${readable(one.with)}, ${whole(Math.round(one.confused))}` : "";
     return make("tr", null, make("th", { scope: "row" }, one.annotator), make("td", null, drawBar(one.quality, 1, interval)),
       make("td", { class: "number" }, whole(one.labels)), make("td", null, error), make("td", { class: "number" }, this.rows(one)), make("td", null, one.advice));
   },

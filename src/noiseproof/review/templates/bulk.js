@@ -5,7 +5,7 @@ const CAREFUL = 50; // rows from which on a decision is confirmed
 const QUESTIONS = {
   accept: (n) => `Accept ${counted(n, "suggestion")}?`, keep: (n) => `Keep ${counted(n, "given label")}?`,
   skip: (n) => `Skip ${counted(n, "row")}?`, exclude: (n) => `Exclude ${counted(n, "row")} from the dataset?`,
-  unclear: (n) => `Mark ${counted(n, "row")} as unclear?`, other: (n, label) => `Label ${counted(n, "row")} as ${label}?`,
+  unclear: (n) => `Mark ${counted(n, "row")} as unclear?`, other: (n, label) => `Label ${counted(n, "row")} as ${readable(label)}?`,
 };
 
 const bulk = {
@@ -24,7 +24,7 @@ const bulk = {
   other() {
     const places = this.places;
     if (!places.length) return;
-    const items = [...store.audit.classes, ...(store.audit.new_classes ?? [])].map((text) => ({ text, value: text }));
+    const items = [...store.audit.classes, ...(store.audit.new_classes ?? [])].map((name) => ({ text: readable(name), value: name }));
     chooser.open(`The label of ${counted(places.length, "row")}`, items, (label) => this.decide("other", label, places));
   },
 

@@ -9,7 +9,7 @@ async function drawCard() {
   }
   const row = make("div", { id: "row", "data-row": issue.row });
   const fresh = card.querySelector("#row")?.dataset.row !== String(issue.row);
-  const judged = "given" in issue ? [drawLabels(issue), ...chips.draw(issue), make("p", null, issue.why)] : []; // not where it is asked blind
+  const judged = "given" in issue ? [drawLabels(issue), ...chips.draw(issue), make("p", { class: "sentence" }, issue.why)] : []; // not where it is asked blind
   const note = issue.note ? [drawNote(issue.note)] : [];
   card.replaceChildren(drawLine(at, issue), drawOthers(issue), ...judged, ...note, fresh ? row : card.querySelector("#row"));
   if (!fresh) return;
@@ -37,7 +37,7 @@ function likely(p) { // a probability in plain words
 function drawLabels(issue) {
   const label = (title, name, quality, chosen) =>
     make("div", { class: chosen ? "label chosen" : "label", title: quality && "How likely this label is right, by all evidence." },
-      title, make("strong", null, name), make("span", { class: "faint" }, quality && `right: ${quality}`));
+      title, make("strong", null, readable(name)), make("span", { class: "faint" }, quality && `right: ${quality}`));
   const chosen = resulting(issue);
   const labels = make("div", { class: "labels" },
     label("given", issue.given, likely(issue.label_quality), chosen === issue.given),

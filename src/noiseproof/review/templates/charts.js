@@ -48,11 +48,12 @@ function cutWords(cuts) {
 
 function drawCut(cuts, words, floor) {
   if (!cuts.length) return [];
-  const low = qualityAt(Math.min(...cuts, 1)), high = qualityAt(Math.min(Math.max(...cuts), 1)), end = high < BARS.width / 2;
+  const low = qualityAt(Math.min(...cuts, 1)), high = qualityAt(Math.min(Math.max(...cuts), 1)), half = 3.2 * words.length; // pixels, about
+  const middle = Math.min(Math.max((low + high) / 2, half), BARS.width - half);
   const line = (x) => shape("line", { class: "cut", x1: x, x2: x, y1: BARS.top - 4, y2: floor });
   return [
     shape("rect", { class: "cuts", x: low, width: high - low, y: BARS.top - 4, height: floor - BARS.top + 4 }), line(low), line(high),
-    shape("text", { class: "cut-words", x: end ? high + 4 : low - 4, y: BARS.top - 6, "text-anchor": end ? "start" : "end" }, words),
+    shape("text", { class: "cut-words", x: middle, y: BARS.top - 6, "text-anchor": "middle" }, words),
   ];
 }
 

@@ -17,7 +17,7 @@ const chips = {
     const buttons = store.audit.multi_label.labels.map((name) => make("button", {
       type: "button", class: "chip", "data-label": name, "aria-pressed": this.on.has(name), "data-mark": mark(name),
       title: mark(name) && `Suggested: ${mark(name)} this label.`,
-    }, name));
+    }, readable(name)));
     const save = make("button", { type: "button", id: "chips-save" }, "Save these labels");
     const group = make("div", { id: "chips", role: "group", "aria-label": "Labels of this row" }, ...buttons, save);
     group.addEventListener("click", ({ target }) => {

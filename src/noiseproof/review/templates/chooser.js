@@ -58,8 +58,8 @@ function chooseOther() {
   const note = new Map("given" in issue ? [[issue.given, "given"], [issue.suggested, "suggested"]] : []);
   const names = [...store.audit.classes, ...(store.audit.new_classes ?? [])].filter((name) => name !== issue.given);
   const items = [...names.filter((name) => !note.has(name)), ...names.filter((name) => note.has(name))]
-    .map((text) => ({ text, value: text, note: note.get(text) }));
-  const title = note.size ? `Another label than ${issue.given} or ${issue.suggested}` : "The label of this row";
+    .map((name) => ({ text: readable(name), value: name, note: note.get(name) }));
+  const title = note.size ? `Another label than ${readable(issue.given)} or ${readable(issue.suggested)}` : "The label of this row";
   const create = store.audit.measure ? null : (name) =>
     (name === issue.given.trim() ? { why: `${quoted(name)} is the given label: keep it with k.` } : { text: `New class ${quoted(name)}`, value: name });
   chooser.open(title, items, (label, isNew) => {
@@ -71,7 +71,7 @@ function chooseFilter() {
   if (store.audit.measure) return;
   const all = { text: "All pairs", value: NO_FILTER, note: String(store.audit.total) };
   const pairs = store.audit.pairs.map(({ given, suggested, issues }) =>
-    ({ text: `${given} → ${suggested}`, value: { given, suggested }, note: String(issues) }));
+    ({ text: `${readable(given)} → ${readable(suggested)}`, value: { given, suggested }, note: String(issues) }));
   chooser.open("Only issues of one pair of classes", [all, ...pairs], async (filter) => {
     await setFilter(filter);
     if (issueAt(view.current)?.decision) await showNextOpen();

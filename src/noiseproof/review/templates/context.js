@@ -5,10 +5,10 @@ const FIRST = 12; // columns that are not folded, where none is known to matter
 const PERCENTILES = [0, 5, 10, 25, 50, 75, 90, 95, 100]; // as the server sends them
 const GROUPS = {
   duplicates: () => "Near-duplicates",
-  nearest_given: ({ given }) => `Nearest of ${given}`,
-  nearest_suggested: ({ suggested }) => `Nearest of ${suggested}`,
-  typical_given: ({ given }) => `Typical of ${given}`,
-  typical_suggested: ({ suggested }) => `Typical of ${suggested}`,
+  nearest_given: ({ given }) => `Nearest of ${readable(given)}`,
+  nearest_suggested: ({ suggested }) => `Nearest of ${readable(suggested)}`,
+  typical_given: ({ given }) => `Typical of ${readable(given)}`,
+  typical_suggested: ({ suggested }) => `Typical of ${readable(suggested)}`,
 };
 
 const context = {
@@ -80,7 +80,7 @@ function drawStrips(issue, columns, cells) {
   const lines = columns.map((column) => make("tr", null,
     make("th", { scope: "row" }, column.name), make("td", null, cells.get(column.name)),
     make("td", null, column.words ? drawShares(issue, column, cells.get(column.name)) : drawStrip(issue, column, cells.get(column.name)))));
-  const key = (side) => make("span", { class: `key ${side}` }, issue[side]);
+  const key = (side) => make("span", { class: `key ${side}` }, readable(issue[side]));
   const head = make("tr", null, make("th", { scope: "col" }, "column"), make("th", { scope: "col" }, "value"), make("th", { scope: "col" }, key("given"), key("suggested")));
   return make("div", { class: "wide" }, make("table", { class: "strips" }, make("thead", null, head), make("tbody", null, ...lines)));
 }
@@ -111,7 +111,7 @@ function drawStrip(issue, column, cell) {
     const p = column[side];
     return make("div", { class: side }, bar("range", p[1], p[7]), bar("half", p[3], p[5]), bar("middle", p[4], p[4]));
   });
-  const text = Number.isNaN(value) ? "no value" : sides.map((side) => `above ${Math.round(below(value, column[side]))} % of ${issue[side]}`).join(", ");
+  const text = Number.isNaN(value) ? "no value" : sides.map((side) => `above ${Math.round(below(value, column[side]))} % of ${readable(issue[side])}`).join(", ");
   return make("div", { class: "strip", role: "img", "aria-label": `${column.name}: ${text}`, title: text },
     ...classes, Number.isNaN(value) ? null : bar("value", value, value));
 }
@@ -119,8 +119,8 @@ function drawStrip(issue, column, cell) {
 function drawShares(issue, column, cell) {
   const found = column.words.find(([word]) => word === cell.trim()), sides = ["given", "suggested"];
   const text = found
-    ? sides.map((side, i) => `${Math.round(100 * found[i + 1])} % of ${issue[side]}`).join(", ")
-    : `rare in ${issue.given} and ${issue.suggested}`;
+    ? sides.map((side, i) => `${Math.round(100 * found[i + 1])} % of ${readable(issue[side])}`).join(", ")
+    : `rare in ${readable(issue.given)} and ${readable(issue.suggested)}`;
   const bars = sides.map((side, i) => {
     const bar = make("i", { class: "half" });
     bar.style.width = `${100 * (found?.[i + 1] ?? 0)}%`;
@@ -138,12 +138,12 @@ function drawText(issue, text, words = {}) { // words: log P(word | suggested) �
     const ratio = ratios.get(match[0].toLowerCase());
     if (ratio === undefined) continue;
     const side = ratio > 0 ? "suggested" : "given", times = Math.exp(Math.abs(ratio));
-    const title = `${times < 10 ? times.toFixed(1) : Math.round(times)} times as frequent in other texts of ${issue[side]}`;
+    const title = `${times < 10 ? times.toFixed(1) : Math.round(times)} times as frequent in other texts of ${readable(issue[side])}`;
     parts.push(text.slice(done, match.index), make("mark", { class: side, title }, match[0]));
     done = match.index + match[0].length;
   }
   const marked = new Set(parts.filter((part) => part.className).map((part) => part.className));
-  const keys = ["given", "suggested"].filter((side) => marked.has(side)).map((side) => make("mark", { class: side }, issue[side]));
+  const keys = ["given", "suggested"].filter((side) => marked.has(side)).map((side) => make("mark", { class: side }, readable(issue[side])));
   const legend = keys.length ? make("span", { class: "faint legend" }, "More frequent in ", ...keys.flatMap((key, i) => (i ? [" and in ", key] : [key]))) : null;
   return make("div", { class: "text" }, make("p", null, ...parts, text.slice(done)), legend);
 }
@@ -154,7 +154,7 @@ function drawVotes(votes) {
   const voters = new Map();
   for (const [name, label] of votes) if (label.trim()) voters.set(label, [...(voters.get(label) ?? []), name]);
   const lines = [...voters].sort((one, two) => two[1].length - one[1].length)
-    .map(([label, names]) => make("li", null, make("strong", null, label), ` ${names.length}: ${names.join(", ")}`));
+    .map(([label, names]) => make("li", null, make("strong", null, readable(label)), ` ${names.length}: ${names.join(", ")}`));
   return lines.length === 0 ? [] : [make("h3", null, "Votes"), make("ul", { class: "votes" }, ...lines)];
 }
 
@@ -167,7 +167,7 @@ function drawOther(issue, other) {
   const cells = (other.fields ?? []).map(([name, value]) => `${name} ${value}`).join(" · ");
   const button = make("button", { type: "button", class: "other-row", title: `Open ${named(other)}` },
     other.has_image ? make("img", { src: store.picture(other.row, 96), alt: "", loading: "lazy" }) : null,
-    make("span", { class: "faint" }, make("strong", null, other.label), ` ${named(other)}`, other.is_issue ? make("span", { class: "suspect" }, " suspect") : null),
+    make("span", { class: "faint" }, make("strong", null, readable(other.label)), ` ${named(other)}`, other.is_issue ? make("span", { class: "suspect" }, " suspect") : null),
     other.has_image ? null : make("span", { class: "snippet" }, other.text ?? cells));
   button.addEventListener("click", () => openOther(issue, other));
   return button;
@@ -175,7 +175,7 @@ function drawOther(issue, other) {
 
 async function openOther({ given, suggested }, other) { // its values lie among those of the two labels of the issue
   const body = byId("other-row");
-  byId("other-title").textContent = `${other.label}: ${named(other)}`;
+  byId("other-title").textContent = `${readable(other.label)}: ${named(other)}`;
   body.replaceChildren("Loading …");
   byId("other").showModal();
   const content = await store.content(other.row).catch((error) => ({ note: error.message }));
@@ -185,7 +185,7 @@ async function openOther({ given, suggested }, other) { // its values lie among 
 // --- zoom
 
 function drawPicture(issue, image) {
-  const label = issue.opened ?? issue.given, alt = label === undefined ? "The picture to label" : `Row ${issue.row}, given ${label}`;
+  const label = issue.opened ?? issue.given, alt = label === undefined ? "The picture to label" : `Row ${issue.row}, given ${readable(label)}`;
   const picture = make("img", { src: image ?? store.picture(issue.row, 640), alt });
   picture.addEventListener("load", () => picture.classList.toggle("tiny", picture.naturalWidth <= 64));
   picture.addEventListener("error", () => button.replaceWith(make("p", { class: "faint" }, "This picture cannot be shown.")));

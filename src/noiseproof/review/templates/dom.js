@@ -13,6 +13,9 @@ function make(tag, attributes, ...children) {
   return node;
 }
 
+// A label as it can be read: white space that one would not see is drawn, since labels may differ in it only.
+const readable = (name) => name.replace(/^\s+|\s+$|\s{2,}|[^\S ]/g, (spaces) => "␣".repeat(spaces.length));
+
 function say(text, bad = false) {
   byId("message").textContent = text;
   byId("message").classList.toggle("bad", bad);

@@ -31,8 +31,8 @@ class FileStore {
 
   get searched() {
     if (!this.audit.searches_cells) return "ids only";
-    const missing = this.audit.total - Object.keys(this.data.rows).length;
-    return missing ? `ids, and cells of all but ${missing} rows` : "ids and cells";
+    const missing = this.data.row.filter((row) => !this.data.rows[row]).length;
+    return missing ? `ids, and cells of all but ${counted(missing, "row")}` : "ids and cells";
   }
 
   get progress() {

@@ -5,7 +5,8 @@ const isFiltered = () => filterWords() !== "";
 
 function filterWords({ given, suggested, state, low, high, search, rows } = view.filter) { // "" for all issues
   const percent = (quality) => `${Number((100 * quality).toPrecision(3))} %`;
-  const pair = given !== null || suggested !== null ? `only ${given ?? "any label"} → ${suggested ?? "any label"}` : "";
+  const label = (name) => (name === null ? "any label" : readable(name));
+  const pair = given !== null || suggested !== null ? `only ${label(given)} → ${label(suggested)}` : "";
   const range = low !== null || high !== null ? `right with ${percent(low ?? 0)} to ${percent(high ?? 1)}` : "";
   const searched = search ? `“${search}” in ${store.searched}` : "";
   return [pair, state ?? "", range, searched, rows ? `${rows.length} chosen rows` : ""].filter(Boolean).join(" · ");

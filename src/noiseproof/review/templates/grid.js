@@ -113,7 +113,7 @@ function drawCell(i, issue) {
   const picture = store.audit.has_pictures ? store.picture(issue.row, 192) : null;
   box.append(picture ? make("img", { src: picture, alt: named(issue), loading: "lazy" }) : make("div", { class: "cell-words" }, ...cellWords(issue)));
   box.append(make("div", { class: "cell-labels" },
-    make("span", null, `${issue.given} → ${issue.suggested}`),
+    make("span", null, `${readable(issue.given)} → ${readable(issue.suggested)}`),
     issue.decision ? done(issue) : make("span", { class: "faint" }, likely(issue.label_quality))));
   return cell;
 }

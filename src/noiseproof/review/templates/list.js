@@ -34,7 +34,7 @@ function drawList() {
     const picture = issue && store.audit.has_pictures ? store.picture(issue.row, 96) : null;
     if (picture) item.append(make("img", { src: picture, alt: "", loading: "lazy" }));
     item.append(make("span", { class: "words" },
-      make("span", null, issue ? `${issue.given} → ${issue.suggested}` : "…"),
+      make("span", null, issue ? `${readable(issue.given)} → ${readable(issue.suggested)}` : "…"),
       make("span", { class: "faint" }, issue ? snippetWords(issue) : ""),
     ));
     if (issue?.note) item.append(make("span", { class: "noted", title: issue.note, role: "img", "aria-label": "has a note" }, "✎"));
@@ -53,7 +53,7 @@ function snippetWords(issue) { // a few words of the row; its name where it has 
 }
 
 function done(issue) {
-  const word = issue.decision === "other" ? `${SIGNS.other} ${issue.label}` : `${SIGNS[issue.decision]} ${issue.decision}`;
+  const word = issue.decision === "other" ? `${SIGNS.other} ${readable(issue.label)}` : `${SIGNS[issue.decision]} ${issue.decision}`;
   return make("span", { class: `done ${issue.decision === "skip" ? "skip-word" : issue.decision}` }, word);
 }
 

@@ -57,8 +57,8 @@ const map = {
     for (const k of this.points.given) counts[k]++;
     const order = [...counts.keys()].filter((k) => counts[k]).sort((one, two) => counts[two] - counts[one] || one - two);
     const first = order.slice(0, COLORED).sort((one, two) => one - two);
-    this.names = first.map((k) => store.audit.classes[k]);
-    if (order.length > COLORED) this.names.push(`${order.length - COLORED} others`);
+    this.names = first.map((k) => readable(store.audit.classes[k]));
+    if (order.length > COLORED) this.names.push(counted(order.length - COLORED, "other"));
     const color = new Uint8Array(counts.length).fill(COLORED);
     first.forEach((k, i) => { color[k] = i; });
     return color;
@@ -81,7 +81,7 @@ const map = {
         make("canvas", { id: "map-top", tabindex: 0, role: "application", "aria-label": label, "aria-describedby": "map-help" }),
         make("div", { id: "map-hint", "aria-hidden": "true", hidden: "" })),
       make("div", { class: "tools", role: "group", "aria-label": "Given labels" }, ...legend),
-      make("p", { id: "map-status", class: "faint", role: "status" }, `${this.points.issues > MANY ? "Squares with an edge" : "Rings"} are labels called wrong.`),
+      make("p", { id: "map-status", class: "faint", role: "status" }, this.points.issues ? `${this.points.issues > MANY ? "Squares with an edge" : "Rings"} are labels called wrong.` : ""),
       make("div", { class: "tools" }, ...this.zoomTools(), near),
       make("p", { id: "map-help", class: "faint" }, `${sampled}${far}${method} of the ${by}. ${MAP_HELP}`),
     ];

@@ -148,6 +148,6 @@ Object.assign(map, {
 });
 
 function briefly({ label, suggested, is_issue: isIssue, ...row }) {
-  const more = isIssue ? (suggested ? `, suggested ${suggested}` : ", called wrong") : "";
-  return `${named(row)}: ${label}${more}`;
+  const more = isIssue ? (suggested ? `, suggested ${readable(suggested)}` : ", called wrong") : "";
+  return `${named(row)}: ${readable(label)}${more}`;
 }

@@ -61,7 +61,7 @@ function progressOfMeasuring({ measured, total }) {
 function blindChoices(classes) {
   const button = (choice, key, text, label) => make("button", { type: "button", "data-choice": choice, "data-label": label }, make("kbd", null, key), ` ${text}`);
   const labels = classes.length <= FEW
-    ? classes.map((name, i) => button("other", String(i + 1), name, name))
+    ? classes.map((name, i) => button("other", String(i + 1), readable(name), name))
     : [button("other", "o", "Label …")];
   return [...labels, button("exclude", "x", "Exclude"), button("unclear", "c", "Unclear"), button("skip", "s", "Skip"), button("undo", "u", "Undo")];
 }

@@ -20,16 +20,17 @@ const overview = {
   },
 
   build() {
-    const part = (id, title) => make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), make("div", null));
+    const { issues } = this.data.matrix, part = (id, title) => make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), make("div", null));
+    const findings = part("findings", issues.length ? "Other issues of the data" : "Issues of the data");
     byId("overview").replaceChildren(
-      make("div", { id: "whole" }), part("matrix", "Suspected confusions"), part("map", "Map of the rows"),
-      part("quality", "Quality of the labels"), part("rates", "Noise by class"), part("annotators", "Annotators"), part("findings", "Other issues of the data"),
+      make("div", { id: "whole" }), ...(issues.length ? [part("matrix", "Suspected confusions")] : [findings]), part("map", "Map of the rows"),
+      part("quality", "Quality of the labels"), part("rates", "Noise by class"), part("annotators", "Annotators"), ...(issues.length ? [findings] : []),
     );
   },
 
   draw() {
     byId("whole").replaceChildren(...this.wholeParts());
-    this.fill("matrix", this.matrixParts());
+    if (byId("matrix")) this.fill("matrix", this.matrixParts());
     this.fill("quality", this.qualityParts());
     this.fill("rates", this.rateParts());
     this.fill("annotators", annotators.parts(this.data.annotators ?? []));
@@ -56,16 +57,17 @@ const overview = {
     const percent = (value) => `${share(value)} %`;
     const facts = [
       ["called wrong", `${whole(issues)} of ${whole(rows)} labels`],
-      rate && ["estimated noise", `${percent(rate.estimate)}, about ${whole(rate.estimate * rows)} labels`, `Range by the model: ${percent(rate.low)} to ${percent(rate.high)}.`],
-      ["decided", `${whole(progress.decided)} of ${whole(progress.total)}`],
+      rate && ["estimated noise", `${percent(rate.estimate)}, about ${counted(Math.round(rate.estimate * rows), "label")}`, `Range by the model: ${percent(rate.low)} to ${percent(rate.high)}.`],
+      progress.total && ["decided", `${whole(progress.decided)} of ${whole(progress.total)}`],
       measured && ["wrong labels left", withInterval(measured.wrong_left, whole, ""), "Measured: in the data once the decisions are applied."],
     ];
     const begin = make("button", { type: "button", class: "begin" }, "Decide, the worst label first ", make("kbd", null, "l"));
     begin.addEventListener("click", () => views.show("list"));
+    const verdict = store.audit.verdict ? [make("p", { id: "verdict", class: "sentence" }, store.audit.verdict)] : [];
     const hint = "How many wrong labels are left can be measured on a random sample: noiseproof review … --measure 100";
     return [
       make("dl", null, ...facts.filter(Boolean).map(([name, value, title]) => make("div", { title }, make("dt", null, name), make("dd", null, value)))),
-      begin, ...(measured ? [] : [make("p", { class: "faint" }, hint)]),
+      ...verdict, ...(progress.total ? [begin] : []), ...(measured ? [] : [make("p", { class: "faint" }, hint)]),
     ];
   },
 
@@ -82,28 +84,28 @@ const overview = {
   },
 
   matrixParts() {
-    const { given, suggested, issues, decided } = this.data.matrix, names = store.audit.classes;
-    if (!issues.length) return [make("p", null, `No label is called wrong. ${store.audit.verdict ?? ""}`)];
+    const { given, suggested, issues, decided } = this.data.matrix, names = store.audit.classes, shownNames = names.map(readable);
     const { shown, left } = this.matrixClasses(), most = Math.max(...issues);
     const cells = new Map(given.map((g, i) => [`${g},${suggested[i]}`, i]));
-    const head = (side, k) => make("th", { scope: side === "given" ? "row" : "col" }, this.button({ [side]: names[k] }, names[k], `All ${side} ${names[k]}`));
+    const head = (side, k) => make("th", { scope: side === "given" ? "row" : "col" }, this.button({ [side]: names[k] }, shownNames[k], `All ${side} ${shownNames[k]}`));
     const cell = (g, s) => {
       const i = cells.get(`${g},${s}`);
       if (i === undefined) return make("td", { class: g === s ? "same" : null });
       const open = issues[i] - decided[i], text = decided[i] ? `${whole(open)}/${whole(issues[i])}` : whole(open);
-      const title = `${text} open: ${names[g]}, suggested ${names[s]}`;
-      const button = this.button({ given: names[g], suggested: names[s] }, open ? text : `✓ ${whole(issues[i])}`, open ? title : `✓ ${whole(issues[i])} decided: ${names[g]}, suggested ${names[s]}`);
+      const pair = `${shownNames[g]}, suggested ${shownNames[s]}`;
+      const button = this.button({ given: names[g], suggested: names[s] }, open ? text : `✓ ${whole(issues[i])}`, open ? `${text} open: ${pair}` : `✓ ${whole(issues[i])} decided: ${pair}`);
       button.dataset.cell = `${g},${s}`;
       button.style.setProperty("--share", `${Math.round(6 + 36 * Math.sqrt(issues[i] / most))}%`);
       return make("td", null, button);
     };
     const lines = shown.map((g) => make("tr", null, head("given", g), ...shown.map((s) => cell(g, s))));
     const top = make("tr", null, make("td", null), ...shown.map((s) => head("suggested", s)));
-    const table = make("table", { class: shown.some((k) => names[k].length > 3) ? "matrix long" : "matrix" },
-      make("caption", { class: "faint" }, "Labels called wrong that are open, of all. Lines: given label; columns: suggested. Select a pair to decide on its rows."), make("thead", null, top), make("tbody", null, ...lines));
+    const table = make("table", { class: shown.some((k) => names[k].length > 3) ? "matrix long" : "matrix", "aria-describedby": "matrix-help" },
+      make("thead", null, top), make("tbody", null, ...lines));
     table.addEventListener("keydown", moveInTable);
     [...table.querySelectorAll("button")].forEach((button, i) => { button.tabIndex = i ? -1 : 0; });
-    return [make("div", { class: "wide" }, table), left.length ? this.moreClasses(left) : null];
+    const help = "Labels called wrong that are open, of all. Rows: given label; columns: suggested. Select a pair to decide on its rows.";
+    return [make("div", { class: "wide" }, table), make("p", { id: "matrix-help", class: "matrix-help faint" }, help), left.length ? this.moreClasses(left) : null];
   },
 
   button(filter, text, label) {
@@ -114,7 +116,7 @@ const overview = {
 
   moreClasses(left) {
     const button = make("button", { type: "button", class: "more" }, `${whole(left.length)} more classes …`);
-    const items = left.map(({ k, count }) => ({ text: store.audit.classes[k], value: k, note: whole(count) }));
+    const items = left.map(({ k, count }) => ({ text: readable(store.audit.classes[k]), value: k, note: whole(count) }));
     button.addEventListener("click", () => chooser.open("Add a class to the matrix", items, (k) => { this.added.push(k); this.draw(); }));
     return button;
   },
@@ -127,7 +129,7 @@ const overview = {
     const cuts = (k === null ? classes.cut.filter((_, at) => classes.rows[at]) : [classes.cut[k]]).filter((cut) => cut !== null);
     const chart = drawHistogram(rows, issues, cuts), [low, high, show] = this.rangeInputs();
     brush(chart, rows.length, (from, to) => { [low.value, high.value] = [from, to]; this.takeRange(low, high); });
-    const choice = make("select", { "aria-label": "Labels of" }, make("option", { value: "" }, "All classes"), ...names.map((name, at) => make("option", { value: at }, name)));
+    const choice = make("select", { "aria-label": "Labels of" }, make("option", { value: "" }, "All classes"), ...names.map((name, at) => make("option", { value: at }, readable(name))));
     choice.value = k ?? "";
     choice.addEventListener("change", () => { this.chosen = choice.value === "" ? null : Number(choice.value); this.fill("quality", this.qualityParts()); });
     const legend = make("p", { class: "faint" }, make("span", { class: "key issues" }, "called wrong"), make("span", { class: "key rows" }, "all labels"), "Drag over the bars to list their rows.");
@@ -155,7 +157,7 @@ const overview = {
     const order = [...names.keys()].filter((k) => rows[k]).sort((one, two) => rate[two] - rate[one] || one - two);
     const shown = this.allRates ? order : order.slice(0, FIRST_RATES), most = Math.max(...rate);
     const number = (value) => make("td", { class: "number" }, whole(value));
-    const name = (k) => (issues[k] ? this.button({ given: names[k] }, names[k], `Labels called wrong: ${names[k]}`) : names[k]);
+    const name = (k) => (issues[k] ? this.button({ given: names[k] }, readable(names[k]), `Labels called wrong: ${readable(names[k])}`) : readable(names[k]));
     const lines = shown.map((k) => make("tr", null, make("th", { scope: "row" }, name(k)),
       make("td", null, drawBar(rate[k], most, `${share(rate[k])} %`)), number(issues[k]), number(decided[k]), number(rows[k])));
     const titles = ["given label", "estimated noise", "called wrong", "decided", "rows"];

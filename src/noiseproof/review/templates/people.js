@@ -86,7 +86,7 @@ function drawPeople({ reviewer, reviewers, conflicts, agreement, second_opinions
 
 function drawOthers(issue) { // of one row: who is there, who decided what
   const here = people.isHere(issue.row), by = issue.by ?? [], me = people.state?.reviewer;
-  const words = ({ reviewer, decision, label }) => `${reviewer || "no name"}${reviewer === me ? " (you)" : ""}: ${label ? `${decision} ${label}` : decision}`;
+  const words = ({ reviewer, decision, label }) => `${reviewer || "no name"}${reviewer === me ? " (you)" : ""}: ${label ? `${decision} ${readable(label)}` : decision}`;
   const isTold = issue.conflict || by.some(({ reviewer }) => reviewer !== me);
   return make("div", { id: "others", class: "labels" },
     here ? make("span", { class: "mark" }, `${here} is here`) : null,

@@ -32,7 +32,7 @@ const spellings = {
   open() {
     if (store.audit.measure) return;
     if (!byId("spelling").hidden) return byId("spelling-yes").focus();
-    const items = (names) => names.map((name) => ({ text: name, value: name }));
+    const items = (names) => names.map((name) => ({ text: readable(name), value: name }));
     const classes = [...store.audit.classes, ...store.audit.new_classes];
     chooser.open("A class that is another one, spelled differently", items(store.audit.classes), (spelling) => {
       const others = items(classes.filter((name) => name !== spelling));
@@ -41,7 +41,7 @@ const spellings = {
   },
 };
 
-const quoted = (name) => `“${name.replace(/^\s+|\s+$|\s{2,}/g, (spaces) => "␣".repeat(spaces.length))}”`; // labels may differ in spaces only
+const quoted = (name) => `“${readable(name)}”`;
 
 byId("spelling-yes").addEventListener("click", () => spellings.answer(true));
 byId("spelling-no").addEventListener("click", () => spellings.answer(false));

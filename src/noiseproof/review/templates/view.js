@@ -40,6 +40,7 @@ function showProgress() {
 
 function progressOfReview({ total, decided, ...choices }) {
   const parts = Object.entries(choices).filter(([, n]) => n).map(([name, n]) => `${name} ${n}`);
+  if (!total) return { value: 0, max: 0, text: "nothing to decide" };
   return { value: decided, max: total, text: [`${decided} of ${total} decided`, ...parts].join(" · ") };
 }
 

@@ -32,11 +32,11 @@ const views = {
     for (const button of byId("views").children) button.setAttribute("aria-pressed", button.dataset.view === name);
   },
 
-  start() { // an overview first, of a review that begins
+  start() { // an overview first, of a review that begins or has nothing to decide
     byId("views").hidden = Boolean(store.audit.measure);
     this.set("list");
     for (const button of byId("views").children) button.hidden = button.dataset.view !== "list" && !this.parts.has(button.dataset.view);
-    if (this.parts.has("overview") && store.audit.total && !store.progress.decided) return this.show("overview");
+    if (this.parts.has("overview") && !store.progress.decided) return this.show("overview");
   },
 };
 

@@ -1,0 +1,193 @@
+"""Noise of yes and no: which share of the labels of a question is missing, and which share of the others was added.
+
+With the predicted probability p of yes, from models that did not see the row's own labels, the given answer is
+
+    P(given yes | x) = α + (1 − μ − α)·q        q = P(true yes | x) = σ(a·z + b)        z = log (p − α)₊/(1 − μ − p)₊
+
+with the rates μ of missing and α of added labels; z is the log odds of yes before the noise, if p is calibrated, and
+a and b calibrate it. Where q comes close to 0 and 1 the rates are seen directly, as the shares of yes and no that are
+left there. Where it does not, overlap explains as much as noise does. So no single pair of rates is chosen: a and b are
+fitted to each pair of a grid, and P(wrong) is the mean over the grid, weighted by the likelihood of the given answers
+and by a prior that all questions share and that is estimated from them (empirical Bayes, Robbins 1956).
+
+Constants were chosen on the sets of ``benchmarks/multilabel.py --dev``; without it, the benchmark reports on others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit  # type: ignore[import-untyped]
+
+Floats = NDArray[np.float64]
+MISSING = (0.0, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
+ADDED = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
+RATES = np.array([(missing, added) for missing in MISSING for added in ADDED])  # (C, 2)
+FALL = np.array([6.0, 30.0])  # of the prior density of both rates, exp(−FALL·rate), before any question is seen
+PSEUDO = 2.0  # questions that this density counts as
+TEMPER = 0.5  # power of the likelihood: rows differ less independently than it assumes
+SLOPE, SHARPER, FLATTER = 1.3, 0.5, 0.2  # of a: the most likely value, and the deviations of log a above and below it
+OFFSET = 1.0  # standard deviation of b: predictions are rarely far off on average
+BINS = 80  # of rows by p, which the curve is fitted to
+FITS, SHARED = 25, 10  # rounds of the curve, and of the prior
+FLOOR = 0.005  # of both parts of z: (t)₊ is (t + √(t² + 4·FLOOR²))/2, which falls on below 0
+POINTS = np.linspace(0, 1, 1001)  # of p at which P(wrong) is computed; rows lie between them
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerNoise:
+    """The noise of K questions: weights of the C pairs of rates, and P(wrong) by p."""
+
+    weights: Floats  # (K, C)
+    wrong_at: Floats  # (K, 2, P): of the answers no and yes, at ``POINTS``
+    interval: Floats  # (K, 2): of the share of wrong answers
+
+    @property
+    def transition(self) -> Floats:
+        """T[k, i, j] = P(given j | true i) of no and yes, (K, 2, 2)."""
+        missing, added = (self.weights @ RATES).T
+        return np.stack([np.stack([1 - added, added], 1), np.stack([missing, 1 - missing], 1)], 1)
+
+    def wrong(self, answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> Floats:
+        """P(the given answer is wrong), (N, K)."""
+        wrong = np.empty(answers.shape)
+        for k, (no, yes) in enumerate(self.wrong_at):
+            p = probs[:, k]
+            wrong[:, k] = np.where(answers[:, k], np.interp(p, POINTS, yes), np.interp(p, POINTS, no))
+        return wrong
+
+
+def _log_odds(p: Floats) -> Floats:
+    """z of predictions (n,) for each pair of rates, (C, n)."""
+    yes, no = p - RATES[:, 1:], 1 - RATES[:, :1] - p
+    return np.asarray(np.log((yes + np.hypot(yes, 2 * FLOOR)) / (no + np.hypot(no, 2 * FLOOR))))
+
+
+def fit_answer_noise(
+    answers: NDArray[np.bool_],
+    probs: NDArray[np.float32],
+    *,
+    noisy: NDArray[np.bool_] | None = None,
+    trusted: NDArray[np.bool_] | None = None,
+    weights: Floats | None = None,
+) -> AnswerNoise:
+    """Fit the noise of ``answers`` (N, K) with the predictions ``probs`` (N, K).
+
+    Rates are those of the ``noisy`` rows (N,), by default all; ``trusted`` rows have no noise, so that their answers
+    alone show q. With ``weights`` (K, C) of another fit, only the curves are fitted.
+
+    >>> random = np.random.default_rng(0)
+    >>> p = random.uniform(size=(4000, 1)).astype(np.float32)
+    >>> true = random.uniform(size=p.shape) < 1 / (1 + (1 / p - 1) ** 4)  # sharper than p
+    >>> fit_answer_noise(true & (random.uniform(size=p.shape) > 0.3), p).transition.round(1).tolist()
+    [[[1.0, 0.0], [0.3, 0.7]]]
+    """
+    noisy = np.ones(len(answers), dtype=bool) if noisy is None else noisy
+    trusted = np.zeros(len(answers), dtype=bool) if trusted is None else trusted
+    curves = []
+    for k in range(answers.shape[1]):
+        p, yes = probs[:, k].astype(np.float64), answers[:, k]
+        curves.append(_Curves.fit(_Bins.of(p[noisy], yes[noisy]), _Bins.of(p[trusted], yes[trusted])))
+    if weights is None:
+        weights = _weights(np.stack([curve.likelihood for curve in curves]))
+    wrong_at = np.stack([np.tensordot(w, each.wrong_at(POINTS), 1) for w, each in zip(weights, curves, strict=True)])
+    interval = np.stack([curve.rate_interval(w) for w, curve in zip(weights, curves, strict=True)])
+    return AnswerNoise(weights, wrong_at, interval)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bins:
+    """Rows in bins of similar predictions."""
+
+    p: Floats  # (B,): mean prediction
+    rows: Floats  # (B,)
+    yes: Floats  # (B,): rows with the answer yes
+
+    @classmethod
+    def of(cls, p: Floats, yes: NDArray[np.bool_]) -> _Bins:
+        parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p))) if len(p) else []
+        counted = [(p[part].mean(), len(part), yes[part].sum()) for part in parts]
+        return cls(*np.array(counted, dtype=np.float64).reshape(-1, 3).T)
+
+
+@dataclass(frozen=True, eq=False)
+class _Curves:
+    """q = σ(e^slope·z + offset) for each of C pairs of rates, and the log-likelihood of the answers."""
+
+    slope: Floats
+    offset: Floats
+    likelihood: Floats
+    noisy: _Bins
+
+    @classmethod
+    def fit(cls, noisy: _Bins, trusted: _Bins) -> _Curves:
+        """Maximise the likelihood and the prior of a and b by Levenberg-Marquardt steps with Fisher's information."""
+        rows, yes = np.append(noisy.rows, trusted.rows), np.append(noisy.yes, trusted.yes)
+        z = _log_odds(np.append(noisy.p, trusted.p))  # (C, B)
+        has_noise = np.arange(len(rows)) < len(noisy.p)
+        low = RATES[:, 1:] * has_noise
+        span = 1 - RATES.sum(1, keepdims=True) * has_noise
+        start = np.log(SLOPE)
+
+        def firmness(slope: Floats) -> Floats:
+            return np.where(slope < start, FLATTER**-2, SHARPER**-2)
+
+        def predict(slope: Floats, offset: Floats) -> tuple[Floats, Floats, Floats]:
+            q = expit(np.clip(np.exp(slope)[:, None] * z + offset[:, None], -30, 30))
+            p = low + span * q
+            fit = (yes * np.log(p) + (rows - yes) * np.log1p(-p)).sum(1)
+            return q, p, fit - ((slope - start) ** 2 * firmness(slope) + (offset / OFFSET) ** 2) / 2
+
+        slope, offset = np.full(len(RATES), start), np.zeros(len(RATES))
+        q, p, best = predict(slope, offset)
+        damping = np.full(len(RATES), 1e-3)
+        for _ in range(FITS):
+            dp, variance = span * q * (1 - q), p * (1 - p)
+            dz = np.exp(slope)[:, None] * z
+            pull, weight = (yes - rows * p) / variance * dp, rows / variance * dp**2
+            g_slope, g_offset = (pull * dz).sum(1) - (slope - start) * firmness(slope), pull.sum(1) - offset / OFFSET**2
+            h_slope = ((weight * dz**2).sum(1) + firmness(slope)) * (1 + damping)
+            h_offset, h_both = (weight.sum(1) + OFFSET**-2) * (1 + damping), (weight * dz).sum(1)
+            det = h_slope * h_offset - h_both**2
+            moved = (
+                slope + np.clip((h_offset * g_slope - h_both * g_offset) / det, -1, 1),
+                offset + np.clip((h_slope * g_offset - h_both * g_slope) / det, -3, 3),
+            )
+            new_q, new_p, new = predict(*moved)
+            is_better = new > best
+            slope, offset = np.where(is_better, moved, (slope, offset))
+            q, p = np.where(is_better[:, None], (new_q, new_p), (q, p))
+            best, damping = np.maximum(new, best), np.where(is_better, damping / 3, damping * 5)
+        return cls(slope, offset, best, noisy)
+
+    def wrong_at(self, p: Floats) -> Floats:
+        """P(wrong) of the answers no and yes at predictions (n,) for each pair of rates, (C, 2, n)."""
+        z = np.exp(self.slope)[:, None] * _log_odds(p) + self.offset[:, None]
+        q = expit(np.clip(z, -30, 30))
+        missing, added = RATES[:, :1], RATES[:, 1:]
+        yes = added + (1 - missing - added) * q
+        return np.stack([missing * q / (1 - yes), added * (1 - q) / yes], 1)
+
+    def rate_interval(self, weights: Floats) -> tuple[float, float]:
+        """The 2.5 % and 97.5 % quantiles of the share of wrong answers."""
+        no, yes = np.moveaxis(self.wrong_at(self.noisy.p), 1, 0)  # (C, B)
+        rate = (yes @ self.noisy.yes + no @ (self.noisy.rows - self.noisy.yes)) / self.noisy.rows.sum()
+        order = np.argsort(rate)
+        low, high = np.searchsorted(weights[order].cumsum(), (0.025, 0.975))
+        return float(rate[order[low]]), float(rate[order[min(high, len(order) - 1)]])
+
+
+def _weights(likelihood: Floats) -> Floats:
+    """The weight of each pair of rates for each question, (K, C), from log-likelihoods (K, C)."""
+    widths = np.outer(np.gradient(np.array(MISSING)), np.gradient(np.array(ADDED))).ravel()
+    first = np.exp(-(RATES @ FALL)) * widths
+    first /= first.sum()
+    fit = np.exp(TEMPER * (likelihood - likelihood.max(1, keepdims=True)))
+    prior = first
+    for _ in range(SHARED + 1):
+        weights = fit * prior
+        weights /= weights.sum(1, keepdims=True)
+        prior = (weights.sum(0) + PSEUDO * first) / (len(weights) + PSEUDO)
+    return np.asarray(weights)

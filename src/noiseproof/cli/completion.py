@@ -1,0 +1,113 @@
+"""Values that the shell completes: registered names, and the columns of a table."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+
+import noiseproof
+from noiseproof.core.files import replacing
+from noiseproof.core.plugins import PLUGINS
+
+CACHE = "~/.cache/noiseproof/names.json"
+Complete = Callable[[typer.Context, str], list[str]]
+
+
+def names(*kinds: str, more: Iterable[str] = (), several: bool = False) -> Complete:
+    """Complete the registered names of ``kinds``, and ``more``; of ``several`` the last, after a comma."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        known = _known_names() if kinds else {}
+        return _matching([*more, *(name for kind in kinds for name in known.get(kind, ()))], incomplete, several)
+
+    return complete
+
+
+def columns(several: bool = False) -> Complete:
+    """Complete the columns of the table that the argument or option ``data`` names."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        from noiseproof.core.tablefiles import read_header
+
+        with suppress(Exception):  # no table, or none that can be read: the command says why, not the shell
+            # Before an option without its value, arguments are left where they were.
+            table = next(filter(None, [context.params.get("data"), *context.args]))
+            return _matching(map(str, read_header(Path(table)) or ()), incomplete, several)
+        return []
+
+    return complete
+
+
+def _matching(values: Iterable[str], incomplete: str, several: bool) -> list[str]:
+    before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+    found = sorted({value for value in values if value.startswith(last)})
+    if "@" not in last:  # a paper's settings, of which there are many, from NAME@ on
+        found = [value for value in found if "@" not in value]
+    return [before + comma + value for value in found]
+
+
+def _known_names() -> dict[str, list[str]]:
+    """The registered names by kind, from a file unless the package or a plug-in changed: torch takes seconds."""
+    state = _state()
+    with suppress(Exception):  # no home, no file, or one that something else wrote
+        stored = json.loads(Path(CACHE).expanduser().read_text("utf-8"))
+        if stored["state"] == state:
+            return {kind: [*map(str, known)] for kind, known in stored["names"].items()}
+    with suppress(Exception):  # a plug-in that cannot be loaded: the command says why, not the shell
+        known = _registered_names()
+        with suppress(OSError, RuntimeError):
+            path = Path(CACHE).expanduser()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, sync=False) as part:
+                part.write_text(json.dumps({"state": state, "names": known}), "utf-8")
+        return known
+    return {}
+
+
+def _state() -> list[str]:
+    """What the names depend on: the files of the package, and the plug-ins."""
+    from importlib.metadata import entry_points
+
+    package = Path(noiseproof.__file__).parent
+    files = [*package.rglob("*.py"), *package.rglob("*.toml")]
+    files += [Path(plugin) for plugin in os.environ.get(PLUGINS, "").split(",") if plugin.endswith(".py")]
+    newest = max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
+    plugins = [os.environ.get(PLUGINS, ""), *(entry.value for entry in entry_points(group="noiseproof"))]
+    return [str(package), noiseproof.__version__, str(len(files)), str(newest), *plugins]
+
+
+def _registered_names() -> dict[str, list[str]]:
+    from noiseproof.analysis.figures import figure_makers
+    from noiseproof.audit.evidence.gather import CHOICES
+    from noiseproof.audit.issues import ISSUES
+    from noiseproof.bench.tables import list_tables
+    from noiseproof.core.plugins import load_plugins
+    from noiseproof.data import DATASETS
+    from noiseproof.data.features import FEATURES
+    from noiseproof.losses import LOSSES
+    from noiseproof.models import MODELS
+    from noiseproof.noise import NOISES
+    from noiseproof.papers import loss_presets, method_presets
+    from noiseproof.train import METHODS
+    from noiseproof.train.protocols import protocols
+
+    load_plugins()
+    losses = [*LOSSES, *(f"{name}@{paper}" for name, paper, *_ in loss_presets())]
+    return {
+        "methods": [*METHODS, *(f"{name}@{paper}" for name, paper, *_ in method_presets()), *losses],
+        "losses": losses,
+        "datasets": list(DATASETS),
+        "noises": list(NOISES),
+        "models": list(MODELS),
+        "judges": [*CHOICES, *MODELS],
+        "features": list(FEATURES),
+        "issues": list(ISSUES),
+        "figures": [maker.name for maker in figure_makers()],
+        "tables": list_tables(),
+        "protocols": sorted({paper for paper, *_ in protocols()}),
+    }
