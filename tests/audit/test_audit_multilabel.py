@@ -427,8 +427,6 @@ def test_what_does_not_work_is_refused(report: Any, tmp_path: Path) -> None:
         read_rows(frame(tags=[f"{i};a" for i in range(240)]), label="tags", multi_label="|")
     with pytest.raises(ValueError, match="two label columns or more"):
         read_rows(columns(), label=["calm"])
-    with pytest.raises(ValueError, match="one label a row to export, got several"):
-        report.export("label-studio", tmp_path / "tasks.json")
     for method in ("elr", "ln"):
         with pytest.raises(ValueError, match="the label's probability alone for each label"):
             audit(X, labels=GIVEN, method=method, model="network", folds=2, epochs=1)

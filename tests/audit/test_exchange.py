@@ -388,9 +388,9 @@ def test_tasks_without_a_label_are_listed(texts: LabelReport) -> None:
 
 def test_objects_in_pictures_are_refused(pictures: LabelReport) -> None:
     content = content_of("coco", pictures.export("coco", "audit/coco.json"))
-    content["annotations"].append({**content["annotations"][0], "category_id": 2, "id": 99})
+    content["annotations"].append({**content["annotations"][0], "category_id": 2, "id": 99, "bbox": [2, 2, 5, 5]})
     Path("coco.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="Expected one category for each picture, got several"):
+    with pytest.raises(ValueError, match="got boxes of 2 categories in the image .*Objects in pictures"):
         read_rows("coco.json")
 
 
@@ -446,7 +446,8 @@ def test_only_links_of_an_earlier_export_are_replaced(pictures: LabelReport) -> 
 
 
 def items_of(tool: str, content: Any) -> list[str | None]:
-    return [item.label for item in TOOLS[tool]().items(content, Path("export.json"))]
+    items = (item.alone() for item in TOOLS[tool]().items(content, Path("export.json")))
+    return [item.labels[0] if item.labels else None for item in items]
 
 
 def test_the_question_of_labels_is_not_guessed() -> None:
@@ -461,11 +462,11 @@ def test_the_question_of_labels_is_not_guessed() -> None:
         with pytest.raises(ValueError, match=f"got {names}. Rename the one with the labels to 'label'"):
             items_of(tool, content)
         with pytest.raises(ValueError, match=names):
-            TOOLS[tool]().relabelled(content, {0: "neg"}, ())
+            TOOLS[tool]().relabelled(content, {0: ["neg"]}, ())
     del task["source"], record["responses"]["note"]  # type: ignore[attr-defined]
     for tool, content in (("label-studio", [task]), ("argilla", [record])):
         assert items_of(tool, content) == ["pos"]
-        assert items_of(tool, json.loads(TOOLS[tool]().relabelled(content, {0: "neg"}, ()))) == ["neg"]
+        assert items_of(tool, json.loads(TOOLS[tool]().relabelled(content, {0: ["neg"]}, ()))) == ["neg"]
 
 
 def test_records_with_a_column_called_data_are_no_tasks(tmp_path: Path) -> None:
@@ -481,23 +482,14 @@ def test_labels_that_are_numbers_stay_numbers(tmp_path: Path) -> None:
     tool = TOOLS["imagefolder"]()
     content = tool.parse(tmp_path / "metadata.jsonl")
     assert content == lines
-    new = [json.loads(line) for line in tool.relabelled(content, {0: "1"}, ()).decode().strip().split("\n")]
+    new = [json.loads(line) for line in tool.relabelled(content, {0: ["1"]}, ()).decode().strip().split("\n")]
     assert new == [lines[0] | {"label": 1}, lines[1]]
 
 
 def test_classes_of_one_name_keep_their_numbers() -> None:
     content = {"classes": ["cat", "cat", "dog"], "labels": {"a": 2, "b": 1, "c": {"label": 0, "attributes": None}}}
-    new = json.loads(TOOLS["fiftyone"]().relabelled(content, {1: "bird"}, ()))
+    new = json.loads(TOOLS["fiftyone"]().relabelled(content, {1: ["bird"]}, ()))
     assert new["classes"] == ["cat", "cat", "dog", "bird"] and items_of("fiftyone", new) == ["dog", "bird", "cat"]
-
-
-def test_several_labels_are_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither is anything read: the column does not exist."""
-    monkeypatch.chdir(tmp_path)
-    pd.DataFrame({"t": ["x"] * 9, "y": ["a|b"] * 9}).to_csv("t.csv", index=False)
-    command = ["audit", "t.csv", "--label", "none", "--multi-label=|", "--export", "label-studio"]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 2 and "Expected no --export beside --multi-label" in result.stderr
 
 
 def tasks_of(count: int = 40) -> list[dict[str, Any]]:
@@ -519,7 +511,7 @@ def test_a_task_that_cannot_be_read_is_left_out_with_a_note(tmp_path: Path) -> N
     data = read_rows(tmp_path / "tasks.json", pred_probs=probabilities([i % 2 for i in range(40)]))
     assert data.row.tolist() == [i for i in range(40) if i not in (3, 8, 11)]
     note = next(note for note in data.notes if "left out" in note)
-    assert note.startswith("3 entries were left out: 'task 103: 2 choices where one is expected', 'task 108: ")
+    assert note.startswith("3 entries were left out: \"'103' has 2 labels where one is expected\", 'task 108: ")
     assert "'task 11: " in note
     report = audit(data)
     report.save(tmp_path / "audit")
@@ -562,7 +554,7 @@ def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_new_class_is_among_the_labels_of_cvat(pictures: LabelReport) -> None:
     path = pictures.export("cvat", "photos/cvat.xml", all_rows=True)
     tool = TOOLS["cvat"]()
-    written = ET.fromstring(tool.relabelled(tool.parse(path), {0: "emu", 1: "cat", 2: "emu"}, ()))
+    written = ET.fromstring(tool.relabelled(tool.parse(path), {0: ["emu"], 1: ["cat"], 2: ["emu"]}, ()))
     labels = written.find("meta/task/labels")
     assert labels is not None and [one.findtext("name") for one in labels] == [*CLASSES, "emu"]
     assert len(labels[2].findall("attributes/attribute")) == len(labels[0].findall("attributes/attribute")) == 3
@@ -581,7 +573,7 @@ def test_other_files_called_labels_json(pictures: LabelReport) -> None:
         Path("photos", "labels.json").write_text(content)
         assert read_rows("photos", pred_probs=pictures.data.pred_probs, classes=CLASSES).source.name == "folder"
     Path("labels.json").write_text('{"labels": {"a": 3}, "classes": ["cat"]}')
-    for content in ('{"labels": {"a": 3}, "classes": ["cat"]}', '{"labels": {"a": 0}}', '{"labels": {"a": ["cat"]}}'):
+    for content in ('{"labels": {"a": 3}, "classes": ["cat"]}', '{"labels": {"a": 0}}', '{"labels": {"a": [["cat"]]}}'):
         Path("labels.json").write_text(content)
-        with pytest.raises(ValueError, match=r"Expected one label for each picture in labels.json, .* for 'a'"):
+        with pytest.raises(ValueError, match=r"Expected labels of each picture in labels.json, .* for 'a'"):
             read_rows("labels.json")

@@ -64,6 +64,34 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SETS = {f"{i:02d} ü.png": [name for name, yes in zip(("cat", "dög & co", "wet"), (i % 2, i % 3 == 0, i % 5 < 2),
+        strict=True) if yes] for i in range(40)}  # fmt: skip
+LOST, SPARE = "06 ü.png", "20 ü.png"  # one label is missing, and one too many
+
+
+@pytest.fixture
+def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """An audit of 40 pictures with several labels, exported to every tool; returns the given labels."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    given = SETS | {LOST: ["wet"], SPARE: ["cat", "wet"]}
+    for name in SETS:
+        Image.new("RGB", (20, 10), (6 * int(name[:2]), 0, 0)).save(Path("photos", name))
+    lines = [json.dumps({"file_name": name, "label": labels}) for name, labels in given.items()]
+    Path("photos/metadata.jsonl").write_text("\n".join(lines))
+    probs = [[0.95 if name in labels else 0.05 for name in ("cat", "dög & co", "wet")] for labels in SETS.values()]
+    report = audit(read_rows("photos", pred_probs=np.array(probs)))
+    assert {*report.data.names[report.label_issues.is_issue]} == {LOST, SPARE}
+    report.save("audit")
+    for tool, name in EXPORTS.items():
+        report.export(tool, Path("audit", name))
+    return given
+
+
+def chosen(back: str) -> dict[str, tuple[str, str]]:
+    return {one.id: (one.decision, one.label) for one in read_reviewed("audit", back).decisions.values()}
+
+
 def decided(back: str) -> dict[str, str]:
     return {one.id: one.decision for one in read_reviewed("audit", back).decisions.values()}
 
@@ -92,6 +120,29 @@ print(json.dumps(seen))
     assert all(source_id.split("/")[0] == label for _, label, source_id, _ in seen)
     assert {source_id for *_, source_id, is_issue in seen if is_issue} == {*WRONG}
     assert decided("back") == {WRONG[0]: "accept"}
+
+
+def test_fiftyone_sets(sets: dict[str, list[str]]) -> None:
+    seen = run_with(
+        "fiftyone",
+        """
+import json
+import fiftyone as fo
+import fiftyone.utils.data as foud
+seen = {}
+with foud.FiftyOneImageClassificationDatasetImporter(dataset_dir="audit/fiftyone") as importer:
+    with foud.FiftyOneImageClassificationDatasetExporter(export_dir="back", export_media=False) as exporter:
+        for path, _, label in importer:
+            names = [one.label for one in label.classifications]
+            seen[path.split("row-")[1][:-4]] = names
+            if path.endswith("row-6.png"):
+                label.classifications.append(fo.Classification(label="dög & co"))
+            exporter.export_sample(path, label)
+print(json.dumps(seen))
+""",
+    )
+    assert {int(row): names for row, names in seen.items()} == dict(enumerate(sets.values()))
+    assert chosen("back") == {LOST: ("accept", "wet|dög & co")}
 
 
 def test_argilla(here: Path) -> None:
@@ -124,6 +175,55 @@ print(json.dumps([settings.questions.label.labels, [field.name for field in sett
     assert decided("back.json") == {WRONG[0]: "accept", WRONG[1]: "keep"}
 
 
+def test_argilla_sets(sets: dict[str, list[str]]) -> None:
+    labels, seen = run_with(
+        "argilla",
+        """
+import json
+from unittest.mock import MagicMock
+import argilla as rg
+from argilla.records._io import JsonIO
+rg.Argilla._set_default(MagicMock())
+settings = rg.Settings.from_json("audit/argilla/.argilla/settings.json")
+settings.validate()
+assert isinstance(settings.questions.label, rg.MultiLabelQuestion)
+records = JsonIO._records_from_json("audit/argilla/records.json")
+for record in records:
+    value = record.suggestions["label"].value if record.metadata["row"] == 6 else ["(none)"]
+    person = "12345678-1234-5678-1234-567812345678"
+    record.responses.add(rg.Response("label", value, user_id=person, status="submitted"))
+JsonIO.to_json(records, "back.json")
+seen = {r.metadata["source_id"]: [r.suggestions["label"].value, len(r.suggestions["label"].score)] for r in records}
+print(json.dumps([settings.questions.label.labels, seen]))
+""",
+    )
+    assert labels == ["cat", "dög & co", "wet", "(none)"]
+    assert seen == {LOST: [["dög & co", "wet"], 2], SPARE: [["wet"], 1]}
+    assert chosen("back.json") == {LOST: ("accept", "wet|dög & co"), SPARE: ("other", "(none)")}
+
+
+def test_coco_and_cvat_sets(sets: dict[str, list[str]]) -> None:
+    Path("cvat").mkdir()
+    Path("cvat/annotations.xml").write_bytes(Path("audit/cvat.xml").read_bytes())
+    Path("cvat/images").symlink_to(Path("photos").absolute())
+    by_file, tags = run_with(
+        "coco",
+        """
+import json
+from pycocotools.coco import COCO
+import datumaro as dm
+coco = COCO("audit/coco.json")
+names = {c["id"]: c["name"] for c in coco.loadCats(coco.getCatIds())}
+by_file = {i["file_name"]: [names[one["category_id"]] for one in coco.imgToAnns[i["id"]]]
+           for i in coco.loadImgs(coco.getImgIds())}
+tags = dm.Dataset.import_from("cvat", "cvat")
+names = tags.categories()[dm.AnnotationType.label]
+print(json.dumps([by_file, {item.id: [names[one.label].name for one in item.annotations] for item in tags}]))
+""",
+    )
+    assert by_file == sets and tags == {name.removesuffix(".png"): sets[name] for name in (LOST, SPARE)}
+
+
 def test_coco_and_cvat(here: Path) -> None:
     """pycocotools for COCO; Datumaro, the library of CVAT's formats, for both, with its writers."""
     Path("cvat").mkdir()
@@ -149,23 +249,23 @@ print(json.dumps([by_file, {item.id: [names[one.label].name for one in item.anno
 
 
 @pytest.fixture
-def label_studio(here: Path) -> Iterator[httpx.Client]:
+def label_studio(tmp_path: Path) -> Iterator[httpx.Client]:
     """A running Label Studio and a person who has signed up; its document root is the folder that holds photos/."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-        "LABEL_STUDIO_BASE_DATA_DIR": str(here / "label-studio"), "COLLECT_ANALYTICS": "false",
-        "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED": "true", "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT": str(here),
+        "LABEL_STUDIO_BASE_DATA_DIR": str(tmp_path / "label-studio"), "COLLECT_ANALYTICS": "false",
+        "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED": "true", "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT": str(tmp_path),
         "LATEST_VERSION_CHECK": "false",
     }  # fmt: skip
     command = [Path(python_of("label-studio")).with_name("label-studio"), "start", "--no-browser", "--port", str(port)]
-    with open(here / "server.log", "wb") as log:
+    with open(tmp_path / "server.log", "wb") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, follow_redirects=True) as client:
             for _ in range(600):
-                assert server.poll() is None, (here / "server.log").read_text()[-2000:]
+                assert server.poll() is None, (tmp_path / "server.log").read_text()[-2000:]
                 try:
                     if client.get("/health").status_code == 200:
                         break
@@ -183,6 +283,23 @@ def label_studio(here: Path) -> Iterator[httpx.Client]:
     finally:
         server.terminate()
         server.wait()
+
+
+def test_label_studio_sets(label_studio: httpx.Client, sets: dict[str, list[str]]) -> None:
+    """Several choices and none, in both exports."""
+    view = Path("audit/label-studio.xml").read_text("utf-8")
+    project = label_studio.post("/api/projects", json={"title": "photos", "label_config": view}).json()["id"]
+    tasks = json.loads(Path("audit/label-studio.json").read_text("utf-8"))
+    imported = label_studio.post(f"/api/projects/{project}/import", json=tasks).json()
+    assert (imported["task_count"], imported["prediction_count"]) == (2, 2)
+    for task in label_studio.get(f"/api/tasks?project={project}&fields=all").json()["tasks"]:
+        result = task["predictions"][0]["result"] if task["data"]["source_id"] == LOST else []
+        answered = label_studio.post(f"/api/tasks/{task['id']}/annotations/", json={"result": result})
+        assert answered.status_code == 201
+    for kind in ("JSON", "JSON_MIN"):
+        export = label_studio.get(f"/api/projects/{project}/export?exportType={kind}")
+        Path("export.json").write_bytes(export.content)
+        assert chosen("export.json") == {LOST: ("accept", "wet|dög & co"), SPARE: ("other", "(none)")}
 
 
 def test_label_studio(label_studio: httpx.Client, here: Path) -> None:

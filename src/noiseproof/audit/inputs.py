@@ -146,7 +146,7 @@ def read_rows(
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
         _check_features(features, source, request)
-    rows = _with_test(_with_sets(source.read(request), multi), test, request)
+    rows = _with_test(_with_sets(source.read(request)), test, request)
     rows = _with_other_files(rows, request, paths)
     if trusted is not None and rows.trusted is None:
         rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
@@ -176,9 +176,9 @@ def _with_other_files(rows: AuditData, request: Request, paths: Mapping[str, str
     return rows
 
 
-def _with_sets(data: AuditData, multi: dict[str, Any] | None) -> AuditData:
+def _with_sets(data: AuditData) -> AuditData:
     """Return rows with several labels with what their words spell, and keep in config.json how."""
-    if multi is None:
+    if not (multi := data.source.multi_label):
         return data
     sets = LabelSets.of(data.classes, multi["separator"], multi["labels"])
     data.source.config["multi_label"] = {**multi, "labels": list(sets.names), "joiner": sets.joiner}
@@ -284,8 +284,8 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
     multi = config.get("multi_label") or {}
     if multi.get("kind") in (COLUMNS, "words"):
         options |= {"multi_label": COLUMNS if multi["kind"] == COLUMNS else multi["separator"]}
-    if config.get("classes_named"):
-        options["classes"] = config["classes"]
+    if multi or config.get("classes_named"):
+        options["classes"] = multi["labels"] if multi else config["classes"]
     if config["data"] is None:
         options["pred_probs"] = config["pred_probs"]
     return read_rows(

@@ -234,7 +234,7 @@ def audit(
     threads: Threads = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
-    exports = _exports(export, engine, address, multi_label)
+    exports = _exports(export, engine, address)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
@@ -254,7 +254,7 @@ def audit(
     return show_json({"folder": out, "files": files, **report.summary()}) if as_json else _show(report, files, out)
 
 
-def _exports(export: str | None, engine: str, address: str | None, multi_label: str | None) -> list[str]:
+def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
     """The tools to write for; refuses unknown ones, and an engine that does not exist, before torch is imported."""
     from noiseproof.core.cluster import check_engine
 
@@ -262,11 +262,6 @@ def _exports(export: str | None, engine: str, address: str | None, multi_label: 
     exports = _words(export)
     if unknown := [name for name in exports if name not in EXPORTS]:
         raise ValueError(f"Expected --export of {', '.join(EXPORTS)}, got {', '.join(unknown)}.")
-    if exports and multi_label is not None:
-        raise ValueError(
-            "Expected no --export beside --multi-label: tools get one label a row. Leave it out; issues.csv has "
-            "add_labels and remove_labels."
-        )
     return exports
 
 
@@ -359,7 +354,6 @@ def _run(
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.evidence.gather import check_models
     from noiseproof.audit.exchange import TOOLS
-    from noiseproof.audit.exchange.base import SEVERAL
     from noiseproof.audit.files import cache_beside
 
     check_models(options["method"], options["model"], options["estimator"])
@@ -368,8 +362,6 @@ def _run(
         with training_exits(interrupted), _progress() as progress:
             imported = clock.perf_counter()
             rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
-            if exports and rows.sets is not None:  # by the shape of the labels
-                raise ValueError(SEVERAL)
             for tool in exports:
                 TOOLS[tool]().check(rows.source)
             command = shlex.join(["noiseproof", *sys.argv[1:]])

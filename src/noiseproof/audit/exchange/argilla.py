@@ -8,8 +8,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, only_question, read_json, row_of, to_json, write_new
+from noiseproof.audit.exchange.base import (
+    TOOLS,
+    Item,
+    Labels,
+    Row,
+    Tool,
+    label_names,
+    only_question,
+    read_json,
+    row_of,
+    to_json,
+    write_new,
+)
 from noiseproof.audit.files import check_folder
+from noiseproof.audit.sets import NONE
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -27,21 +40,24 @@ class Argilla(Tool):
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder, source = check_folder(path, force=force), report.data.source
-        what = "image" if source.is_pictures else "text"
+        what, has_several = "image" if source.is_pictures else "text", report.data.sets is not None
         records = []
         for row in rows:
             shown = source.describe(row.row, row.id)
             if what == "image":
                 picture, media = source.picture(row.row, row.id, SIDE) or (b"", "image/png")
                 shown = f"data:{media};base64,{base64.b64encode(picture).decode()}"
-            suggestion = {"value": row.suggested, "score": row.confidence, "agent": "noiseproof"}
+            suggestion: dict[str, Any] = {"value": row.suggested, "score": row.confidence, "agent": "noiseproof"}
+            if has_several:
+                scores = row.suggested_labels or {NONE: row.confidence}
+                suggestion |= {"value": list(scores), "score": list(scores.values())}
             records.append({
                 "id": row.key, "fields": {what: shown, "why": row.why},
                 "metadata": {name: value for name, value in row.facts.items() if name != "why"},
                 "suggestions": {QUESTION: suggestion}, "responses": {}, "vectors": {},
             })  # fmt: skip
         (folder / ".argilla").mkdir(parents=True, exist_ok=True)
-        settings = _settings(what, report.data.classes)
+        settings = _settings(what, label_names(report), has_several)
         dataset = {"name": "noiseproof", "guidelines": settings["guidelines"], "allow_extra_metadata": True}
         for name, content in (("dataset", dataset), ("settings", settings)):
             write_new(folder / ".argilla" / f"{name}.json", to_json(content), force=True)
@@ -58,14 +74,19 @@ class Argilla(Tool):
         for at, record in enumerate(content):
             facts, id, text = record.get("metadata") or {}, record.get("id", at), record["fields"].get("text")
             for answer in _answers(record, question) or [{}]:
-                reviewer = str(answer.get("user_id") or "")
-                yield Item.of(at, answer.get("value"), facts, id, row_of(id), reviewer=reviewer, text=text)
+                reviewer, value = str(answer.get("user_id") or ""), answer.get("value")
+                labels = [label for label in value if label != NONE] if isinstance(value, list) else value and [value]
+                yield Item.of(at, labels, facts, id, row_of(id), reviewer=reviewer, text=text)
 
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+    def has_lists(self, content: Any) -> bool:
+        question = _question(content)
+        return any(isinstance(answer["value"], list) for record in content for answer in _answers(record, question))
+
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         records, question = copy.deepcopy(content), _question(content)
-        for at, label in changes.items():
+        for at, labels in changes.items():
             for answer in _answers(records[at], question):
-                answer["value"] = label
+                answer["value"] = list(labels) if isinstance(answer["value"], list) else labels[0]
         return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
 
 
@@ -78,21 +99,29 @@ def _question(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _answers(record: Mapping[str, Any], question: str) -> list[dict[str, Any]]:
     answers = (record.get("responses") or {}).get(question) or []
-    return [answer for answer in answers if isinstance(answer.get("value"), str)]
+    return [answer for answer in answers if _is_label(answer.get("value"))]
 
 
-def _settings(what: str, classes: Sequence[str]) -> dict[str, Any]:
+def _is_label(value: Any) -> bool:
+    """Whether a value is a word, or a list of words: rankings and spans are lists of other things."""
+    return all(isinstance(one, str) for one in value) if isinstance(value, list) else isinstance(value, str)
+
+
+def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str, Any]:
+    """The settings of the dataset; a question must be answered, so that no label is an option of its own."""
     fields = [
         {"name": name, "title": name, "required": True, "type": kind, "settings": {"type": kind}}
         for name, kind in ((what, what), ("why", "text"))
     ]
-    options = [{"value": name, "text": name} for name in classes]
+    options = [{"value": name, "text": name} for name in (*classes, *([NONE] if has_several else ()))]
+    kind = "multi_label_selection" if has_several else "label_selection"
     question = {
-        "name": QUESTION, "title": QUESTION, "required": True, "type": "label_selection",
-        "settings": {"type": "label_selection", "options": options},
+        "name": QUESTION, "title": QUESTION, "required": True, "type": kind,
+        "settings": {"type": kind, "options": options},
     }  # fmt: skip
+    chosen = f"all labels that are right, or {NONE}" if has_several else "the right label"
     return {
-        "guidelines": "Choose the right label. The suggestion and its reason are those of noiseproof.",
+        "guidelines": f"Choose {chosen}. The suggestion and its reason are those of noiseproof.",
         "fields": fields, "questions": [question], "vectors": [], "metadata": [], "allow_extra_metadata": True,
         "distribution": {"strategy": "overlap", "min_submitted": 1}, "mapping": None,
     }  # fmt: skip

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from noiseproof.core.files import replacing
 from noiseproof.core.registry import Registry
 
 if TYPE_CHECKING:
+    from noiseproof.audit.labelsets import LabelSetIssues
     from noiseproof.audit.report import LabelReport
 
-SEVERAL = "Expected one label a row to export, got several. issues.csv has add_labels and remove_labels."
+Labels = Sequence[str]  # one, or of rows with several labels all of them
+K = TypeVar("K")
+E = TypeVar("E")
 KEY = "row-"  # begins the names that stand for rows where a tool keeps nothing but a name
 
 
@@ -34,6 +37,8 @@ class Row:
     quality: float
     why: str
     flags: dict[str, bool]  # is_label_issue, is_outlier, …
+    labels: dict[str, float]  # the given label, or each of several, with P(it is right)
+    suggested_labels: dict[str, float]  # the same of the suggestion
 
     @property
     def key(self) -> str:
@@ -51,25 +56,38 @@ class Row:
 def exported_rows(report: LabelReport, all_rows: bool) -> Iterator[Row]:
     """Yield the rows of an audit from the worst label to the best; only issues, unless ``all_rows``."""
     data, issues, order = report.data, report.label_issues, report.order
-    if data.sets is not None:
-        raise ValueError(SEVERAL)
     order = order if all_rows else order[issues.is_issue[order]]
     names, classes = data.names, data.classes
+    several: LabelSetIssues | None = None if data.sets is None else issues  # type: ignore[assignment]
     for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
+        given, suggested = classes[data.given[i]], classes[issues.suggested[i]]
+        confidence, quality = (round(float(x[i]), 6) for x in (issues.suggested_confidence, issues.quality))
+        labels, better = {given: quality}, {suggested: confidence}
+        if several is not None:
+            labels = _answered(several.names, several.answers[i], several.label_quality[i])
+            better = _answered(several.names, several.suggested_answers[i], several.label_probs[i])
         yield Row(
-            int(data.row[i]), str(names[i]), classes[data.given[i]], classes[issues.suggested[i]],
-            classes[issues.predicted[i]], round(float(issues.suggested_confidence[i]), 6),
-            round(float(issues.quality[i]), 6), why,
-            {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag},
+            int(data.row[i]), str(names[i]), given, suggested, classes[issues.predicted[i]], confidence, quality, why,
+            {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag}, labels, better,
         )  # fmt: skip
+
+
+def _answered(names: Sequence[str], answers: Any, numbers: Any) -> dict[str, float]:
+    """The labels (K,) of a row whose answer is yes, each with its number."""
+    return {name: round(float(number), 6) for name, yes, number in zip(names, answers, numbers, strict=True) if yes}
+
+
+def label_names(report: LabelReport) -> tuple[str, ...]:
+    """The labels that a tool lets people choose from: the classes, or the labels that rows have several of."""
+    return report.data.classes if report.data.sets is None else report.data.sets.names
 
 
 @dataclass(frozen=True)
 class Item:
-    """A label in a file of another tool: of a text or of a picture, by one person."""
+    """The labels of a text or of a picture in a file of another tool, by one person."""
 
     at: int  # position of the text or picture in the file
-    label: str | None  # None: skipped, or not labelled yet
+    labels: Labels | None  # None: skipped, or not labelled yet; empty: an answer without a label
     id: str = ""
     row: int | None = None  # of the audit that the file was made from
     given: str | None = None  # the label that it had then
@@ -80,12 +98,19 @@ class Item:
 
     @classmethod
     def of(
-        cls, at: int, label: str | None, facts: Mapping[str, Any], id: Any, row: int | None = None, **more: Any
+        cls, at: int, labels: Labels | None, facts: Mapping[str, Any], id: Any, row: int | None = None, **more: Any
     ) -> Item:
         """Return an item with what `Row.facts` says of its row, else with the tool's own ``id`` and ``row``."""
         number, given = facts.get("row", row), facts.get("given_label")
         is_number = isinstance(number, int) and not isinstance(number, bool)
-        return cls(at, label, str(facts.get("source_id", id)), number if is_number else None, given, **more)
+        return cls(at, labels, str(facts.get("source_id", id)), number if is_number else None, given, **more)
+
+    def alone(self) -> Item:
+        """The item where one label is expected: without any it is not labelled, and several are a problem."""
+        if self.labels and len(self.labels) > 1:
+            problem = f"{self.id!r} has {len(self.labels)} labels where one is expected"
+            return replace(self, labels=None, problem=problem)
+        return self if self.labels else replace(self, labels=None)
 
 
 class Tool(ABC):
@@ -118,12 +143,29 @@ class Tool(ABC):
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         """Yield the labels in the content of a file."""
 
+    def has_lists(self, content: Any) -> bool:
+        """Whether the content says that entries may have several labels, also where each of them has one."""
+        return False
+
     @abstractmethod
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         """Return the content with other labels, by position, and without the positions ``left_out``."""
 
 
 TOOLS: Registry[Tool] = Registry("tool to export to", returns=Tool)
+
+
+def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, list[E]]]:
+    """The entries that stand for each of the new ``labels``: those that have it, else those of one that is gone.
+
+    >>> paired([("cat", 1), ("dog", 2), ("dog", 3)], ["dog", "emu", "owl"])
+    [('dog', [2, 3]), ('emu', [1]), ('owl', [])]
+    """
+    entries: dict[K, list[E]] = {}
+    for label, entry in old:
+        entries.setdefault(label, []).append(entry)
+    free = [entries[label] for label in entries if label not in labels]
+    return [(label, entries[label] if label in entries else free.pop(0) if free else []) for label in labels]
 
 
 def find_file(name: str, beside: Path) -> Path:

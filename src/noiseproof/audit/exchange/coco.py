@@ -1,4 +1,4 @@
-"""COCO: a category for each picture, as a box around all of it; out and in."""
+"""COCO: a category for each picture, or several, each as a box around all of it; out and in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, read_json, to_json, write_new
+from noiseproof.audit.exchange.base import (
+    TOOLS,
+    Item,
+    Labels,
+    Row,
+    Tool,
+    find_file,
+    label_names,
+    paired,
+    read_json,
+    to_json,
+    write_new,
+)
 from noiseproof.data.images import open_image
 
 if TYPE_CHECKING:
@@ -15,21 +27,25 @@ if TYPE_CHECKING:
 
 @TOOLS.register_class("coco")
 class Coco(Tool):
-    """Pictures by their paths in the audited folder, each with one annotation that has the audit as attributes."""
+    """Pictures by their paths in the audited folder, with an annotation for each label, the audit as its attributes.
+
+    A picture without any label has the audit as its own attributes.
+    """
 
     takes_all_rows = True
     takes_texts = False
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        number = {name: k for k, name in enumerate(report.data.classes, 1)}  # 0 is the background in COCO
-        images, annotations = [], []
+        number = {name: k for k, name in enumerate(label_names(report), 1)}  # 0 is the background in COCO
+        images: list[Any] = []
+        annotations: list[Any] = []
         for row in rows:
             width, height = picture_size(report, row)
-            images.append({"id": row.row, "file_name": row.id, "width": width, "height": height})
-            annotations.append({
-                "id": row.row + 1, "image_id": row.row, "category_id": number[row.given],
-                "bbox": [0, 0, width, height], "area": width * height, "iscrowd": 0, "attributes": row.facts,
-            })  # fmt: skip
+            image = {"id": row.row, "file_name": row.id, "width": width, "height": height}
+            images.append(image if row.labels else {**image, "attributes": row.facts})
+            for name in row.labels:
+                whole = _whole(len(annotations) + 1, image, number[name])
+                annotations.append({**whole, "attributes": row.facts})
         categories = [{"id": k, "name": name} for name, k in number.items()]
         write_new(path, to_json({"images": images, "annotations": annotations, "categories": categories}), force)
 
@@ -40,28 +56,44 @@ class Coco(Tool):
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         names = {category["id"]: category["name"] for category in content["categories"]}
-        of_image = _annotation_of(content)
+        of_image = _annotations_of(content)
         for at, image in enumerate(content["images"]):
-            annotation, name = of_image.get(image["id"], {}), image["file_name"]
-            label, facts = names.get(annotation.get("category_id")), annotation.get("attributes") or {}
-            yield Item.of(at, label, facts, name, file=find_file(name, path))
+            annotations, name = of_image.get(image["id"], []), image["file_name"]
+            labels = list(dict.fromkeys(names[k] for one in annotations if (k := one.get("category_id")) in names))
+            if len(labels) > 1 and not all(_is_whole(one, image) for one in annotations):
+                raise ValueError(
+                    f"Expected categories of whole pictures, got boxes of {len(labels)} categories in the image "
+                    f"{image['id']}. Objects in pictures can't be audited."
+                )
+            facts = (annotations[0] if annotations else image).get("attributes") or {}
+            yield Item.of(at, labels, facts, name, file=find_file(name, path))
 
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         categories = list(content["categories"])
         number = {category["name"]: category["id"] for category in categories}
-        for name in changes.values():
-            if name not in number:
-                number[name] = max(number.values(), default=0) + 1
-                categories.append({"id": number[name], "name": name})
+        for name in dict.fromkeys(name for labels in changes.values() for name in labels if name not in number):
+            number[name] = max(number.values(), default=0) + 1
+            categories.append({"id": number[name], "name": name})
         images = [image for at, image in enumerate(content["images"]) if at not in left_out]
         kept = {image["id"] for image in images}
-        new = {content["images"][at]["id"]: number[name] for at, name in changes.items()}
-        annotations = [
-            {**one, "category_id": new.get(one["image_id"], one["category_id"])}
-            for one in content["annotations"]
-            if one["image_id"] in kept
-        ]
+        wanted = [(content["images"][at], [number[name] for name in labels]) for at, labels in changes.items()]
+        annotations = [one for one in _annotated(content, wanted) if one["image_id"] in kept]
         return to_json({**content, "images": images, "annotations": annotations, "categories": categories}).encode()
+
+
+def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
+    """The annotations with other categories for some images; those that an image has already stay as they are."""
+    of_image, next_id = _annotations_of(content), max((one.get("id", 0) for one in content["annotations"]), default=0)
+    becomes: dict[int, Any] = {}  # by the annotation itself, as files may have an id twice; None: it goes
+    new: list[Any] = []
+    for image, categories in wanted:
+        old = of_image.get(image["id"], [])
+        becomes |= dict.fromkeys(map(id, old))
+        for k, entries in paired([(one.get("category_id"), one) for one in old], categories):
+            becomes |= {id(one): {**one, "category_id": k} for one in entries}
+            new += [] if entries else [_whole(next_id + 1 + len(new), image, k)]
+    changed = (becomes.get(id(one), one) for one in content["annotations"])
+    return [one for one in changed if one is not None] + new
 
 
 def picture_size(report: LabelReport, row: Row) -> tuple[int, int]:
@@ -69,14 +101,23 @@ def picture_size(report: LabelReport, row: Row) -> tuple[int, int]:
         return int(image.width), int(image.height)
 
 
-def _annotation_of(content: Any) -> dict[Any, Any]:
-    """Return the annotation of each picture; refuse pictures with two, which are objects and not classes."""
-    of_image: dict[Any, Any] = {}
+def _whole(id: int, image: Mapping[str, Any], category: Any) -> dict[str, Any]:
+    """An annotation of a whole picture; without its size, one without a box."""
+    width, height = image.get("width"), image.get("height")
+    box = {} if not width or not height else {"bbox": [0, 0, width, height], "area": width * height}
+    return {"id": id, "image_id": image["id"], "category_id": category, **box, "iscrowd": 0}
+
+
+def _is_whole(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
+    """Whether an annotation is about all of a picture: its box is that, or it has none."""
+    box, sides = annotation.get("bbox"), (image.get("width"), image.get("height"))
+    if not box:
+        return True
+    return None not in sides and all(abs(a - b) <= 1 for a, b in zip(box, (0, 0, *sides), strict=True))
+
+
+def _annotations_of(content: Any) -> dict[Any, list[Any]]:
+    of_image: dict[Any, list[Any]] = {}
     for annotation in content["annotations"]:
-        first = of_image.setdefault(annotation["image_id"], annotation)
-        if first["category_id"] != annotation["category_id"]:
-            raise ValueError(
-                f"Expected one category for each picture, got several for the image {annotation['image_id']}. Objects "
-                "in pictures can't be audited."
-            )
+        of_image.setdefault(annotation["image_id"], []).append(annotation)
     return of_image

@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from noiseproof.audit.exchange.base import TOOLS, Item, Row, Tool, find_file, read_once, to_json, write_both
+from noiseproof.audit.exchange.base import (
+    TOOLS,
+    Item,
+    Labels,
+    Row,
+    Tool,
+    find_file,
+    label_names,
+    paired,
+    read_once,
+    to_json,
+    write_both,
+)
 from noiseproof.audit.exchange.coco import picture_size
 
 if TYPE_CHECKING:
@@ -19,7 +31,7 @@ SHOWN = ("suggested_label", "label_quality", "why")  # attributes of a tag in CV
 
 @TOOLS.register_class("cvat")
 class Cvat(Tool):
-    """The given label of each picture as a tag; the labels of the task, to paste into CVAT, are in the .json beside."""
+    """A tag for each given label of a picture; the labels of the task, to paste into CVAT, are in the .json beside."""
 
     takes_texts = False
 
@@ -28,7 +40,7 @@ class Cvat(Tool):
             {"name": name, "input_type": "text", "mutable": False, "values": [""], "default_value": ""}
             for name in SHOWN
         ]
-        labels = [{"name": name, "type": "tag", "attributes": attributes} for name in report.data.classes]
+        labels = [{"name": name, "type": "tag", "attributes": attributes} for name in label_names(report)]
         root = ET.Element("annotations")
         ET.SubElement(root, "version").text = "1.1"
         root.append(_task(labels, len(rows)))
@@ -36,9 +48,10 @@ class Cvat(Tool):
             width, height = picture_size(report, row)
             size = {"width": str(width), "height": str(height)}
             image = ET.SubElement(root, "image", {"id": str(frame), "name": row.id, **size})
-            tag = ET.SubElement(image, "tag", {"label": row.given, "source": "manual"})
-            for name in SHOWN:
-                ET.SubElement(tag, "attribute", {"name": name}).text = str(row.facts[name])
+            for label in row.labels:
+                tag = ET.SubElement(image, "tag", {"label": label, "source": "manual"})
+                for name in SHOWN:
+                    ET.SubElement(tag, "attribute", {"name": name}).text = str(row.facts[name])
         write_both(path, _to_text(root), ".xml", to_json(labels), beside=".json", force=force)
 
     def parse(self, path: Path) -> Any:
@@ -52,26 +65,36 @@ class Cvat(Tool):
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         for at, image in enumerate(content.iter("image")):
-            name, tags = image.get("name", ""), image.findall("tag")
-            if len(tags) > 1:
-                raise ValueError(f"Expected one tag for each picture, got {len(tags)} for {name}.")
-            yield Item(at, tags[0].get("label") if tags else None, name, file=find_file(name, path))
+            name, labels = image.get("name", ""), dict.fromkeys(tag.get("label", "") for tag in image.findall("tag"))
+            yield Item(at, list(labels), name, file=find_file(name, path))
 
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         root = copy.deepcopy(content)
         for at, image in enumerate(list(root.iter("image"))):
             if at in left_out:
                 root.remove(image)
-            for tag in image.findall("tag") if at in changes else ():
-                tag.set("label", changes[at])
+            if at in changes:
+                _set_tags(image, changes[at])
         if (labels := root.find("meta//labels")) is not None:
             known = {label.findtext("name") for label in labels}
-            _add_classes(labels, dict.fromkeys(name for name in changes.values() if name not in known))
+            new = (name for names in changes.values() for name in names if name not in known)
+            _add_classes(labels, dict.fromkeys(new))
         return _to_text(root).encode()
 
 
 def _root(path: Path) -> ET.Element:
     return ET.parse(path).getroot()
+
+
+def _set_tags(image: ET.Element, labels: Labels) -> None:
+    """Give a picture the tags of ``labels``: those that it has stay, and others are renamed, added or removed."""
+    tags = image.findall("tag")
+    for label, entries in paired(((tag.get("label", ""), tag) for tag in tags), labels):
+        for tag in entries or [ET.SubElement(image, "tag", {"source": "manual"})]:
+            tag.set("label", label)
+    for tag in tags:
+        if tag.get("label") not in labels:
+            image.remove(tag)
 
 
 def _add_classes(labels: ET.Element, names: Iterable[str]) -> None:

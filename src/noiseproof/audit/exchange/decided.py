@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from noiseproof.audit.decisions import FILE, BadDecisions, Choice, Decision, read_standing
-from noiseproof.audit.exchange.base import KEY, TOOLS, Item, Tool
+from noiseproof.audit.exchange.base import KEY, TOOLS, Item, Labels, Tool
 from noiseproof.audit.files import Audit, read_audit
+from noiseproof.audit.sets import NONE, split_set
 from noiseproof.audit.standing import Standing
 
 ENDINGS = (".json", ".jsonl", ".xml")  # of files that tools write
@@ -29,11 +30,13 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
         return read_standing(path)
     if (found := find_tool(path)) is None:
         raise BadDecisions(f"Expected decisions, or labels from {', '.join(TOOLS)}, in {path}, got something else.")
-    tool, content = found
+    (tool, content), audit = found, read_audit(folder)
     items = list(tool.items(content, path))
+    if not audit.config.get("multi_label"):
+        items = [item.alone() for item in items]
     if problem := next((item.problem for item in items if item.problem), ""):
-        raise BadDecisions(f"Expected one label for each entry of {path}, got {problem}. Correct or drop it.")
-    return Standing(_decisions(items, read_audit(folder), path, is_explicit=tool.asks))
+        raise BadDecisions(f"Expected labels for each entry of {path}, got {problem}. Correct or drop it.")
+    return Standing(_decisions(items, audit, path, is_explicit=tool.asks))
 
 
 def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool) -> Iterator[Decision]:
@@ -44,7 +47,7 @@ def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
     columns = ["row", "id", "given_label", "suggested_label"]
     known = {row: cells for row, *cells in audit.issues[columns].itertuples(index=False)}
     names = _names({row: id for row, (id, *_) in known.items()})
-    answered = {item.at for item in items if item.label is not None}
+    answered, multi = {item.at for item in items if item.labels is not None}, audit.config.get("multi_label")
     for item in items:
         row = names.get(item.id) if item.row is None else item.row
         id, given, suggested = known.get(-1 if row is None else row, ("", "", ""))
@@ -59,13 +62,34 @@ def _decisions(items: list[Item], audit: Audit, path: Path, *, is_explicit: bool
                 f"Expected labels of rows of the audit in {audit.folder}, got row {row} with the given label "
                 f"{item.given!r} in {path}, which is {given!r} there. They belong to another audit: name its folder."
             )
-        if item.label is None:
+        if item.labels is None:
             if item.reviewer and item.at not in answered:
                 yield Decision(row, id, given, "skip", "", item.reviewer)
             continue
-        choice: Choice = "keep" if item.label == given else "accept" if item.label == suggested else "other"
+        label = _spelled(item.labels, given, suggested, multi)
+        choice: Choice = "keep" if label == given else "accept" if label == suggested else "other"
         if choice != "keep" or is_explicit:
-            yield Decision(row, id, given, choice, item.label, item.reviewer)
+            yield Decision(row, id, given, choice, label, item.reviewer)
+
+
+def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any] | None) -> str:
+    """One label, or the word of several: that of the given or suggested ones where they are the same."""
+    if not multi:
+        return labels[0]
+    if len(labels) == 1 and {*(parts := split_set(labels[0], multi["separator"]))} <= {*multi["labels"]}:
+        labels = parts  # of a file that spells sets as words
+    for word in (given, suggested):
+        if {*split_set(word, multi["separator"])} == {*labels}:
+            return word
+    if odd := [label for label in labels if multi["separator"] in label]:
+        raise BadDecisions(
+            f"Expected labels without {multi['separator']!r}, which separates those of a row in this audit, got "
+            f"{odd[0]!r}. Rename it."
+        )
+    kept = [label for label in split_set(given, multi["separator"]) if label in labels]
+    known = [label for label in multi["labels"] if label in labels and label not in kept]
+    new = [label for label in labels if label not in kept and label not in known]
+    return str(multi["joiner"].join([*kept, *known, *new])) or NONE
 
 
 def _names(ids: Mapping[int, str]) -> dict[str, int | None]:

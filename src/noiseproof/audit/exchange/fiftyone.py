@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
+    Labels,
     Row,
     Tool,
+    label_names,
+    paired,
     picture_link,
     read_json,
     remove_links,
@@ -35,11 +38,14 @@ class FiftyOne(Tool):
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder = check_folder(path, force=force)
         remove_links(folder / "data")
-        labels = {}
+        labels: dict[str, Any] = {}
         for row in rows:
             picture_link(report, row, folder / "data")
-            labels[row.key] = {"label": row.given, "confidence": row.quality, "attributes": row.facts}
-        write_new(folder / self.listing, to_json({"classes": list(report.data.classes), "labels": labels}), force=True)
+            entries = [
+                {"label": name, "confidence": quality, "attributes": row.facts} for name, quality in row.labels.items()
+            ]
+            labels[row.key] = entries[0] if report.data.sets is None else entries
+        write_new(folder / self.listing, to_json({"classes": list(label_names(report)), "labels": labels}), force=True)
 
     def parse(self, path: Path) -> Any:
         is_alone = path.is_dir() and not (path / "data").is_dir()  # maybe some other file of that name
@@ -57,25 +63,51 @@ class FiftyOne(Tool):
         folder = (path if path.is_dir() else path.parent) / "data"
         files = {file.stem: file for file in folder.iterdir()} if folder.is_dir() else {}
         for at, (key, entry) in enumerate(content["labels"].items()):
-            label = _label(entry, content.get("classes"), key)
-            facts = entry.get("attributes") or {} if isinstance(entry, dict) else {}
-            yield Item.of(at, label, facts, key, row_of(key), file=files.get(key, folder / key))
+            labels = [_label(one, content.get("classes"), key) for one in _entries(entry)]
+            attributes = (one.get("attributes") for one in _entries(entry) if isinstance(one, dict))
+            facts: Mapping[str, Any] = next(filter(None, attributes), {})
+            found = None if entry is None else [label for label in labels if label is not None]
+            yield Item.of(at, found, facts, key, row_of(key), file=files.get(key, folder / key))
 
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+    def has_lists(self, content: Any) -> bool:
+        return any(isinstance(entry, list) for entry in content["labels"].values())
+
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         labels: dict[str, Any] = {}
         classes = list(content.get("classes") or ())
-        classes += [name for name in dict.fromkeys(changes.values()) if name not in classes]
+        classes += [n for n in dict.fromkeys(n for names in changes.values() for n in names) if n not in classes]
+
+        def labelled(entry: Any, name: str) -> Any:
+            old = entry.get("label") if isinstance(entry, dict) else entry
+            value = classes.index(name) if isinstance(old, int) else name
+            return {**entry, "label": value} if isinstance(entry, dict) else value
+
         for at, (key, entry) in enumerate(content["labels"].items()):
             new = changes.get(at)
             if new is not None:
-                old = entry.get("label") if isinstance(entry, dict) else entry
-                value = classes.index(new) if isinstance(old, int) else new
-                entry = {**entry, "label": value} if isinstance(entry, dict) else value
+                old = [(_label(one, content.get("classes"), key), one) for one in _entries(entry)]
+                like = old[0][1] if old else next(iter(_any_entry(content)), "")
+                entries = [labelled(one, str(n)) for n, ones in paired(old, new) for one in ones or [_plain(like)]]
+                entry = entries if isinstance(entry, list) else entries[0]
             if at not in left_out:
                 labels[key] = entry
         return to_json(
             {**content, **({"classes": classes} if content.get("classes") else {}), "labels": labels}
         ).encode()
+
+
+def _entries(entry: Any) -> list[Any]:
+    """The labels of a picture, each a word, a number or a dict with one of them."""
+    return entry if isinstance(entry, list) else [] if entry is None else [entry]
+
+
+def _any_entry(content: Any) -> Iterator[Any]:
+    return (one for entry in content["labels"].values() for one in _entries(entry))
+
+
+def _plain(entry: Any) -> Any:
+    """An entry of the same kind for another label, without what is said of this one."""
+    return {"label": entry.get("label")} if isinstance(entry, dict) else entry
 
 
 def _label(entry: Any, classes: Any, key: str) -> str | None:
@@ -87,7 +119,7 @@ def _label(entry: Any, classes: Any, key: str) -> str | None:
     if not is_number or not isinstance(classes, list) or not 0 <= label < len(classes):
         count = len(classes) if isinstance(classes, list) else 0
         raise ValueError(
-            f"Expected one label for each picture in labels.json, a word or a number below the {count} of its "
+            f"Expected labels of each picture in labels.json, a word or a number below the {count} of its "
             f"`classes`, got {label!r} for {key!r}."
         )
     return str(classes[label])

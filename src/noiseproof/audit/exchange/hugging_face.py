@@ -1,6 +1,7 @@
 """Hugging Face: a folder that ``load_dataset("imagefolder")`` reads, with the audit as columns; out and in.
 
-Labels of the pictures are in metadata.jsonl, or in metadata.csv, in the columns file_name and label.
+Labels of the pictures are in metadata.jsonl, or in metadata.csv, in the columns file_name and label: a word, a number,
+or a list of several.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
+    Labels,
     Row,
     Tool,
     picture_link,
@@ -43,7 +45,12 @@ class ImageFolder(Tool):
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
         folder = check_folder(path, force=force)
         remove_links(folder)
-        lines = [{"file_name": picture_link(report, row, folder), "label": row.given, **row.facts} for row in rows]
+        has_several = report.data.sets is not None
+        lines = [
+            {"file_name": picture_link(report, row, folder),
+             "label": list(row.labels) if has_several else row.given, **row.facts}
+            for row in rows
+        ]  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         write_new(folder / self.listing, _to_lines(lines), force=True)
 
@@ -68,12 +75,17 @@ class ImageFolder(Tool):
         folder = path if path.is_dir() else path.parent
         for at, line in enumerate(content):
             name, label = line["file_name"], line["label"]
-            label = None if label in (None, "") else str(label)
+            words = label if isinstance(label, list) else [] if label == "" else [label]
+            labels = None if label is None else list(dict.fromkeys(map(str, words)))
             row = row_of(stem := Path(name).stem)
-            yield Item.of(at, label, line, name if row is None else stem, row, file=folder / name)
+            yield Item.of(at, labels, line, name if row is None else stem, row, file=folder / name)
 
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
-        lines = [{**line, "label": _like(line["label"], changes.get(at))} for at, line in enumerate(content)]
+    def has_lists(self, content: Any) -> bool:
+        return any(isinstance(line["label"], list) for line in content)
+
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
+        values = {str(value): value for line in content if isinstance(line["label"], list) for value in line["label"]}
+        lines = [{**line, "label": _like(line["label"], changes.get(at), values)} for at, line in enumerate(content)]
         kept = [line for at, line in enumerate(lines) if at not in left_out]
         return _to_table(kept, content.header) if isinstance(content, _Table) else _to_lines(kept).encode()
 
@@ -121,12 +133,14 @@ def _from_lines(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
 
 
-def _like(old: Any, new: str | None) -> Any:
-    """Return the new label, None for the old one, as a number where the old one is."""
+def _like(old: Any, new: Labels | None, values: Mapping[str, Any]) -> Any:
+    """Return the new labels, None for the old ones, as a list or numbers where the old ones are."""
     if new is None:
         return old
-    is_number = isinstance(old, int) and not isinstance(old, bool) and new.isascii() and new.isdigit()
-    return int(new) if is_number else new
+    if isinstance(old, list):
+        return [values.get(name, name) for name in new]
+    is_number = isinstance(old, int) and not isinstance(old, bool) and new[0].isascii() and new[0].isdigit()
+    return int(new[0]) if is_number else new[0]
 
 
 def _to_lines(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ import copy
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -14,9 +15,11 @@ from xml.sax.saxutils import quoteattr
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
+    Labels,
     Row,
     Tool,
     find_file,
+    label_names,
     only_question,
     read_json,
     to_json,
@@ -42,7 +45,7 @@ class LabelStudio(Tool):
     asks = True
 
     def write(self, report: LabelReport, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        source, classes = report.data.source, report.data.classes
+        source, classes = report.data.source, label_names(report)
         if odd := [name for name in classes if NO_XML.search(name)]:
             raise ValueError(
                 f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}. Remove control "
@@ -55,11 +58,13 @@ class LabelStudio(Tool):
             facts: dict[str, Any] = {name: value for name, value in row.facts.items() if name != "predicted_label"}
             result: dict[str, Any] = {
                 "id": row.key, "from_name": QUESTION, "to_name": what, "type": "choices",
-                "value": {"choices": [row.suggested]},
+                "value": {"choices": list(row.suggested_labels)},
             }  # fmt: skip
-            prediction: dict[str, Any] = {"model_version": "noiseproof", "score": row.confidence, "result": [result]}
+            results = [result] if row.suggested_labels else []
+            prediction: dict[str, Any] = {"model_version": "noiseproof", "score": row.confidence, "result": results}
             tasks.append({"data": {what: shown} | facts, "predictions": [prediction]})
-        write_both(path, to_json(tasks), ".json", _set_up(what, classes), beside=".xml", force=force)
+        choice = "single" if report.data.sets is None else "multiple"
+        write_both(path, to_json(tasks), ".json", _set_up(what, classes, choice), beside=".xml", force=force)
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
@@ -79,36 +84,50 @@ class LabelStudio(Tool):
             data = _data(task)
             shown = data.get("image", data.get("text"))
             place = {"file": _file(shown, path)} if "image" in data else {"text": shown}
-            for reviewer, label in answers:
-                yield Item.of(at, label, data, task.get("id", at), reviewer=reviewer, **place)
+            for reviewer, labels in answers:
+                yield Item.of(at, labels, data, task.get("id", at), reviewer=reviewer, **place)
 
-    def relabelled(self, content: Any, changes: Mapping[int, str], left_out: Collection[int]) -> bytes:
+    def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         tasks = copy.deepcopy([task for at, task in enumerate(content) if at not in left_out])
         new = [changes.get(at) for at in range(len(content)) if at not in left_out]
         question = _question(content)
-        for task, label in zip(tasks, new, strict=True):
-            if label is not None and _data(task) is task:
-                task[question] = label
-            elif label is not None:
-                for choices in _choices(task):
-                    choices["value"]["choices"] = [label]
+        for task, labels in zip(tasks, new, strict=True):
+            if labels is not None and _data(task) is task:
+                task.pop(question, None)
+                task |= {question: labels[0] if len(labels) == 1 else {"choices": list(labels)}} if labels else {}
+            elif labels is not None:
+                for annotation in _given(task):
+                    _answer(annotation, question, labels, "image" if "image" in task["data"] else "text")
         return to_json(tasks).encode()
 
 
-def _set_up(what: str, classes: Sequence[str]) -> str:
+def _set_up(what: str, classes: Sequence[str], choice: str) -> str:
     tag = {"image": '<Image name="image" value="$image"/>', "text": '<Text name="text" value="$text"/>'}[what]
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
         f'<View>\n  {tag}\n  <Text name="why" value="$why"/>\n'
-        f'  <Choices name="{QUESTION}" toName="{what}" choice="single">\n{choices}\n  </Choices>\n</View>\n'
+        f'  <Choices name="{QUESTION}" toName="{what}" choice="{choice}">\n{choices}\n  </Choices>\n</View>\n'
     )
 
 
-def _choices(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the results with choices of the annotations that count."""
-    for annotation in task.get("annotations") or ():
-        if not annotation.get("was_cancelled"):
-            yield from (result for result in annotation.get("result", ()) if result.get("type") == "choices")
+def _given(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the annotations that count."""
+    return [one for one in task.get("annotations") or () if not one.get("was_cancelled")]
+
+
+def _is_choice(result: Mapping[str, Any], question: str) -> bool:
+    return result.get("type") == "choices" and result.get("from_name", question) == question
+
+
+def _answer(annotation: dict[str, Any], question: str, labels: Labels, what: str) -> None:
+    """Write other labels into an annotation: into its first choices, which are made where there are none."""
+    results = annotation.get("result", [])
+    first = next((at for at, one in enumerate(results) if _is_choice(one, question)), len(results))
+    usual: dict[str, Any] = {"from_name": question, "to_name": what, "type": "choices", "value": {}}
+    chosen = results[first] if first < len(results) else usual
+    chosen = {**chosen, "value": {**chosen["value"], "choices": list(labels)}}
+    others = [[one for one in part if not _is_choice(one, question)] for part in (results[:first], results[first:])]
+    annotation["result"] = [*others[0], *([chosen] if labels else []), *others[1]]
 
 
 def _data(task: Any) -> Any:
@@ -122,26 +141,40 @@ def _is_flat(task: Mapping[str, Any]) -> bool:
 
 
 def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of the choices in tasks of JSON-MIN."""
+    """Return the name of the choices that are the labels."""
     own = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "text", "image")
     facts = ("source_id", "given_label", "suggested_label", "why")  # that `write` has added, in words
     flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)
-    words = dict.fromkeys(name for task in flat for name, value in task.items() if isinstance(value, str))
-    return only_question([name for name in words if name not in own + facts], QUESTION, "the tasks of Label Studio")
+    words = dict.fromkeys(name for task in flat for name, value in task.items() if _flat_labels(value))
+    asked = dict.fromkeys(name for task in tasks for name in _asked(task))
+    names = [name for name in words if name not in own + facts] + list(asked)
+    return only_question(names, QUESTION, "the tasks of Label Studio")
 
 
-def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, str | None]]:
-    """Yield who answered a task, and the label; None if it was skipped."""
+def _asked(task: Any) -> Iterator[str]:
+    """Yield the names of choices in the annotations of a task; one that can't be read has none."""
+    with suppress(TypeError, AttributeError, KeyError):
+        yield from (r["from_name"] for one in _given(task) for r in one["result"] if r.get("type") == "choices")
+
+
+def _flat_labels(value: Any) -> list[str]:
+    """Return the labels in a value of JSON-MIN: one as a word, several as {"choices": …}, none as nothing."""
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if isinstance(choices, list) and all(isinstance(one, str) for one in choices):
+        return choices
+    return [value] if isinstance(value, str) and value else []
+
+
+def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, Labels | None]]:
+    """Yield who answered a task, and the labels; None if it was skipped."""
     if _data(task) is task:
-        label = task.get(question)
-        yield str(task.get("annotator", "")), label if isinstance(label, str) and label else None
+        yield str(task.get("annotator", "")), _flat_labels(task.get(question))
     for annotation in task.get("annotations") or ():
         person = annotation.get("completed_by", "")
         reviewer = str(person.get("email", person.get("id", "")) if isinstance(person, dict) else person)
-        labels = [label for one in _choices({"annotations": [annotation]}) for label in one["value"].get("choices", ())]
-        if len(labels) > 1:
-            raise ValueError(f"{len(labels)} choices where one is expected")
-        yield reviewer, labels[0] if labels else None
+        results = [one for one in annotation.get("result", ()) if _is_choice(one, question)]
+        labels = list(dict.fromkeys(label for one in results for label in one["value"].get("choices", ())))
+        yield reviewer, None if annotation.get("was_cancelled") else labels
 
 
 def _address(source: Any, id: str) -> str:

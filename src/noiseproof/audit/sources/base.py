@@ -374,6 +374,14 @@ class Source(ABC):
         """How rows with several labels spell them, as in config.json; empty where a row has one."""
         return self.config.get("multi_label") or {}
 
+    def without_names(self, request: Request) -> Request:
+        """The request where ``classes`` of rows with several labels are kept as those: a word spells a set of them."""
+        if not self.multi_label or request.classes is None:
+            return request
+        self.config["multi_label"] = {**self.multi_label, "labels": list(map(str, request.classes))}
+        self.config["classes_named"] = False
+        return replace(request, classes=None)
+
     def spelling(self, audit: Audit, cells: Sequence[Any], names: Collection[str]) -> Mapping[str, Any]:
         """Return how the source spells each of the labels ``names``; ``cells`` are those that it has."""
         if not self.multi_label:

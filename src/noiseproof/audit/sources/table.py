@@ -75,8 +75,7 @@ class TableSource(Source):
         votes, classes = self._votes(table, request)
         if label is not None:
             column = table[label]
-            if self.multi_label:
-                column = column.astype(object).where(~is_missing(column), NO_LABEL)
+            column = self._as_words_of_sets(column) if self.multi_label else column
             given, classes = encode_given(column, request.classes, label, known=classes)
         else:
             assert votes is not None and classes is not None
@@ -85,7 +84,7 @@ class TableSource(Source):
         unusable = [("no label", given < 0), *self._missing(table)]
         if time is not None:
             unusable.append((f"no time in {column!r}", np.isnan(time)))
-        x, notes = None, [*reading_notes(self.frame), *self._empty_cells()]
+        x, notes = None, [*reading_notes(self.frame), *self._empty_cells(), *self._unlabelled()]
         if request.needs_features:
             usable = ~np.logical_or.reduce([mask for _, mask in unusable])
             x, more, without = self._features(table, features, given, usable, request)
@@ -151,6 +150,19 @@ class TableSource(Source):
 
     def _empty_cells(self) -> list[str]:
         return empty_cells({name: self.as_given[name].tolist() for name in self.label_columns})
+
+    def _as_words_of_sets(self, column: Any) -> Any:
+        """A column of several labels: an empty word is no label, and what is absent is not labelled."""
+        is_excel = self.config["data"] is not None and table_kind(self.config["data"]) == ".xlsx"
+        column = column.fillna("") if is_excel else column  # it has only blank cells
+        return column.astype(object).where(~is_missing(column) | column.isna(), NO_LABEL)
+
+    def _unlabelled(self) -> list[str]:
+        """A note on rows of several labels that are not labelled, if there are any."""
+        label = self.config["label"]
+        count = int(self._as_words_of_sets(self.frame[label]).isna().sum()) if self.multi_label else 0
+        rows = f"{counted(count, 'row has', 'rows have')} no value in {label!r}, and count as not labelled"
+        return [f"{rows}. If they have no labels, write an empty word or list there."] if count else []
 
     @property
     def _verbatim(self) -> list[Any]:

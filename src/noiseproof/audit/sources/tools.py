@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange import find_tool
-from noiseproof.audit.exchange.base import Item, Tool
+from noiseproof.audit.exchange.base import Item, Labels, Tool
 from noiseproof.audit.files import Audit
 from noiseproof.audit.records import MemoryRecords, Records
 from noiseproof.audit.sets import NONE as NO_LABEL
+from noiseproof.audit.sets import separator_for, split_set
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
 from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.text import TextSource
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from noiseproof.data.tables import Frame
+
+
+SLIPS = 0.05  # share of entries with several labels up to which one is meant, and others are slips
 
 
 class Annotated(Source):
@@ -46,9 +50,32 @@ class Annotated(Source):
         tool, content = self.parsed
         last: dict[int, Item] = {}
         for item in tool.items(content, self.path):
-            if item.label is not None or item.at not in last:
+            if item.labels is not None or item.at not in last:
                 last[item.at] = item
-        return list(last.values())
+        items = list(last.values())
+        counts = [len(item.labels) for item in items if item.labels]
+        several = sum(count > 1 for count in counts)
+        are_lists = tool.has_lists(content) or several > SLIPS * len(counts)
+        if not are_lists and not self.multi_label:
+            return [item.alone() for item in items]
+        self._note_sets({label for item in items for label in item.labels or ()}, are_lists or several > 0)
+        return items
+
+    def _note_sets(self, labels: set[str], are_lists: bool) -> None:
+        """Keep in ``config`` how words spell the labels of an entry: by the separator of the user, or any that does."""
+        multi = self.config["multi_label"] or {"separator": separator_for(labels), "labels": None}
+        if odd := sorted(label for label in labels if are_lists and multi["separator"] in label):
+            raise ValueError(
+                f"Expected labels without the separator {multi['separator']!r} in the lists of {self.path}, got "
+                f"{preview(odd)}. Leave out `multi_label`: lists need none."
+            )
+        self.config["multi_label"] = {**multi, "kind": "lists" if are_lists else "words"}
+
+    def word(self, labels: Labels | None) -> str:
+        """The labels of an entry as one word, empty where it is not labelled."""
+        if labels is None or not self.multi_label:
+            return labels[0] if labels else ""
+        return str(self.multi_label["separator"].join(labels)) or NO_LABEL
 
     @cached_property
     def item_ids(self) -> list[str]:
@@ -66,7 +93,7 @@ class Annotated(Source):
         if 2 * len(readable) < len(self.items):
             problem = next(item.problem for item in self.items if item.problem)
             raise ValueError(
-                f"Expected entries with one label each in {path}, got others for {len(self.items) - len(readable)} of "
+                f"Expected entries with labels in {path}, got others for {len(self.items) - len(readable)} of "
                 f"{len(self.items)}, such as {problem}."
             )
         return all(getattr(item, kind) is not None for item in readable)
@@ -92,9 +119,12 @@ class Annotated(Source):
     ) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
         root, (tool, content) = self.locate(audit.folder), self.parsed
-        if self.multi_label:
-            changes = {row: "" if word == NO_LABEL else word for row, word in changes.items()}
-        written = tool.relabelled(content, changes, left_out)
+        are_lists, separator = self.multi_label.get("kind") == "lists", self.multi_label.get("separator", "")
+        labels = {
+            row: split_set(word, separator) if are_lists else [word if word != NO_LABEL or not separator else ""]
+            for row, word in changes.items()
+        }
+        written = tool.relabelled(content, labels, left_out)
         if root.is_file():
             with replacing(out, overwrite=False) as part:
                 part.write_bytes(written)
@@ -125,7 +155,7 @@ class AnnotatedTexts(Annotated, TextSource):
 
     def read(self, request: Request) -> AuditData:
         self.config |= {"label": "label", "text": "text", "id": "id"}
-        data = super().read(request)
+        data = super().read(self.without_names(request))
         return replace(data, notes=(*data.notes, *self.skip_notes))
 
     def _open_table(self, request: Request) -> Frame:
@@ -135,7 +165,8 @@ class AnnotatedTexts(Annotated, TextSource):
     def _table(self) -> pd.DataFrame:
         import pandas as pd
 
-        cells = {"id": self.item_ids, "text": [i.text for i in self.items], "label": [i.label for i in self.items]}
+        labels = [self.word(item.labels) or None for item in self.items]
+        cells = {"id": self.item_ids, "text": [item.text for item in self.items], "label": labels}
         return pd.DataFrame(cells, dtype=object)
 
     @cached_property
@@ -161,7 +192,8 @@ class AnnotatedPictures(Annotated, PictureSource):
                 "folder data or images beside it, found none. Move the file to where its paths lead to them."
             )
         self._check_places()
-        names = request.classes or sorted({label for label in self.labels if label})
+        request = self.without_names(request)
+        names = request.classes or sorted({word for word in self.labels if word})
         return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), self.skip_notes)
 
     @cached_property
@@ -174,7 +206,7 @@ class AnnotatedPictures(Annotated, PictureSource):
 
     @cached_property
     def labels(self) -> list[str]:
-        return [item.label or (NO_LABEL if self.multi_label else "") for item in self.items]
+        return [self.word(item.labels) for item in self.items]
 
     def _check_places(self) -> None:
         """Refuse files outside the folder; links in it are read, as in a folder of pictures, and never shown."""

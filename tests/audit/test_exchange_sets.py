@@ -1,0 +1,385 @@
+"""Rows with several labels in the files of other tools: out, back as decisions, and in as data of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from noiseproof.audit import LabelReport, audit, read_audit, read_rows, write_corrected
+from noiseproof.audit.decisions import BadDecisions
+from noiseproof.audit.exchange import TOOLS
+from noiseproof.audit.plan import read_reviewed
+from noiseproof.cli import app
+from noiseproof.cli.audit import EXPORTS
+
+NAMES = ("cat", "dög & co", "outdoor")
+TRUE = np.array([[i % 2, i % 3 == 0, i % 5 < 2] for i in range(60)], dtype=bool)
+GIVEN = TRUE.copy()
+LOST, ADDED, GONE = 6, 10, 33  # a label that is missing, one too many, and one of a row without any other
+GIVEN[LOST, 1], GIVEN[ADDED, 0], GIVEN[GONE] = False, True, False
+WRONG = (LOST, ADDED, GONE)
+PROBS = np.where(TRUE, 0.95, 0.05)
+ASKING = ("label-studio", "argilla")
+Sets = dict[str, list[str]]  # labels by the name of a picture, or the number of a text
+
+
+def labels_of(answers: Any) -> list[str]:
+    return [name for name, yes in zip(NAMES, answers, strict=True) if yes]
+
+
+def name_of(row: int) -> str:
+    return f"{row:02d} ü.png"
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
+    """A saved audit of 60 pictures with several labels, three of them wrong."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for i in range(60):
+        Image.new("RGB", (20, 10), (4 * i, 0, 0)).save(Path("photos", name_of(i)))
+    lines = [{"file_name": name_of(i), "label": labels_of(GIVEN[i])} for i in range(60)]
+    Path("photos/metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    report = audit(read_rows("photos", pred_probs=PROBS, classes=NAMES))
+    assert report.data.sets is not None and np.array_equal(report.data.answers, GIVEN)
+    assert {*report.data.row[report.label_issues.is_issue].tolist()} == {*WRONG}
+    report.save("audit")
+    return report
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
+    monkeypatch.chdir(tmp_path)
+    words = ["; ".join(labels_of(answers)) for answers in GIVEN]
+    pd.DataFrame({"t": [f"text <{i}>" for i in range(60)], "y": words}).to_csv("t.csv", index=False)
+    options = {"label": "y", "text": "t", "multi_label": ";", "classes": NAMES}
+    report = audit(read_rows("t.csv", pred_probs=PROBS, **options))
+    report.save("audit")
+    return report
+
+
+def content_of(tool: str, path: Path) -> Any:
+    file = TOOLS[tool]().file(path)
+    if tool == "imagefolder":
+        return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return ET.parse(file) if tool == "cvat" else json.loads(file.read_text("utf-8"))
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def exported(tool: str, content: Any) -> Sets:
+    """The labels that a tool shows first: suggested ones where it asks, else the given ones."""
+    if tool == "label-studio":
+        return {
+            task["data"]["source_id"]: [
+                label for result in task["predictions"][0]["result"] for label in result["value"]["choices"]
+            ]
+            for task in content
+        }
+    if tool == "argilla":
+        return {one["metadata"]["source_id"]: one["suggestions"]["label"]["value"] for one in content}
+    if tool == "cvat":
+        return {image.get("name"): [tag.get("label") for tag in image.iter("tag")] for image in content.iter("image")}
+    if tool == "fiftyone":
+        return {name_of(int(key[4:])): [one["label"] for one in ones] for key, ones in content["labels"].items()}
+    if tool == "coco":
+        names = {one["id"]: one["name"] for one in content["categories"]}
+        files = {one["id"]: one["file_name"] for one in content["images"]}
+        sets: Sets = {name: [] for name in files.values()}
+        for one in content["annotations"]:
+            sets[files[one["image_id"]]].append(names[one["category_id"]])
+        return sets
+    return {line["source_id"]: line["label"] for line in content}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_label_goes_out(tool: str, pictures: LabelReport) -> None:
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
+    answers = TRUE if tool in ASKING else GIVEN  # the suggestions are right
+    want = {name_of(i): labels_of(answers[i]) for i in WRONG}
+    found = exported(tool, content_of(tool, path))
+    assert len(found) == 60 and {name: found[name] for name in want} == want
+
+
+def test_what_argilla_and_label_studio_ask(texts: LabelReport) -> None:
+    texts.export("label-studio", "audit/tasks.json")
+    choices = ET.parse("audit/tasks.xml").find("Choices")
+    assert choices is not None and choices.get("choice") == "multiple"
+    assert [one.get("value") for one in choices] == [*NAMES]
+    texts.export("argilla", "audit/argilla", all_rows=True)
+    settings = json.loads(Path("audit/argilla/.argilla/settings.json").read_text())
+    (question,) = settings["questions"]
+    assert question["type"] == question["settings"]["type"] == "multi_label_selection"
+    assert [one["value"] for one in question["settings"]["options"]] == [*NAMES, "(none)"]
+    score = {"type": "array", "items": {"type": "number"}}
+    value = {"type": "array", "items": {"enum": [*NAMES, "(none)"]}, "minItems": 1}
+    for record in content_of("argilla", Path("audit/argilla")):
+        suggestion = record["suggestions"]["label"]
+        jsonschema.validate(suggestion, {"properties": {"value": value, "score": score}})
+        assert len(suggestion["value"]) == len(suggestion["score"])  # as its server requires
+
+
+def test_hugging_face_loads_lists(pictures: LabelReport, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
+    pictures.export("imagefolder", "audit/imagefolder")
+    loaded = load_dataset("imagefolder", data_dir="audit/imagefolder", cache_dir=str(tmp_path / "cache"))["train"]
+    by_name = {row["source_id"]: row["label"] for row in loaded}
+    assert by_name == {name_of(i): labels_of(GIVEN[i]) for i in range(60)}
+
+
+# --- back -------------------------------------------------------------------------------------------------------------
+
+
+def answer_label_studio(path: Path, sets: Sets) -> Path:
+    tasks = content_of("label-studio", path)
+    for number, task in enumerate(tasks):
+        labels = sets[task["data"]["source_id"]]
+        choice = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": labels}}
+        annotation = {"id": number, "completed_by": {"email": "ann@example.com"}, "was_cancelled": False}
+        task |= {"id": 100 + number, "annotations": [{**annotation, "result": [choice] if labels else []}]}
+    Path("export.json").write_text(json.dumps(tasks))
+    return Path("export.json")
+
+
+def answer_label_studio_min(path: Path, sets: Sets) -> Path:
+    """JSON-MIN has one label as a word, several as choices, and no key for none."""
+    flat = []
+    for task in content_of("label-studio", path):
+        labels = sets[task["data"]["source_id"]]
+        answer: Any = {} if not labels else {"label": labels[0] if len(labels) == 1 else {"choices": labels}}
+        flat.append({**task["data"], "id": 7, **answer, "annotator": 2, "annotation_id": 3})
+    Path("export.json").write_text(json.dumps(flat))
+    return Path("export.json")
+
+
+def answer_argilla(path: Path, sets: Sets) -> Path:
+    records = content_of("argilla", path)
+    for record in records:
+        answer = {"value": sets[record["metadata"]["source_id"]] or ["(none)"], "user_id": "5b1cdd49"}
+        record |= {"responses": {"label": [answer]}, "status": "completed"}
+    (path / "records.json").write_text(json.dumps(records))
+    return path
+
+
+def answer_cvat(path: Path, sets: Sets) -> Path:
+    tree = ET.parse(path)
+    for image in tree.iter("image"):
+        for tag in image.findall("tag"):
+            image.remove(tag)
+        for label in sets.get(name := image.get("name", ""), labels_of(GIVEN[int(name[:2])])):
+            ET.SubElement(image, "tag", {"label": label, "source": "manual"})
+    tree.write("export.xml", encoding="utf-8")
+    return Path("export.xml")
+
+
+def answer_fiftyone(path: Path, sets: Sets) -> Path:
+    """An export without attributes, as numbers of classes; FiftyOne writes an empty list as null."""
+    content = content_of("fiftyone", path)
+    entries = {}
+    for key, old in content["labels"].items():
+        labels = sets.get(name_of(int(key[4:])), [one["label"] for one in old])
+        entries[key] = [NAMES.index(label) for label in labels] or None
+    Path("back").mkdir()
+    Path("back/labels.json").write_text(json.dumps({"classes": list(NAMES), "labels": entries}))
+    return Path("back")
+
+
+def answer_coco(path: Path, sets: Sets) -> Path:
+    content = content_of("coco", path)
+    number = {one["name"]: one["id"] for one in content["categories"]}
+    annotations = []
+    for image in content["images"]:
+        name = image["file_name"]
+        for label in sets.get(name, labels_of(GIVEN[int(name[:2])])):
+            annotations.append({"id": len(annotations), "image_id": image["id"], "category_id": number[label]})
+    Path("export.json").write_text(json.dumps({**content, "annotations": annotations}))
+    return Path("export.json")
+
+
+def answer_imagefolder(path: Path, sets: Sets) -> Path:
+    lines = content_of("imagefolder", path)
+    new = [{"file_name": one["file_name"], "label": sets.get(one["source_id"], one["label"])} for one in lines]
+    (path / "metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in new))
+    return path
+
+
+ANSWERS: dict[str, tuple[str, Callable[[Path, Sets], Path]]] = {
+    "label-studio": ("label-studio", answer_label_studio),
+    "label-studio-min": ("label-studio", answer_label_studio_min),
+    "argilla": ("argilla", answer_argilla), "cvat": ("cvat", answer_cvat), "fiftyone": ("fiftyone", answer_fiftyone),
+    "coco": ("coco", answer_coco), "imagefolder": ("imagefolder", answer_imagefolder),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_sets_come_back_as_decisions(case: str, pictures: LabelReport) -> None:
+    """One suggestion is taken, one row keeps its labels, in another order, and one gets others."""
+    tool, answer = ANSWERS[case]
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]))
+    kept = labels_of(GIVEN[ADDED])
+    back = answer(path, {name_of(LOST): labels_of(TRUE[LOST]), name_of(ADDED): kept[::-1], name_of(GONE): ["outdoor"]})
+    decided = {row: (one.decision, one.label) for row, one in read_reviewed("audit", back).decisions.items()}
+    keep = {ADDED: ("keep", "|".join(kept))} if tool in ASKING else {}
+    added = [*labels_of(GIVEN[LOST]), "dög & co"]  # after those that the row has
+    assert decided == {LOST: ("accept", "|".join(added)), GONE: ("other", "outdoor"), **keep}
+    result = CliRunner().invoke(app, ["apply", "audit", "--decisions", str(back), "--out", "corrected", "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout)["changed"] == 2
+    lines = [json.loads(line) for line in Path("corrected/metadata.jsonl").read_text().splitlines()]
+    want = [{**line, "label": labels_of(GIVEN[i])} for i, line in enumerate(lines)]
+    want[LOST]["label"], want[GONE]["label"] = added, ["outdoor"]
+    assert lines == want
+
+
+@pytest.mark.parametrize("case", [case for case in ANSWERS if case != "fiftyone"])
+def test_no_label_is_an_answer(case: str, pictures: LabelReport) -> None:
+    tool, answer = ANSWERS[case]
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]))
+    same: Sets = {name_of(i): labels_of(GIVEN[i]) for i in WRONG}
+    decided = read_reviewed("audit", answer(path, {**same, name_of(LOST): []})).decisions
+    assert decided[LOST].label == "(none)" and decided[LOST].decision in ("other", "accept")
+    assert {row: one.decision for row, one in decided.items() if row != LOST} == (
+        dict.fromkeys(WRONG[1:], "keep") if tool in ASKING else {}
+    )
+
+
+def test_new_labels_come_back_and_those_with_the_separator_do_not(texts: LabelReport) -> None:
+    path = texts.export("label-studio", "audit/tasks.json")
+    given = {str(i): labels_of(GIVEN[i]) for i in WRONG}
+    back = answer_label_studio(path, {**given, str(ADDED): ["emu", *labels_of(GIVEN[ADDED])]})
+    assert read_reviewed("audit", back).decisions[ADDED].label == "; ".join([*labels_of(GIVEN[ADDED]), "emu"])
+    with pytest.raises(BadDecisions, match="labels without ';', which separates those of a row .* got 'a;b'. Rename"):
+        read_reviewed("audit", answer_label_studio(path, {**given, str(ADDED): ["a;b"]}))
+
+
+def test_words_of_sets_come_back_as_decisions(pictures: LabelReport) -> None:
+    """From a folder whose metadata.csv spells sets as words, in another order or with other labels."""
+    words = ["|".join(labels_of(answers)) for answers in GIVEN]
+    words[LOST], words[ADDED] = "outdoor|dög & co", "outdoor|cat"
+    Path("words").mkdir()
+    pd.DataFrame({"file_name": map(name_of, range(60)), "label": words}).to_csv("words/metadata.csv", index=False)
+    decided = {row: (one.decision, one.label) for row, one in read_reviewed("audit", "words").decisions.items()}
+    assert decided == {LOST: ("accept", "outdoor|dög & co")} and {*labels_of(GIVEN[ADDED])} == {"outdoor", "cat"}
+
+
+def test_a_skipped_task_is_no_answer(texts: LabelReport) -> None:
+    back = answer_label_studio(texts.export("label-studio", "audit/tasks.json"), {str(i): [] for i in WRONG})
+    tasks = json.loads(back.read_text())
+    tasks[0]["annotations"][0]["was_cancelled"] = True
+    back.write_text(json.dumps(tasks))
+    decided = read_reviewed("audit", back).decisions
+    assert decided[tasks[0]["data"]["row"]].decision == "skip" and len(decided) == 3
+
+
+def test_sets_for_an_audit_of_one_label_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"t": [f"text {i}" for i in range(40)], "y": ["a", "b"] * 20})
+    frame.to_csv("t.csv", index=False)
+    p = np.eye(2)[np.arange(40) % 2] * 0.9 + 0.05
+    report = audit(read_rows("t.csv", label="y", text="t", pred_probs=p))
+    report.save("audit")
+    tasks = report.export("label-studio", "audit/tasks.json", all_rows=True)
+    back = answer_label_studio(tasks, {str(i): ["a", "b"] if i == 3 else ["a"] for i in range(40)})
+    with pytest.raises(BadDecisions, match="got '3' has 2 labels where one is expected. Correct or drop it"):
+        read_reviewed("audit", back)
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_pictures_with_sets_are_audited_and_corrected_in_their_own_format(case: str, pictures: LabelReport) -> None:
+    tool, answer = ANSWERS[case]
+    path = pictures.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
+    labelled = answer(path, {name_of(i): labels_of(GIVEN[i]) for i in range(60)})
+    if tool == "argilla":  # its pictures are part of its records, and not files
+        return
+    if tool == "fiftyone":
+        shutil.copytree(path / "data", labelled / "data", symlinks=True)
+    if tool in ("coco", "cvat"):
+        shutil.copytree("photos", "images")
+    plain = read_rows(labelled, features="patches")
+    assert plain.source.name == "annotated-pictures" and plain.sets is not None and plain.sets.names == NAMES
+    numbers = [int(plain.source.file(name).resolve().name[:2]) for name in plain.names]  # type: ignore[union-attr]
+    unlabelled = [i for i in range(60) if not GIVEN[i].any()] if tool == "fiftyone" else []
+    assert sorted(numbers) == [i for i in range(60) if i not in unlabelled]
+    assert np.array_equal(plain.answers, GIVEN[numbers])
+    order = np.zeros(60, int)  # numbers of the pictures in the order of the file
+    order[plain.row], order[[i for i in range(60) if i not in plain.row]] = numbers, unlabelled
+    report = audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES))
+    report.save("again")
+    row, empty, gone = (plain.row[numbers.index(i)] for i in (LOST, ADDED, 1))
+    changes = {row: "dög & co|outdoor|emu", empty: "(none)"}
+    out = write_corrected(read_audit("again"), changes, Path(f"new{labelled.suffix}"), left_out=[gone])
+    after = read_rows(out, features="patches")
+    assert after.sets is not None and after.sets.names == ("cat", "dög & co", "emu", "outdoor")
+    sets = {
+        int(after.source.file(id).resolve().name[:2]): {*after.classes[k].split("|")} - {"(none)"}  # type: ignore[union-attr]
+        for id, k in zip(after.names, after.given, strict=True)
+    }
+    want = {i: {*labels_of(GIVEN[i])} for i in numbers if i != 1} | {LOST: {"dög & co", "outdoor", "emu"}, ADDED: set()}
+    assert sets == want
+
+
+@pytest.mark.parametrize("case", ["label-studio", "label-studio-min", "argilla"])
+def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(case: str, texts: LabelReport) -> None:
+    tool, answer = ANSWERS[case]
+    path = texts.export(tool, Path("audit", EXPORTS[tool]), all_rows=True)
+    labelled = answer(path, {str(i): labels_of(GIVEN[i]) for i in range(60)})
+    rows = read_rows(labelled, features="tfidf")
+    order = [int(text[6:-1]) for text in rows.source.texts()]  # type: ignore[union-attr]
+    assert rows.sets is not None and len(rows) == 60 and np.array_equal(rows.answers, GIVEN[order])
+    report = audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES))
+    assert {order[i] for i in report.data.row[report.label_issues.is_issue]} == {*WRONG}
+    report.save("again")
+    changes = {order.index(LOST): "cat|outdoor", order.index(ADDED): "(none)", order.index(GONE): "cat"}
+    out = write_corrected(read_audit("again"), changes, Path(f"new{labelled.suffix}"))
+    after = read_rows(out, features="tfidf")
+    want = GIVEN[order]
+    want[list(changes)] = [[True, False, True], [False] * 3, [True, False, False]]
+    assert np.array_equal(after.answers, want)
+
+
+def test_one_entry_of_many_with_two_labels_is_a_slip(pictures: LabelReport) -> None:
+    """Of a tool without lists: more of them mean that rows have several labels, and so does the option."""
+    one = {name_of(i): [NAMES[i % 2]] for i in range(60)}
+    path = pictures.export("cvat", "audit/cvat.xml", all_rows=True)
+    shutil.copytree("photos", "images")
+    labelled = answer_cvat(path, {**one, name_of(3): ["cat", "outdoor"]})
+    rows = read_rows(labelled, features="patches")
+    assert rows.sets is None and len(rows) == 59
+    assert any("'03 ü.png' has 2 labels where one is expected" in note for note in rows.notes)
+    sets = read_rows(labelled, features="patches", multi_label="|").sets
+    assert sets is not None and sets.names == NAMES
+    answer_cvat(path, {**one, **{name_of(i): ["cat", "outdoor"] for i in range(4)}})
+    assert read_rows(labelled, features="patches").sets is not None
+    with pytest.raises(ValueError, match="labels without the separator '&' in the lists of .*'dög & co'. Leave out"):
+        read_rows(labelled, features="patches", multi_label="&")
+
+
+def test_questions_of_label_studio_are_not_mixed(tmp_path: Path) -> None:
+    tasks = [
+        {"id": i, "data": {"text": f"text {i}"}, "annotations": [{"result": [
+            {"from_name": name, "to_name": "text", "type": "choices", "value": {"choices": ["a" if i % 2 else "b"]}}
+            for name in ("mood", "topic")
+        ]}]}
+        for i in range(20)
+    ]  # fmt: skip
+    path = tmp_path / "tasks.json"
+    path.write_text(json.dumps(tasks))
+    with pytest.raises(ValueError, match="got mood, topic. Rename the one with the labels to 'label'"):
+        read_rows(path, features="tfidf")
+    path.write_text(json.dumps(tasks).replace("topic", "label"))
+    assert read_rows(path, features="tfidf").sets is None
