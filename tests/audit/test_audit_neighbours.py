@@ -48,6 +48,13 @@ def test_exact_search_is_brute_force(metric: str) -> None:
     np.testing.assert_allclose(near.distance, distance, rtol=1e-4, atol=1e-6)
 
 
+def test_blocks_of_an_approximate_search_are_reported() -> None:
+    pytest.importorskip("faiss")
+    reported: list[tuple[int, int]] = []
+    nearest(blobs(2**16 + 100, 2), 1, exact=False, tell=lambda done, total: reported.append((done, total)))
+    assert reported == [(2**16, 2**16 + 100), (2**16 + 100, 2**16 + 100)]
+
+
 def test_approximate_search_finds_most_and_reports_how_many() -> None:
     pytest.importorskip("faiss")
     x = blobs(3000, 20)

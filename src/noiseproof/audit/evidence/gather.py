@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
 
 Mode = Literal["thorough", "fast"]
+SURVEY = "near-duplicates and outliers"  # the name of the first stage
 MOST_CELLS = 20_000  # rows whose columns issue types look at
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
 ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
@@ -69,8 +70,14 @@ class Surroundings(Brief):
         )
 
     @classmethod
-    def search(cls, x: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> Surroundings:
-        near = nearest(x, min(VOTERS, len(x) - 1), seed=seed)
+    def search(
+        cls, x: NDArray[np.float32], labels: NDArray[np.int64], seed: int, progress: Progress | None = None
+    ) -> Surroundings:
+        def tell(done: int, total: int) -> None:
+            if progress is not None and done < total:  # outliers come after the last row
+                progress(SURVEY, done, total)
+
+        near = nearest(x, min(VOTERS, len(x) - 1), seed=seed, tell=tell)
         close = Neighbours(near.index[:, :CLOSE], near.distance[:, :CLOSE], near.recall)
         duplicates = find_duplicates(x, labels, close)
         return cls(duplicates, *outlier_scores(close, duplicates.is_duplicate), near.recall, near)
@@ -402,8 +409,8 @@ def _train(
 def _survey(data: AuditData, seed: int, clock: StageClock) -> AuditEvidence:
     """The surroundings of all rows, with notes on what is missing."""
     if data.x is not None and len(data) > 2:
-        with clock("near-duplicates and outliers"):
-            evidence = AuditEvidence(data, Surroundings.search(data.x, data.comparable, seed))
+        with clock(SURVEY):
+            evidence = AuditEvidence(data, Surroundings.search(data.x, data.comparable, seed, clock.progress))
         if common := evidence.surroundings.duplicates.common:
             evidence = evidence.with_note(
                 f"{common} rows have inputs that more than twenty rows, and more than a hundredth, share: "

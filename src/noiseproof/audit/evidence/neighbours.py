@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ def nearest(
     exact: bool | None = None,
     seed: int = 0,
     apart: Any = None,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Neighbours:
     """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
 
@@ -55,7 +57,8 @@ def nearest(
     Douze and Schmid 2011), of as many lists as a recall of 0.92 takes on a sample, but with 12 288 rows at most.
     From 200 000 rows and 16 columns on, it compares codes of 4 bits a column first (André, Kermarrec and Le
     Scouarnec 2015) unless these lose neighbours. Rows of the same value in ``apart`` (N,) are not neighbours; a row
-    with fewer than ``k`` others is its own neighbour at an infinite distance.
+    with fewer than ``k`` others is its own neighbour at an infinite distance. ``tell`` is called after each block of
+    rows with the number of rows searched and of all.
 
     >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
     >>> near.index.tolist(), near.distance.tolist(), near.recall
@@ -86,7 +89,7 @@ def nearest(
         before = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(torch.get_num_threads())
         try:
-            near, recall = _Lists(faiss, x, group, k, seed).search()
+            near, recall = _Lists(faiss, x, group, k, seed).search(tell)
         finally:
             faiss.omp_set_num_threads(before)
     if metric == "cosine":
@@ -193,7 +196,7 @@ class _Lists:
         true = _search_all(self.x, rows, self.k, self.group)
         return _distances(self.x, rows, true).masked_fill_(true == rows[:, None], math.inf).amax(1, True).numpy()
 
-    def search(self) -> tuple[tuple[NDArray[np.int32], NDArray[np.float32]], float]:
+    def search(self, tell: Callable[[int, int], None]) -> tuple[tuple[NDArray[np.int32], NDArray[np.float32]], float]:
         """The nearest rows of all rows and their distances, (N, k), and the share of the true ones among them."""
         N, lists = len(self.x), self.lists
         index, distance = np.empty((N, self.k), np.int32), np.empty((N, self.k), np.float32)
@@ -203,9 +206,10 @@ class _Lists:
         rows = np.concatenate(
             [pointed_to(inverted.get_ids(i), n) for i in range(self.num_lists) if (n := inverted.list_size(i))]
         )
-        parts = np.split(rows, range(2**16, N, 2**16))
+        parts, found = np.split(rows, range(2**16, N, 2**16)), 0
         for part, near in zip(parts, map_jobs(_search_part, parts, self, lists), strict=True):
             index[part], distance[part] = near
+            tell(found := found + len(part), N)
         self._search_wider(np.flatnonzero(np.isfinite(distance).sum(1) < self.enough), lists, index, distance)
         sample, farthest = self.samples[1]
         recall = _share(distance[sample], farthest)
