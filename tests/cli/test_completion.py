@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import noiseproof
 from noiseproof.audit.evidence.gather import CHOICES
 from noiseproof.bench.tables import list_tables
-from noiseproof.cli.completion import _known_names
+from noiseproof.cli.completion import _known_names, _state
 from noiseproof.data import DATASETS
 from noiseproof.losses import LOSSES
 from noiseproof.models import MODELS
@@ -34,7 +37,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def complete(line: str, shell: str = "bash", **environment: str) -> list[str]:
     """The completions of the last word of a line; a blank at its end begins a new word."""
-    asked = {"_NOISEPROOF_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "_TYPER_COMPLETE_ARGS": line}
+    asked = {
+        "_NOISEPROOF_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": line.replace(" ", "\n"),
+        "_TYPER_COMPLETE_ARGS": line,
+    }
     asked |= {
         "COMP_CWORD": str(len(line.split()) - (not line.endswith(" "))),
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
@@ -80,6 +87,73 @@ def test_columns_are_those_of_the_table(home: Path) -> None:
     assert complete("noiseproof audit pets.csv --ignore size,k") == ["size,kind"]
     assert complete("noiseproof bench compare --data pets.csv --label f") == ["fur"]
     assert complete("noiseproof audit nowhere.csv --label ") == []
+
+
+def type_in_bash(home: Path, line: str) -> list[str]:
+    """The arguments of the command after typing ``line`` and the tabulator key, in an interactive bash."""
+    command, script = home / "bin" / "noiseproof", home / "completion.sh"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f"#!{sys.executable}\nfrom noiseproof.cli import app\napp(prog_name='noiseproof')\n")
+    command.chmod(0o755)
+    environment = {"PATH": f"{command.parent}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "ready>"}
+    asked = {"_NOISEPROOF_COMPLETE": "source_bash"}
+    script.write_text(subprocess.check_output([command], env=os.environ | environment | asked, text=True))
+    controller, terminal = pty.openpty()
+    bash = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        env=os.environ | environment, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+    )  # fmt: skip
+    os.close(terminal)
+    try:
+        shown = _read_until(controller, b"ready>")
+        os.write(controller, f"source {script}; bind 'set enable-bracketed-paste off'\r".encode())
+        _read_until(controller, b"ready>")
+        os.write(controller, f"{line}\t\x01printf '<%s>' \r".encode())  # \x01: to the start of the line
+        shown = _read_until(controller, b"<noiseproof>", b"ready>")
+    finally:
+        os.close(controller)
+        bash.kill()
+        bash.wait()
+    return re.findall("<(.*?)>", shown[shown.rindex("<noiseproof>") :])
+
+
+def _read_until(terminal: int, *ends: bytes) -> str:
+    """What a terminal shows until all of ``ends``, one after the other."""
+    shown, begin = b"", 0
+    for end in ends:
+        while (place := shown.find(end, begin)) < 0:
+            shown += os.read(terminal, 1024)
+        begin = place + len(end)
+    return shown.decode()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("train --method sce@", ["train", "--method", "sce@curriculum"]),
+        ("train --method sce@cu", ["train", "--method", "sce@curriculum"]),
+        ("train --method=sce@cu", ["train", "--method=sce@curriculum"]),
+        ("train --method=sln-d", ["train", "--method=sln-dividemix"]),
+        ("bench compare --methods ce,sce@", ["bench", "compare", "--methods", "ce,sce@curriculum"]),
+        ("train --noise=xia:rate=0.4 --method sce@", ["train", "--noise=xia:rate=0.4", "--method", "sce@curriculum"]),
+        ("train --method sln-d", ["train", "--method", "sln-dividemix"]),
+    ],
+)  # fmt: skip
+def test_words_that_bash_breaks(home: Path, typed: str, completed: list[str]) -> None:
+    assert type_in_bash(home, f"noiseproof {typed}") == ["noiseproof", *completed]
+
+
+def test_the_file_of_names_is_used_until_something_is_installed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = home / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    state = _state()
+    (home / "data.csv").write_text("a,b\n")
+    assert _state() == state
+    os.utime(site, ns=(1, 1))  # as an installer does
+    assert _state() != state
+    assert str(Path(noiseproof.__file__).parent) in state and noiseproof.__version__ in state
 
 
 @pytest.mark.parametrize(("shell", "line"), [("zsh", '"elr+"'), ("fish", "elr+")])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+import re
+import sys
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,12 +45,43 @@ def columns(several: bool = False) -> Complete:
     return complete
 
 
+def _join_broken_words(environ: MutableMapping[str, str]) -> str:
+    """Undo that bash breaks words at @, = and :, and return the part of the last word that it leaves as it is.
+
+    ``a:b`` comes as the words ``a``, ``:`` and ``b``, of which ``b`` is replaced; of ``a@b`` it is ``@b``.
+    """
+    if not environ.get("_NOISEPROOF_COMPLETE", "").endswith("_bash") or "COMP_WORDS" not in environ:
+        return ""
+    words: list[list[str]] = []
+    is_break = False
+    for piece in environ["COMP_WORDS"].split("\n")[: int(environ["COMP_CWORD"]) + 1]:
+        was_break, is_break = is_break, re.fullmatch("[@=:]+", piece) is not None
+        if words and piece and (is_break or was_break):
+            words[-1].append(piece)
+        else:
+            words.append([piece])
+    *before, last = words
+    if last[0].startswith("--") and last[1:2] == ["="]:
+        before, last = [*before, last[:1]], last[2:]
+    kept, incomplete = "".join(last), "" if is_break else last[-1]
+    kept = kept.removesuffix(incomplete)
+    if kept.endswith("@"):
+        kept, incomplete = kept[:-1], f"@{incomplete}"
+    environ["COMP_WORDS"] = "\n".join([*map("".join, before), incomplete])
+    environ["COMP_CWORD"] = str(len(before))
+    return kept
+
+
+_KEPT = _join_broken_words(os.environ)  # before typer reads them
+
+
 def _matching(values: Iterable[str], incomplete: str, several: bool) -> list[str]:
+    incomplete = _KEPT + incomplete
     before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
     found = sorted({value for value in values if value.startswith(last)})
     if "@" not in last:  # a paper's settings, of which there are many, from NAME@ on
         found = [value for value in found if "@" not in value]
-    return [before + comma + value for value in found]
+    return [(before + comma + value).removeprefix(_KEPT) for value in found]
 
 
 def _known_names() -> dict[str, list[str]]:
@@ -70,15 +103,17 @@ def _known_names() -> dict[str, list[str]]:
 
 
 def _state() -> list[str]:
-    """What the names depend on: the files of the package, and the plug-ins."""
-    from importlib.metadata import entry_points
+    """What the names depend on, read at every completion: folders of the package and of installed packages, plug-ins.
 
+    A folder changes when a file is installed or added, not when one is edited in place.
+    """
     package = Path(noiseproof.__file__).parent
-    files = [*package.rglob("*.py"), *package.rglob("*.toml")]
-    files += [Path(plugin) for plugin in os.environ.get(PLUGINS, "").split(",") if plugin.endswith(".py")]
-    newest = max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
-    plugins = [os.environ.get(PLUGINS, ""), *(entry.value for entry in entry_points(group="noiseproof"))]
-    return [str(package), noiseproof.__version__, str(len(files)), str(newest), *plugins]
+    folders = [path for path, _, _ in os.walk(package) if not path.endswith("__pycache__")]
+    installed = [path for path in sys.path if path.endswith("-packages")]  # where entry points of plug-ins would be
+    plugins = os.environ.get(PLUGINS, "")
+    files = [name for name in plugins.split(",") if name.endswith(".py")]
+    changed = [str(os.stat(path).st_mtime_ns) for path in [*folders, *installed, *files] if os.path.exists(path)]
+    return [str(package), noiseproof.__version__, plugins, *installed, *changed]
 
 
 def _registered_names() -> dict[str, list[str]]:
