@@ -95,7 +95,7 @@ def test_the_pages_on_concepts(run) -> None:  # type: ignore[no-untyped-def]
             text = run(path.stem, CONCEPTS)
             if path.stem == "intervals":
                 assert numbers(text, r"([\d.]+)% of 2000 intervals contain the true rate")[0] >= 95
-                narrow, wide = numbers(text, r"doubts: (\S+) wide on average\nasked anywhere: (\S+) wide")
+                narrow, wide = numbers(text, r"doubts: (\S+) wide on average\ndrawn anywhere: (\S+) wide")
                 assert narrow < wide
 
 

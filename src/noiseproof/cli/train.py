@@ -319,7 +319,7 @@ def demo(
     """Train on digits of which 40 % are mislabelled, audit, measure and correct the labels, and train again.
 
     It takes about a minute, needs no network, and leaves a page of the trainings, a page to review the issues, and the
-    corrected table. Last, it audits the digits with their own labels: real doubts, which nobody planted.
+    corrected table. Last, it audits the digits with their original labels.
     """
     import webbrowser
     from itertools import count
@@ -370,8 +370,8 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
         )
     if isinstance(step, Measured):
         return (
-            f"measure: {step.decisions} digits of a designed sample, decided by a reviewer who knows them",
-            f"  {step.rate.as_share()} of the labels are wrong, whatever the noise is like",
+            f"measure: a reviewer who knows the truth decides on a random sample of {step.decisions} digits",
+            f"  {step.rate.as_share()} of the labels are wrong: an interval that holds for any kind of errors",
             f"  {step.issues} called wrong now, {step.found} of these are wrong ({step.seconds:.1f} s)",
         )
     if isinstance(step, Written):
@@ -382,14 +382,14 @@ def _demo_lines(step: Step) -> tuple[str, ...]:
         )
     if isinstance(step, Corrected):
         return (
-            "correct: the decided labels, and suggestions that are more likely right than the other labels",
+            "correct: apply the decisions, and suggestions that are more likely right than the given label",
             *(f"  expected: {part}" for part in step.expected.split("; ")),
             f"  {counted(step.changed, 'label')} changed: {step.wrong_before} wrong before, {step.wrong_after} now",
             f"  {step.path}",
         )
     if isinstance(step, Doubted):
         return (
-            "real doubts: the same digits with their own labels, none of them planted",
+            "real doubts: the same digits with their original labels",
             f"  {step.issues} of {step.rows} called wrong; the most doubtful ones ({step.seconds:.1f} s):",
             *(f"  row {row} is labelled {given} and looks like {other}" for row, given, other in step.worst),
             f"  {step.page}",
