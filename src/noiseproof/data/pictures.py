@@ -29,14 +29,14 @@ THUMBNAIL = 32  # pixels of a picture file for patches
 FIT_IMAGES, PATCHES, BLOCK = 5_000, 50_000, 256
 PER_TASK = 32  # batches that a task on another machine looks at
 MANY = 100_000  # pictures whose 1280 features would take half a gigabyte: those of a sample are computed twice
-PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit.md
+PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit_features.md
 _Encode: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (B, 3, size, size) -> (B, F)
 
 
 class MainAxes:
     """Projection onto the ``dim`` principal axes of x (N, D), each divided by the root of its deviation.
 
-    Half-way to unit variance on each axis is best for linear models and neighbours together (docs/audit.md).
+    Half-way to unit variance on each axis is best for linear models and neighbours together (docs/audit_features.md).
     """
 
     def __init__(self, x: Tensor, dim: int) -> None:

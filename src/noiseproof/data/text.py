@@ -36,7 +36,7 @@ _SPACELESS = (
 TOKEN = rf"[{_SPACELESS}](?:(?!\w)[{_SPACELESS}])*|[^\W{_SPACELESS}]{{2,}}"
 FIT_ROWS = 50_000  # texts that the axes are fitted to
 BLOCK, BATCH, PER_TASK = 10_000, 64, 32  # texts at once, by a network, and batches of a task
-PRETRAINED = "wordllama"  # where installed: measured in docs/audit.md
+PRETRAINED = "wordllama"  # where installed: measured in docs/audit_features.md
 
 
 class TextFeatures:
