@@ -16,11 +16,13 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Decision, check_decisions, read_answers, read_decisions
 from noiseproof.audit.evidence.gather import FAST_FOLDS
 from noiseproof.audit.evidence.network import METHOD
+from noiseproof.audit.evidence.questions import METHOD as METHOD_OF_SETS
 from noiseproof.audit.files import Audit, cache_beside, read_audit, read_row_digests, write_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport, audit
 from noiseproof.audit.rows import digest_all, follow_rows
+from noiseproof.audit.sets import LabelSets, label_names_of, labels_in
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import counted
 from noiseproof.core.progress import Progress
@@ -64,9 +66,10 @@ def audit_again(
     if data is None:
         data = read_again(config, cache_beside(folder))
     _check_same(earlier, data)
+    data = _with_words(data, [one.label for one in chosen.values()])
     data = replace(data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, unlearned, config)))
     report = audit(
-        data, mode=config["mode"], method=None if config["method"] == METHOD else config["method"],
+        data, mode=config["mode"], method=None if config["method"] in (METHOD, METHOD_OF_SETS) else config["method"],
         model=config["model"], estimator=_estimator(config) if estimator is None else estimator,
         epochs=config["epochs"], folds=config["folds"], goal=config["goal"], issues=config.get("issues"),
         seed=config["seed"], device=device, progress=progress, command=config["command"],
@@ -84,12 +87,7 @@ def audit_again(
 
 
 def _check_trained(earlier: Audit) -> None:
-    """Refuse an audit that trained nothing, and one of several labels a row."""
-    if earlier.config.get("multi_label"):
-        raise ValueError(
-            f"Expected one label a row to learn from decisions, got several in {earlier.folder}. Apply the decisions, "
-            "and audit the corrected data."
-        )
+    """Refuse an audit that trained nothing."""
     if earlier.config["mode"] == "predictions":
         raise ValueError(
             f"Expected an audit that trained models, got one of another model's predictions in {earlier.folder}. Train "
@@ -100,18 +98,27 @@ def _check_trained(earlier: Audit) -> None:
 def _check_same(earlier: Audit, data: AuditData) -> None:
     """Refuse data whose rows or labels are not those of the earlier audit."""
     is_audited = data.row >= 0
-    names = np.array(data.classes, dtype=object)[data.given[is_audited]]
-    now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], names, strict=True), strict=True))
+    given = np.array(data.classes, dtype=object)[data.given[is_audited]]
+    now = dict(zip(data.row[is_audited].tolist(), zip(data.names[is_audited], given, strict=True), strict=True))
     before = earlier.issues[["row", "id", "given_label"]]
-    changed = [row for row, id, given in before.itertuples(index=False) if now.get(row) != (id, given)]
+    changed = [row for row, id, word in before.itertuples(index=False) if now.get(row) != (id, word)]
     if not changed and earlier.config.get("rows_sha256") not in (None, digest_all(data.source.row_digests)):
         place = follow_rows(read_row_digests(earlier), data.source.row_digests)[0]
         changed = np.flatnonzero(place != np.arange(len(place))).tolist()
-    if tuple(data.classes) != earlier.classes or data.source_rows != earlier.config["source_rows"] or changed:
+    names = data.classes if data.sets is None else data.sets.names  # of sets, an audit adds words that it suggests
+    if tuple(names) != label_names_of(earlier) or data.source_rows != earlier.config["source_rows"] or changed:
         which = f"row {changed[0]} is another one" if changed else f"it has {data.source_rows} rows"
         raise ValueError(
             f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it without --again."
         )
+
+
+def _with_words(data: AuditData, words: Sequence[str]) -> AuditData:
+    """The data with words of decided sets among its classes; of one label a row, as it is."""
+    if data.sets is None:
+        return data
+    classes = tuple(dict.fromkeys((*data.classes, *words)))
+    return replace(data, classes=classes, sets=LabelSets.of(classes, data.sets.separator, data.sets.names))
 
 
 def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.int64]:
@@ -124,8 +131,8 @@ def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.in
 
 
 def _is_new(decision: Decision, earlier: Audit) -> bool:
-    """Whether the decided label is a class that the audit does not have."""
-    return decision.names_label and decision.label not in earlier.classes
+    """Whether the decided label is a class that the audit does not have, or one of several is such a label."""
+    return decision.names_label and not {*labels_in(decision.label, earlier.config)} <= {*label_names_of(earlier)}
 
 
 def _notes(decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]) -> list[str]:

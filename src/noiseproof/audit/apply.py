@@ -28,6 +28,7 @@ from noiseproof.audit.issues.base import issue_types
 from noiseproof.audit.memory import label_cells, with_label_cells, without_columns
 from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
 from noiseproof.audit.records import rewrite
+from noiseproof.audit.sets import LabelSets, labels_in
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import merge_labels
@@ -289,7 +290,10 @@ def _source(audit: Audit) -> Source:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Accuracy of one method on the same held-out rows, after training on the given and on the corrected labels."""
+    """Accuracy of one method on the same held-out rows, after training on the given and on the corrected labels.
+
+    Of several labels a row, the accuracy is the share of rows without an error, as ``score`` of scikit-learn has it.
+    """
 
     method: str
     train_rows: int
@@ -301,6 +305,7 @@ class Comparison:
     before_by_given: float  # accuracy by the held-out labels as they were given
     after_by_given: float
     warning: str | None  # why the held-out labels may be wrong, too
+    f1: tuple[float, float] | None = None  # of several labels a row: micro F1 before and after, by corrected labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,8 +317,8 @@ class Retraining:
     seed: int
     classes: tuple[str, ...]
     x: NDArray[np.float32]  # (N, D)
-    given: NDArray[np.int64]  # (N,)
-    corrected: NDArray[np.int64]  # (N,)
+    given: NDArray[np.int64]  # (N,), or 0 and 1 (N, K) of several labels a row
+    corrected: NDArray[np.int64]  # the same
     held: NDArray[np.bool_]  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
     estimator: Any = None  # a scikit-learn classifier, in place of the method
@@ -333,34 +338,42 @@ class Retraining:
             else:
                 guess = self._train(labels, rows, len(predicted) * self.settings.epochs, progress)
             predicted[when] = guess if self.merged is None else self.merged[guess]
-        right = {when: guess == self.corrected[self.held] for when, guess in predicted.items()}
+        given = self.given if self.merged is None else self.merged[self.given]
+        right, by_given = (
+            {when: _same(guess, labels[self.held]) for when, guess in predicted.items()}
+            for labels in (self.corrected, given)
+        )
         gain = right["after"].astype(float) - right["before"]
         spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
-        given = self.given if self.merged is None else self.merged[self.given]
-        by_given = {when: float((guess == given[self.held]).mean()) for when, guess in predicted.items()}
         return Comparison(
             method=self.method,
             train_rows=int((~self.held & ~left_out).sum()),
-            changed=int((self.given != self.corrected)[~self.held].sum()),
+            changed=int((~_same(self.given, self.corrected))[~self.held].sum()),
             held_rows=int(self.held.sum()),
             before=float(right["before"].mean()),
             after=float(right["after"].mean()),
             interval=(float(gain.mean()) - spread, float(gain.mean()) + spread),
-            before_by_given=by_given["before"],
-            after_by_given=by_given["after"],
+            before_by_given=float(by_given["before"].mean()),
+            after_by_given=float(by_given["after"].mean()),
             warning=self.warning,
+            f1=None if given.ndim == 1 else _micro_f1(predicted, self.corrected[self.held]),
         )
 
     def _fit_estimator(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the classes (H,) that the estimator predicts for the test rows, fitted to ``trained`` rows."""
+        """Return the classes (H,) that the estimator predicts for the test rows, fitted to ``trained`` rows.
+
+        Of several labels a row, it is fitted to each of them, (H, K).
+        """
+        if labels.ndim == 2:
+            return np.stack([self._fit_estimator(column, trained) for column in labels.T], 1)
         rows, held = np.flatnonzero(trained), np.flatnonzero(self.held)
         model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
-        return np.asarray(model.predict_proba(select_rows(self.inputs, held), len(self.classes)).argmax(1))
+        return np.asarray(model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1))
 
     def _train(
         self, labels: NDArray[np.int64], trained: NDArray[np.bool_], past: int, progress: EpochProgress | None
     ) -> NDArray[np.int64]:
-        """Return the classes (H,) that the method predicts for the test rows; ``past`` epochs were reported before."""
+        """Return the classes (H,), or labels (H, K), of the test rows; ``past`` epochs were reported before."""
 
         def move(epoch: int, step: int, steps: int, row: Any) -> None:
             if progress is not None:
@@ -369,13 +382,25 @@ class Retraining:
         task = self.task(labels, trained)
         assert task.test is not None
         run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
-        return np.asarray(predict_log_probs(run, task.test.x).argmax(1).cpu().numpy())
+        log_p = predict_log_probs(run, task.test.x)
+        return np.asarray((log_p.argmax(1) if labels.ndim == 1 else (log_p > math.log(0.5)).long()).cpu().numpy())
 
     def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
         """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
         x, y = torch.from_numpy(self.x), torch.from_numpy(labels)
         rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (trained, self.held))
         return Task(NoisyData(x[rows], y[rows], self.classes, rows), test=Split(x[held], y[held]))
+
+
+def _same(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether rows have the same label, or all of several, (n,)."""
+    return np.asarray(labels == others if labels.ndim == 1 else (labels == others).all(1))
+
+
+def _micro_f1(predicted: Mapping[str, NDArray[np.int64]], labels: NDArray[np.int64]) -> tuple[float, float]:
+    """F1 of all labels (n, K) together, before and after; 0 where there are none."""
+    before, after = (2 * (p & labels).sum() / max(1, p.sum() + labels.sum()) for p in predicted.values())
+    return float(before), float(after)
 
 
 def plan_retraining(
@@ -405,11 +430,7 @@ def plan_retraining(
     audit, changes, decided = audit.moved(place), _moved(changes, place), _moved(decided, place)
     data = read_again(audit.config, cache_beside(audit.folder))
     data = data.subset((data.row < 0) | np.isin(data.row, audit.issues["row"].to_numpy()))
-    classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))  # with new ones
-    number = {name: k for k, name in enumerate(classes)}
-    merged = np.array([number[becomes.get(name, name)] for name in classes]) if becomes else None
-    given, corrected = _both_labels(audit, data, changes, number)
-    corrected = corrected if merged is None else merged[corrected]
+    classes, given, corrected, merged = _both_labels(audit, data, changes, becomes or {})
     excluded = np.isin(data.row, [row for row, one in decided.items() if one.decision == "exclude"])
     held = hold_out(audit, data, given, seed)
     together = _together(audit, data)
@@ -447,17 +468,29 @@ def plan_retraining(
 
 
 def _both_labels(
-    audit: Audit, data: AuditData, changes: Mapping[int, str], number: Mapping[str, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the given and the corrected labels of the rows of ``data``, (N,) each, by the numbers of the classes."""
+    audit: Audit, data: AuditData, changes: Mapping[int, str], becomes: Mapping[str, str]
+) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return the classes with new ones, the given and the corrected labels of the rows of ``data``, and merged classes.
+
+    Labels are numbers (N,), or 0 and 1 (N, K) of several labels a row.
+    """
     name = dict(zip(audit.issues["row"].tolist(), audit.issues["given_label"].tolist(), strict=True))
-    given = np.array([number[name[r]] if r >= 0 else g for r, g in zip(data.row.tolist(), data.given, strict=True)])
-    corrected = given.copy()
-    place = {row: i for i, row in enumerate(data.row.tolist()) if row >= 0}
-    for row, label in changes.items():
-        if row in place:
-            corrected[place[row]] = number[label]
-    return given, corrected
+    rows = data.row.tolist()
+    before = [name[r] if r >= 0 else data.classes[g] for r, g in zip(rows, data.given.tolist(), strict=True)]
+    after = [changes.get(row, word) for row, word in zip(rows, before, strict=True)]
+    if multi := audit.config.get("multi_label"):
+        words = [*before, *(becomes.get(word, word) for word in after)]
+        named = (label for word in words for label in labels_in(word, audit.config))
+        sets = LabelSets.of(words, multi["separator"], list(dict.fromkeys([*multi["labels"], *named])))
+        given, corrected = np.split(sets.members.astype(np.int64), 2)
+        return sets.names, given, corrected, None
+    classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))
+    number = {name: k for k, name in enumerate(classes)}
+    given, corrected = (np.array([number[word] for word in words]) for words in (before, after))
+    if not becomes:
+        return classes, given, corrected, None
+    merged = np.array([number[becomes.get(name, name)] for name in classes])
+    return classes, given, merged[corrected], merged
 
 
 def _checked_estimator(estimator: Any, has_method: bool) -> Any:
@@ -470,13 +503,16 @@ def _checked_estimator(estimator: Any, has_method: bool) -> Any:
 def hold_out(audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
     """Return the test rows, (N,)."""
     from noiseproof.audit.evidence.folds import make_folds
+    from noiseproof.audit.evidence.questions import question_folds
     from noiseproof.data.base import derive_seed
 
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
         return data.trusted
     # A separate seed: the random numbers that made labels wrong, or sorted the rows, must not choose the test rows.
     fold_seed = derive_seed(seed, zlib.crc32(b"held out"))
-    folds = make_folds(given, folds=5, groups=_together(audit, data), time=data.time, seed=fold_seed)
+    options: dict[str, Any] = {"groups": _together(audit, data), "time": data.time, "seed": fold_seed}
+    is_single = given.ndim == 1
+    folds = make_folds(given, folds=5, **options) if is_single else question_folds(given == 1, folds=5, **options)
     return np.asarray(folds == (folds.max() if data.time is not None else 0))
 
 
@@ -491,7 +527,7 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
     group = audit.issues.set_index("row")["duplicate_group"].reindex(data.row)
     copies = np.array([int(float(g)) if g not in ("", None) and g == g else -1 for g in group.tolist()], dtype=np.int64)
     assert data.x is not None
-    same = find_duplicates(data.x, data.given).group
+    same = find_duplicates(data.x, data.comparable).group
     together = merge_groups(data.groups, copies, same)
     assert together is not None
     return together

@@ -21,6 +21,7 @@ from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, Predictability,
 from noiseproof.audit.judge.posterior import SMALL
 from noiseproof.audit.labels import DYNAMICS, CountedRows, LabelIssues, with_votes
 from noiseproof.audit.sets import LabelSets, as_indicators
+from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.checks import check_count
 
 DOUBTFUL = 0.1  # P(wrong) up to which no label is called where all may be right
@@ -113,6 +114,8 @@ class _Judged:
     noise: AnswerNoise
     wrong: NDArray[np.float64]  # (N, J)
     predictability: Sequence[Predictability]  # (J,)
+    may_call: NDArray[np.bool_]  # (K,): which labels are predicted well enough to call rows wrong
+    may_be_fine: bool  # whether so few labels look wrong that there may be none
 
 
 def _judge(
@@ -125,6 +128,7 @@ def _judge(
     at = np.flatnonzero([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
     if not len(at):
         raise ValueError("Expected a label that two rows or more have, and two or more do not, got none.")
+    (all_answers, all_probs), K = (answers, probs), answers.shape[1]
     answers, probs, counted = answers[:, at], probs[:, at], np.flatnonzero(rows.counted.numpy())
     noisy = rows.uncertain if bool(rows.uncertain.any()) else rows.counted
     masks = {"noisy": noisy.numpy(), "trusted": rows.trusted.numpy()}
@@ -135,19 +139,18 @@ def _judge(
     wrong = np.where(rows.trusted.numpy()[:, None], 0, noise.wrong(answers, probs))
     codes = answers[counted].astype(np.int64)
     guesses = [Guesses(codes[:, j], guess[counted, k]) for j, k in enumerate(at.tolist())]
-    return _Judged(at, noise, wrong, [each.predictability(2) for each in guesses])
-
-
-def _may_call(
-    judged: _Judged, answers: NDArray[np.bool_], probs: NDArray[np.float32], counted: CountedRows
-) -> NDArray[np.bool_]:
-    """Which labels are predicted well enough to call rows wrong, (K,); of rare ones the ranking of rows is enough."""
-    may_call = np.zeros(answers.shape[1], dtype=bool)
-    may_call[judged.at] = counted.calibrate or [
-        one.is_predictable or _is_ranked(answers[:, k], probs[:, k])
-        for k, one in zip(judged.at, judged.predictability, strict=True)
+    predictability = [each.predictability(2) for each in guesses]
+    may_call = np.zeros(K, dtype=bool)
+    may_call[at] = rows.calibrate or [
+        one.is_predictable or _is_ranked(all_answers[:, k], all_probs[:, k])  # of rare ones the ranking is enough
+        for k, one in zip(at, predictability, strict=True)
     ]
-    return may_call
+    return _Judged(at, noise, wrong, predictability, may_call, _rate(wrong, rows, K) <= NEGLIGIBLE)
+
+
+def _rate(wrong: NDArray[np.float64], rows: CountedRows, num_labels: int) -> float:
+    """The share of wrong labels among all K of the counted rows, from P(wrong) of some of them; trusted ones have 0."""
+    return float(wrong[rows.uncertain.numpy()].sum() / (rows.counted.sum() * num_labels))
 
 
 def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
@@ -177,11 +180,11 @@ def _joined(
     wrong[:, at] = judged.wrong
     quality = (1 - wrong).astype(np.float32)
     share = float(uncertain.sum() / counted.counted.sum())  # of the rows that rates refer to
-    noise_rate = share * float(wrong[uncertain].mean()) if share else 0.0
+    noise_rate = _rate(wrong, counted, K)
     low, high = judged.noise.interval.sum(0) * share / K
     error = Share.of(noise_rate, int(uncertain.sum()) * K).error if share else 0.0
-    aim, may_call = parse_goal(goal), _may_call(judged, answers, probs, counted)
-    may_be_fine = aim.aim == "f1" and noise_rate <= NEGLIGIBLE
+    aim, may_call = parse_goal(goal), judged.may_call
+    may_be_fine = aim.aim == "f1" and judged.may_be_fine
     candidates = uncertain[:, None] & may_call & (wrong > (DOUBTFUL if may_be_fine else 0))
     flat_wrong, flat_quality, flat = (torch.from_numpy(each).flatten() for each in (wrong, quality, candidates))
     cut = worst_labels(flat_wrong, flat_quality, flat, 2 * K, aim)
@@ -227,11 +230,14 @@ def judge_sets(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvid
     data, trained = evidence.data, evidence.training
     assert data.sets is not None
     sets, x = data.sets, data.x
-    issues = find_label_set_issues(
-        data.answers, data.pred_probs, classes=sets.names, evidence=trained,
-        features=x if trained is None else None, trusted=data.trusted, groups=evidence.groups,
-        counted=data.row >= 0, goal=goal, seed=seed,
-    )  # fmt: skip
+    if evidence.undecided is not None and trained is not None:
+        issues = _judge_decided(data, trained, evidence.undecided, goal)
+    else:
+        issues = find_label_set_issues(
+            data.answers, data.pred_probs, classes=sets.names, evidence=trained,
+            features=x if trained is None else None, trusted=data.trusted, groups=evidence.groups,
+            counted=data.row >= 0, goal=goal, seed=seed,
+        )  # fmt: skip
     words, number = list(data.classes), {word: k for k, word in enumerate(data.classes)}
 
     def coded(answers: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -248,6 +254,33 @@ def judge_sets(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvid
     issues = replace(issues, suggested=suggested, predicted=predicted)
     data = replace(data, classes=tuple(words), sets=LabelSets.of(words, sets.separator, sets.names))
     return replace(evidence, data=data), issues
+
+
+def _judge_decided(data: AuditData, training: Evidence, undecided: Evidence, goal: str) -> LabelSetIssues:
+    """The labels judged by a ``training`` with decisions: noise, what may be called, and dynamics are without them.
+
+    As of one label (``decided.py``), the quality of a row does not depend on the decision on it, and rates count
+    decided rows as decided.
+    """
+    assert data.sets is not None and data.decided is not None and undecided.guess is not None
+    answers, rows = data.answers, CountedRows.of(data.trusted, data.row >= 0, len(data))
+    judged = _judge(answers, undecided.pred_probs, undecided.guess, undecided.dynamics, rows)
+    probs, at = training.pred_probs, judged.at
+    if undecided.dynamics is not None:
+        probs = ((1 - DYNAMICS) * probs + DYNAMICS * undecided.dynamics).astype(np.float32)
+    wrong = np.where(rows.trusted.numpy()[:, None], 0, judged.noise.wrong(answers[:, at], probs[:, at]))
+    agreement = training.neighbour_agreement
+    issues = _joined(
+        answers, data.sets.names, training.pred_probs, agreement, replace(judged, wrong=wrong), rows, goal
+    )  # fmt: skip
+    known, is_decided = 1 - issues.label_quality.astype(np.float64), data.decided >= 0
+    known[is_decided] = data.sets.members[data.decided[is_decided]] != answers[is_decided]
+    counted = rows.counted.numpy()
+    rate, (low, high), given = float(known[counted].mean()), issues.noise_interval, answers & counted[:, None]
+    return replace(
+        issues, noise_rate=rate, noise_interval=(min(low, rate), max(high, rate)),
+        class_rates=(known * given).sum(0) / np.maximum(given.sum(0), 1),
+    )  # fmt: skip
 
 
 def _checked(pred_probs: Any, answers: NDArray[np.int64]) -> NDArray[np.float32]:

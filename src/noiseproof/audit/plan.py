@@ -18,6 +18,7 @@ from noiseproof.audit.measure.design import measured_answers
 from noiseproof.audit.measure.estimate import Gain, gain
 from noiseproof.audit.measure.interval import Estimate
 from noiseproof.audit.measure.reviewers import Agreement, agreement
+from noiseproof.audit.sets import label_names_of, labels_in
 from noiseproof.audit.standing import Standing, resolve_merges
 from noiseproof.core.messages import counted
 
@@ -140,11 +141,17 @@ def plan_corrections(
         tuple(sorted(row for row, one in decisions.items() if one.decision == choice))
         for choice in ("exclude", "unclear")
     )
-    new = tuple(dict.fromkeys(label for label in changes.values() if label not in audit.classes))
     return Plan(
-        changes, accepted, expected, basis, measured, reviewers, slips, excluded, unclear, resolve_merges(merges), new,
+        changes, accepted, expected, basis, measured, reviewers, slips, excluded, unclear, resolve_merges(merges),
+        _new_labels(audit, changes),
         _kept(decisions, decided),
     )  # fmt: skip
+
+
+def _new_labels(audit: Audit, changes: Mapping[int, str]) -> tuple[str, ...]:
+    """The labels of ``changes`` that the audit does not have."""
+    named = dict.fromkeys(label for word in changes.values() for label in labels_in(word, audit.config))
+    return tuple(label for label in named if label not in label_names_of(audit))
 
 
 def _kept(decisions: Mapping[int, Decision], decided: Mapping[int, str]) -> tuple[int, ...]:

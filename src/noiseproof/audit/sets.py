@@ -39,6 +39,18 @@ def split_set(word: str, separator: str) -> list[str]:
     return list(dict.fromkeys(part for part in map(str.strip, word.split(separator)) if part))
 
 
+def labels_in(word: str, config: Mapping[str, Any]) -> list[str]:
+    """The labels that a word of an audit with this config.json stands for: itself, or those that it spells."""
+    multi = config.get("multi_label")
+    return split_set(word, multi["separator"]) if multi else [word]
+
+
+def label_names_of(audit: Audit) -> tuple[str, ...]:
+    """The labels of an audit: its classes, or those that rows have several of."""
+    multi = audit.config.get("multi_label")
+    return tuple(multi["labels"]) if multi else audit.classes
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelSets:
     """K labels, and which of them each of C words spells."""

@@ -204,16 +204,18 @@ def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
     from noiseproof.audit.apply import is_voted
+    from noiseproof.audit.sets import labels_in
 
     issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
     decided = reviewed.decisions
     left = sum(row not in decided and row not in plan.changes for row in issues)
+    changed = [labels_in(word, audit.config) for word in plan.changes.values()]
     return {
         "decisions": Counter(decision.decision for decision in decided.values()), "measured": plan.measured,
         "changed": len(plan.changes), "gain": plan.as_dict(), "slips": plan.slips, "left": left,
         "notes": len(reviewed.notes), "excluded": len(plan.excluded), "unclear": len(plan.unclear),
         "merged": plan.becomes, "voted": is_voted(audit),
-        "new_classes": {name: list(plan.changes.values()).count(name) for name in plan.new_classes},
+        "new_classes": {name: sum(name in labels for labels in changed) for name in plan.new_classes},
     }  # fmt: skip
 
 
@@ -290,13 +292,16 @@ def _show_comparison(comparison: Comparison | None) -> None:
         return echo("no label changed: there is nothing to compare")
     low, high = comparison.interval
     echo(f"\n{comparison.method} on {comparison.train_rows} rows, tested on {comparison.held_rows} held-out ones")
-    show(
-        ("trained on", "accuracy", "by the given labels"),
-        [
-            ("given labels", f"{comparison.before:.4f}", f"{comparison.before_by_given:.4f}"),
-            ("corrected labels", f"{comparison.after:.4f}", f"{comparison.after_by_given:.4f}"),
-        ],
-    )
+    rows = [
+        ("given labels", f"{comparison.before:.4f}", f"{comparison.before_by_given:.4f}"),
+        ("corrected labels", f"{comparison.after:.4f}", f"{comparison.after_by_given:.4f}"),
+    ]
+    if comparison.f1 is None:
+        show(("trained on", "accuracy", "by the given labels"), rows)
+    else:
+        f1 = (f"{value:.4f}" for value in comparison.f1)
+        header = ("trained on", "rows without an error", "by the given labels", "micro F1")
+        show(header, [(*row, value) for row, value in zip(rows, f1, strict=True)])
     echo(f"difference: {comparison.after - comparison.before:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
     if comparison.warning:
         say(f"warning: {comparison.warning}")

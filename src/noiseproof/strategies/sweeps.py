@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.output import Output
@@ -94,6 +95,7 @@ def predict_log_probs(run: Run, x: Inputs | None = None) -> Tensor:
 
 
 def log_probs(loss: Loss, outs: Sequence[Output]) -> Tensor:
-    """Predicted log-probabilities (b, K); the probabilities of several models are averaged."""
-    each = torch.stack([loss.scores(out).log_softmax(1) for out in outs])
+    """Predicted log-probabilities (b, K), of several labels a row those of each; those of several models averaged."""
+    scores = torch.stack([loss.scores(out) for out in outs])
+    each = F.logsigmoid(scores) if loss.multilabel else scores.log_softmax(2)
     return each.logsumexp(0) - math.log(len(outs)) if len(outs) > 1 else each[0]

@@ -23,6 +23,7 @@ from noiseproof.audit.evidence.questions import (
     fit_question_trees,
     question_evidence,
     question_folds,
+    soft_answers,
 )
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
@@ -266,30 +267,47 @@ def _gather_sets(
 ) -> AuditEvidence:
     """Evidence for each label of rows with several of them; a fast audit has fewer folds."""
     data, groups = evidence.data, evidence.groups
-    if data.decided is not None:
-        raise ValueError(
-            "Expected one label a row to learn from decisions, got several. Audit the data without --again."
-        )
     groups = groups if groups is not None and np.ptp(groups) else data.groups
     fold = question_folds(data.answers, folds=folds, groups=groups, time=data.time, seed=seed)
-    answers, others, progress = data.answers.astype(np.int64), dict[str, NDArray[np.float32]](), clock.progress
-    assert data.x is not None
-    if choice.trees:
-        table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
-        with clock("trees", is_single_step=False):
-            others |= fit_question_trees(
-                table, answers, fold, choice.trees, seed=seed, fast=mode == "fast", progress=progress
-            )
-    if choice.estimator is not None:
-        inputs = estimator_inputs(choice.estimator, data)
-        with clock("estimator", is_single_step=False):
-            others["estimator"] = fit_question_estimator(choice.estimator, inputs, answers, fold, progress)
-    near = evidence.surroundings.neighbours or nearest(data.x, min(VOTERS, len(data) - 1), seed=seed)
-    with clock("training", is_single_step=False):
-        found = question_evidence(
-            data.x, answers, fold, near, others, network=choice.network, seed=seed, progress=progress, **training
-        )
-    return replace(evidence, training=found)
+    answers, progress, x = data.answers.astype(np.int64), clock.progress, data.x
+    assert x is not None
+    near = evidence.surroundings.neighbours or nearest(x, min(VOTERS, len(data) - 1), seed=seed)
+
+    def fit(taught: Taught | None = None) -> Evidence:
+        learned, others = answers if taught is None else taught.labels, dict[str, NDArray[np.float32]]()
+        if choice.trees:
+            table = FeatureTable.of_numbers(x) if data.table is None else data.table
+            with clock("trees", is_single_step=False):
+                others |= fit_question_trees(
+                    table, learned, fold, choice.trees, seed=seed, fast=mode == "fast", progress=progress
+                )
+        if choice.estimator is not None:
+            inputs = estimator_inputs(choice.estimator, data)
+            with clock("estimator", is_single_step=False):
+                others["estimator"] = fit_question_estimator(choice.estimator, inputs, learned, fold, progress)
+        with clock("training", is_single_step=False):
+            return question_evidence(
+                x, answers, fold, near, others, network=choice.network, seed=seed, progress=progress,
+                taught=taught, **training,
+            )  # fmt: skip
+
+    first = fit()
+    if data.decided is None:
+        return replace(evidence, training=first)
+    return replace(evidence, training=fit(_teach_sets(data, first)), undecided=first)
+
+
+def _teach_sets(data: AuditData, training: Evidence) -> Taught:
+    """`_teach` for rows with several labels."""
+    assert data.decided is not None and data.sets is not None
+    decided = np.flatnonzero(data.decided >= 0)
+    labels = data.answers.astype(np.int64)
+    labels[decided] = data.sets.members[data.decided[decided]]
+    if training.pred_probs.size > LARGE:
+        return Taught(labels, None, training.weights, training.label_weights)
+    truth = soft_answers(data.answers, training.pred_probs)
+    truth[decided] = labels[decided]
+    return Taught(labels, torch.from_numpy(truth), training.weights, training.label_weights)
 
 
 def _teach(data: AuditData, training: Evidence) -> Taught:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.folds import make_folds
-from noiseproof.audit.evidence.join import join
+from noiseproof.audit.evidence.join import join, mix
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
 from noiseproof.audit.evidence.network import (
     CORRECTED,
@@ -22,6 +22,7 @@ from noiseproof.audit.evidence.network import (
     Trainer,
     prepare_inputs,
 )
+from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import fit_trees
 from noiseproof.audit.judge.answers import fit_answer_noise
 from noiseproof.core.progress import Progress
@@ -76,6 +77,7 @@ def question_evidence(
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
+    taught: Taught | None = None,
 ) -> Evidence:
     """Evidence (N, K) in two rounds, as ``cross_validate`` has it for one label.
 
@@ -83,47 +85,54 @@ def question_evidence(
     and neighbours vote; the posterior of each question (``judge/answers.py``) then makes soft labels, on which a
     network is trained and with which neighbours vote again. For each question the predictions are joined with those of
     ``others``, in the mixture under which its given labels are most likely; without others, by equal weights.
+    ``taught`` has what models learn in place of ``answers``, as in ``cross_validate``.
     """
     inputs, given = prepare_inputs(x, answers, 2)
     K, has_second_round = answers.shape[1], answers.size <= LARGE
     number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
     runs = (int(number.max()) + 1) * (3 if has_second_round else 2)
-    trainer = Trainer(inputs, given, K, epochs, seed, device, progress, runs)
+    learned, own = (given, None) if taught is None else (torch.from_numpy(taught.labels), given.float())
+    trainer = Trainer(inputs, given, K, epochs, seed, device, progress, runs, learned)
     model = MODEL if network == "auto" else network
-    first: dict[str, Probs] = {**others, "neighbours": neighbour_votes(given.float(), near, K, apart=fold)[0]}
+    votes = neighbour_votes(learned.float(), near, K, apart=fold, given=own)[0]
+    first: dict[str, Probs] = {**others, "neighbours": votes}
     dynamics = None
     if model is not None:
         robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
         first |= {"network": robust.pred_probs, "linear": linear.pred_probs}
         if not others and robust.dynamics is not None and linear.dynamics is not None:
             dynamics = np.asarray((robust.dynamics + linear.dynamics) / 2, dtype=np.float32)
-    probs, weights = _combined(answers, first, others)
+    probs, weights = _combined(answers, first, others, taught)
     guess = guessed(answers, probs)  # before a row's own labels have some influence
     if has_second_round:
-        truth = torch.from_numpy(_soft(answers.astype(bool), probs))
-        second = {**first, f"neighbours{CORRECTED}": neighbour_votes(truth, near, K, apart=fold)[0]}
+        soft = None if taught is None else taught.truth
+        truth = torch.from_numpy(soft_answers(answers.astype(bool), probs)) if soft is None else soft
+        second = {**first, f"neighbours{CORRECTED}": neighbour_votes(truth, near, K, apart=fold, given=own)[0]}
         if model is not None:
             second[f"network{CORRECTED}"] = trainer.train([("ce", model, number)], truth)[0].pred_probs
-        probs, weights = _combined(answers, second, others)
-    votes = first["neighbours"]
+        probs, weights = _combined(answers, second, others, taught)
     agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
+    mean = {name: float(np.mean([each[name] for each in weights])) for name in weights[0]}
     return Evidence(
-        probs, inputs.flatten(1).numpy(), neighbour_agreement=agreement, dynamics=dynamics, guess=guess, weights=weights
-    )
+        probs, inputs.flatten(1).numpy(), neighbour_agreement=agreement, dynamics=dynamics, guess=guess, weights=mean,
+        label_weights=weights,
+    )  # fmt: skip
 
 
 def _combined(
-    answers: Ints, predictions: Mapping[str, Probs], others: Mapping[str, Probs]
-) -> tuple[Probs, dict[str, float]]:
-    """The mixture of predictions (N, K), and the mean weight of each over the questions."""
+    answers: Ints, predictions: Mapping[str, Probs], others: Mapping[str, Probs], taught: Taught | None
+) -> tuple[Probs, Sequence[Mapping[str, float]]]:
+    """The mixture of predictions (N, K), and the weights of each question."""
+    K = answers.shape[1]
     if not others:
-        return np.mean([*predictions.values()], 0).astype(np.float32), dict.fromkeys(predictions, 1 / len(predictions))
-    joined = [
-        join(answers[:, k], {name: both(probs[:, k]) for name, probs in predictions.items()})
-        for k in range(answers.shape[1])
-    ]
-    weights = {name: float(np.mean([each[name] for _, each in joined])) for name in predictions}
-    return np.stack([probs[:, 1] for probs, _ in joined], 1), weights
+        equal = dict.fromkeys(predictions, 1 / len(predictions))
+        return np.mean([*predictions.values()], 0).astype(np.float32), [equal] * K
+    columns = [{name: both(probs[:, k]) for name, probs in predictions.items()} for k in range(K)]
+    if taught is None:
+        joined = [join(answers[:, k], column) for k, column in enumerate(columns)]
+    else:
+        joined = [(mix(each, w), dict(w)) for each, w in zip(columns, taught.label_weights, strict=True)]
+    return np.stack([probs[:, 1] for probs, _ in joined], 1), [weights for _, weights in joined]
 
 
 def both(p: Any) -> Probs:
@@ -131,7 +140,7 @@ def both(p: Any) -> Probs:
     return np.stack([1 - p, p], 1).astype(np.float32)
 
 
-def _soft(answers: NDArray[np.bool_], probs: Probs) -> Probs:
+def soft_answers(answers: NDArray[np.bool_], probs: Probs) -> Probs:
     """P(true yes | x, given answer), (N, K)."""
     truth = answers.astype(np.float32)
     at = np.flatnonzero(answers.any(0) & ~answers.all(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ class Taught:
     labels and weights are those of models that saw no decision.
     """
 
-    labels: NDArray[np.int64]  # (N,): the decided label, else the given one
+    labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one
     truth: Tensor | None  # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows
     weights: Mapping[str, float]  # of the models, by name
+    label_weights: Sequence[Mapping[str, float]] = ()  # (K,) of several labels a row: the same for each of them

@@ -414,9 +414,7 @@ class Source(ABC):
         return Path(path)
 
     def check_inputs(self, folder: Path) -> None:
-        """Refuse a source without inputs to train on, or with several labels a row."""
-        if self.multi_label:
-            raise ValueError("Expected one label a row to train on before and after, got several. Leave out --retrain.")
+        """Refuse a source without inputs to train on."""
         self.locate(folder)
 
     def problem(self) -> str | None:
