@@ -44,7 +44,7 @@ def careless(folder: Path) -> str:
 
 
 def appending(folder: Path) -> int:
-    """Takes no lock, so that of two writers both read before one writes, even a file that is created and still empty."""
+    """Takes no lock, so that of two writers both read before one writes, also a file that is new and still empty."""
     path = folder / "value"
     count = int(path.read_text() or 0) if path.exists() else 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT)
