@@ -160,13 +160,14 @@ def reference(name: str, logits: Tensor, target: Tensor, **hp: Any) -> Tensor:
         return bitempered(logits, target, **hp)
     if name == "remargin" and hp["loss"][0] == "peer":
         return reference(*hp["loss"][:1], logits + hp["shift"] * F.one_hot(target, K), target, **hp["loss"][1])
-    if name in ("peer", "cr") and "prior" not in hp:
+    if name == "peer" or (name == "cr" and "prior" not in hp):
         t = target if target.dim() == 2 else F.one_hot(target, K).to(logits.dtype)
         if name == "cr":
             return reference("cr", logits, target, prior=t.mean(0), **hp)
         inner, inner_hp = hp.get("loss", ("ce", {}))
         every = per_class(inner, logits, **inner_hp)  # L(z_n, k); row m's label is k for a share of the rows
-        return (t * (every - (every @ t.T).mean())).sum(1)
+        drawn = t.T if "prior" not in hp else torch.as_tensor(hp["prior"], dtype=every.dtype)
+        return (t * (every - (every @ drawn).mean())).sum(1)
     losses = per_class(name, logits, **hp)
     return losses.gather(1, target[:, None]).squeeze(1) if target.dim() == 1 else (target * losses).sum(1)
 

@@ -36,6 +36,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("remargin", {"loss": "peer", "shift": 1.5}),
     ("cr", {"prior": PRIOR}),
     ("peer", {"loss": "nce"}),
+    ("peer", {"prior": PRIOR}),
     ("bitempered", {"t1": 0.9, "t2": 1.0, "smoothing": 0.1}),
     ("bitempered", {"t1": 0.7, "t2": 0.9}),
     *[(name, {"exact": True}) for name in ("ce", "gce", "ael", "nce", "brier")],

@@ -158,6 +158,7 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     *[(name, "tau", (0, -1)) for name in ("tau-shift", "tau-scale")],
     *[(name, "sigma", (0, -1)) for name in ("tau-shift", "tau-scale")],
     ("peer", "loss", ("nosuch", 3)),
+    ("peer", "prior", ([0.5, 0.6], [1.5, -0.5], [[0.5, 0.5]], "uniform")),
     ("peer", "generator", ("seed", 1.5, True)),
     ("unit", "loss", ("nosuch", 3, "nce")),
     ("multilabel", "loss", ("nosuch", 3, "nce", "peer", "nal", "asl")),

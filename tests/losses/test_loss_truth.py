@@ -563,6 +563,7 @@ def test_peer_and_cr_average_over_labels(spec: str) -> None:
     prior = torch.arange(1.0, 8).double() / 28
     for loss, want in (
         (get_loss("peer", loss=spec, reduction="none"), own - taken.mean()),
+        (get_loss("peer", loss=spec, prior=prior, reduction="none"), own - (every @ prior).mean()),
         (get_loss("cr", beta=0.5, loss=spec, reduction="none"), own - 0.5 * taken),
         (get_loss("cr", beta=0.5, prior=prior, loss=spec, reduction="none"), own - 0.5 * (every @ prior)),
     ):
@@ -571,10 +572,11 @@ def test_peer_and_cr_average_over_labels(spec: str) -> None:
         toll = torch.linspace(1, 2, 8).double()
         slopes = [torch.autograd.grad(value, z, toll, retain_graph=True)[0] for value in (found, want)]
         torch.testing.assert_close(*slopes)
-    drawn = get_loss("peer", loss=spec, generator=0)
-    draws = torch.stack([drawn(logits, y) for _ in range(500)])
-    exact = float((own - taken).detach().mean())
-    assert abs(float(draws.mean()) - exact) < 4 * float(draws.std()) / math.sqrt(500)
+    for given, other in ((None, taken), (prior, every @ prior)):
+        drawn = get_loss("peer", loss=spec, generator=0, prior=given)
+        draws = torch.stack([drawn(logits, y) for _ in range(500)])
+        exact = float((own - other).detach().mean())
+        assert abs(float(draws.mean()) - exact) < 4 * float(draws.std()) / math.sqrt(500)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -49,28 +49,36 @@ def chosen_by_hand(
     return np.array(sorted(rows)), labels
 
 
-@pytest.mark.parametrize(("share", "equal"), [(None, True), (0.6, True), (1.0, True), (0.6, False)])
-def test_steps_are_the_papers(task: Task, share: float | None, equal: bool) -> None:
+@pytest.mark.parametrize(
+    ("share", "equal", "agreed"),
+    [(None, True, False), (0.6, True, False), (1.0, True, False), (0.6, False, False), (0.6, False, True)],
+)
+def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agreed: bool) -> None:
     build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     run = make_run(task, models=2, build=build, weight_scale=3.0, epoch=6, epochs=20)
     strategy = ProMix(warmup=2, rho=0.2, tau=0.6, ramp=8, guess_from=None if share is None else 5, share=share or 0.9,
-                      equal=equal)  # fmt: skip
+                      equal=equal, agreed=agreed)  # fmt: skip
     run.strategies = [strategy]
     strategy.setup(run)
     nets = [copy.deepcopy(model.plain) for model in run.models]
     optimisers = [build(net.parameters()) for net in nets]
     x, given = make_batch(run).x, run.data.given.numpy()
-    random, guesses = np.random.default_rng(0), 0
+    random, guesses, more_than_share = np.random.default_rng(0), 0, 0
     for epoch in (6, 7):
         run.epoch = epoch
         strategy.start_epoch(run)
         small = np.zeros((len(given), 2), dtype=bool)
+        with torch.no_grad():
+            both = sum(net(x).logits.softmax(1) for net in nets).argmax(1).numpy()
         for m, net in enumerate(nets):
             with torch.no_grad():
                 losses = cross_entropy(net(x).logits, torch.eye(K).double()[given]).numpy()
             for k in range(K):
                 of_class = np.flatnonzero(given == k)
                 count = math.ceil(0.2 * (200 / K if equal else len(of_class)))
+                if agreed:
+                    more_than_share += int((both[of_class] == k).sum() > count)
+                    count = max(count, int((both[of_class] == k).sum()))
                 small[of_class[losses[of_class].argsort(kind="stable")[:count]], m] = True
         np.testing.assert_array_equal(strategy.small, small)
         for _ in range(3):
@@ -92,7 +100,7 @@ def test_steps_are_the_papers(task: Task, share: float | None, equal: bool) -> N
                 loss.backward()
                 optimisers[m].step()
             run.step += 1
-    assert (guesses > 0) == (share is not None)
+    assert (guesses > 0) == (share is not None) and (more_than_share > 0) == agreed
     for model, net in zip(run.models, nets, strict=True):
         for ours, theirs in zip(model.plain.parameters(), net.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)

@@ -136,6 +136,18 @@ def test_estimate_is_that_of_the_warmed_up_model(task: Task, percentile: float |
     assert result.metrics[3]["train_loss"] != fit(task, "forward").metrics[3]["train_loss"]
 
 
+def test_a_class_that_few_rows_are_predicted_of_is_close_to_the_identity(task: Task) -> None:
+    warm = fit(task, "forward", settings=Settings(**{**SETTINGS.as_dict(), "epochs": 3}))
+    loss = fit(task, "forward", EstimateTransition(warmup=3, right=20)).run.loss
+    assert isinstance(loss, Forward)
+    p, given = predicted(warm), warm.run.data.given.numpy()
+    want = anchors(p, 97.0)
+    for k in range(K):
+        rows = sum(1 for row, y in zip(p, given, strict=True) if y == k == row.argmax())
+        want[k] = (rows * want[k] + 20 * np.eye(K)[k]) / (rows + 20)
+    np.testing.assert_allclose(loss.T, want, atol=1e-6)
+
+
 def test_warm_up_is_cross_entropy_whatever_matrix_the_loss_came_with(task: Task) -> None:
     pairs = 0.7 * torch.eye(K) + 0.3 * torch.eye(K).roll(1, 1)
     plain = fit(task, "ce")

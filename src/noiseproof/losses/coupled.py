@@ -218,6 +218,24 @@ def _label_shares(target: Tensor, num_classes: int, ignore_index: int, dtype: to
     return counts / counted.sum()
 
 
+def _check_prior(prior: Tensor | None) -> Tensor | None:
+    if prior is not None:
+        prior = check_tensor("prior", prior, torch.float64)
+        if prior.dim() != 1 or bool((prior < 0).any()) or not abs(float(prior.sum()) - 1) <= 1e-6:
+            raise ValueError(f"Expected `prior` to hold probabilities (K,) that sum to one, got {prior.tolist()}.")
+    return prior
+
+
+def _prior_or_shares(prior: Tensor | None, target: Tensor, like: Tensor, loss: Loss) -> Tensor:
+    """``prior``, or the shares of the batch's labels, for the classes of the logits ``like``."""
+    num_classes = like.shape[1] + loss.implied
+    if prior is None:
+        return _label_shares(target, num_classes, loss.ignore_index, like.dtype)
+    if prior.shape[0] != num_classes:
+        raise ValueError(f"Expected `prior` of {num_classes} classes, got {prior.shape[0]}.")
+    return prior.to(wide(like.dtype))
+
+
 @register("cr")
 class CR(CoupledLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
@@ -240,22 +258,12 @@ class CR(CoupledLoss):
         self._inherit_from(self.loss)
         self.independent_rows = self.independent_rows and prior is not None
         self.beta = check_number("beta", beta, "[0, inf)", 0)
-        if prior is not None:
-            prior = check_tensor("prior", prior, torch.float64)
-            if prior.dim() != 1 or bool((prior < 0).any()) or not abs(float(prior.sum()) - 1) <= 1e-6:
-                raise ValueError(f"Expected `prior` to hold probabilities (K,) that sum to one, got {prior.tolist()}.")
-        self.register_buffer("prior", prior)
+        self.register_buffer("prior", _check_prior(prior))
         self.prior: Tensor | None
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
         log_p = F.log_softmax(out.logits, 1, dtype=wide(out.logits.dtype))
-        num_classes = log_p.shape[1] + self.implied
-        if self.prior is None:
-            prior = _label_shares(target, num_classes, self.ignore_index, log_p.dtype)
-        elif self.prior.shape[0] == num_classes:
-            prior = self.prior.to(log_p.dtype)
-        else:
-            raise ValueError(f"Expected `prior` of {num_classes} classes, got {self.prior.shape[0]}.")
+        prior = _prior_or_shares(self.prior, target, log_p, self)
         if self.loss.name != "ce":
             losses = self.loss.per_sample(out, target if target.dim() == 1 else self._weighed(target))
             share = 1.0 if target.dim() == 1 else self._weighed(target).sum(1)
@@ -282,7 +290,7 @@ class Peer(Loss):
     L_i = L(z_i, y_i) − L(z_n, y_m) with n and m drawn from the batch (curriculum paper, A.5). ``generator`` is a
     ``torch.Generator`` or a seed; without one the second term is its exact mean over all pairs (n, m), which has the
     same expectation, no variance, and can be compiled. A ``loss`` that takes class indices only, as ``remargin`` does,
-    costs that mean a pass for each class.
+    costs that mean a pass for each class. y_m is drawn from ``prior`` (K,) where there is one.
 
     Every call draws anew, until ``set_step`` is called, as the training loop does before every step: from then on the
     pairs depend on the generator's seed and on the step, and in evaluation mode they depend on that seed alone.
@@ -295,9 +303,17 @@ class Peer(Loss):
     source: ClassVar[str] = "curriculum paper, A.5; Liu & Guo 2020"
     kind: Kind = "other"
 
-    def __init__(self, loss: Loss | str = "ce", generator: torch.Generator | int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        loss: Loss | str = "ce",
+        generator: torch.Generator | int | None = None,
+        prior: Tensor | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.loss = inner_loss(loss, self.ignore_index)
+        self.register_buffer("prior", _check_prior(prior))
+        self.prior: Tensor | None
         self._inherit_from(self.loss)
         self.independent_rows = False
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -320,7 +336,7 @@ class Peer(Loss):
         logits, hard = out.logits, target.dim() == 1
         counted = target != self.ignore_index if hard else torch.ones_like(target[:, 0], dtype=torch.bool)
         if self.generator is None:
-            shares = _label_shares(target, logits.shape[1] + self.implied, self.ignore_index, logits.dtype)
+            shares = _prior_or_shares(self.prior, target, logits, self)
             # The mean over rows m comes from the shares, the mean over rows n is taken here.
             each = self.loss.expected(out, shares)
             peer = torch.where(counted, each, 0).sum() / counted.sum()
@@ -329,7 +345,12 @@ class Peer(Loss):
             draw = partial(torch.randint, len(rows), target.shape[:1], generator=source, device=source.device)
             n, m = (rows[draw().to(rows.device)] for _ in range(2))
             elsewhere = Output._make(field if field is None else field[n] for field in out)
-            peer = self.loss.per_sample(elsewhere, target[m])
+            if self.prior is None:
+                labels = target[m]
+            else:
+                prior = _prior_or_shares(self.prior, target, logits, self).to(source.device)
+                labels = torch.multinomial(prior, len(target), True, generator=source).to(target.device)
+            peer = self.loss.per_sample(elsewhere, labels)
         weighed = target if hard else self._weighed(target)
         losses = self.loss.per_sample(out, weighed)
         return (losses - peer * (1.0 if hard else weighed.sum(1))).to(losses.dtype)

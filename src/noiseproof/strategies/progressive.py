@@ -35,19 +35,28 @@ class ProgressiveStopping(Strategy):
     Args:
         released: leave the renewed layers as T₂ and T₃ made them, as the released code does: its optimiser holds the
             layers from before.
+        balance: whether rows have the weights n̄/n_k, which is for classes of equal size: a rare one would weigh as
+            much as the largest.
     """
 
     capturable = True
     remembers = ("chosen", "class_weights", "adam", "steps")
 
     def __init__(
-        self, start: int = 25, block_epochs: int = 7, head_epochs: int = 5, lr: float = 1e-4, released: bool = False
+        self,
+        start: int = 25,
+        block_epochs: int = 7,
+        head_epochs: int = 5,
+        lr: float = 1e-4,
+        released: bool = False,
+        balance: bool = True,
     ) -> None:
         self.start = check_count("start", start, 1)
         self.block_epochs = check_count("block_epochs", block_epochs, 0)
         self.head_epochs = check_count("head_epochs", head_epochs, 0)
         self.lr = check_number("lr", lr, "(0, inf)", 0)
         self.released = check_flag("released", released)
+        self.balance = check_flag("balance", balance)
         self.adam: list[tuple[Tensor, Tensor]] = []  # the moments of each weight that is trained alone
 
     def setup(self, run: Run) -> None:
@@ -115,7 +124,8 @@ class ProgressiveStopping(Strategy):
         agrees |= (torch.bincount(given[agrees], minlength=run.num_classes) == 0)[given]
         counts = torch.bincount(given[agrees], minlength=run.num_classes).to(run.dtype)
         self.chosen.copy_(agrees)  # in place: a CUDA graph holds the addresses
-        self.class_weights.copy_(torch.where(counts > 0, counts[counts > 0].mean() / counts, 0))
+        if self.balance:
+            self.class_weights.copy_(torch.where(counts > 0, counts[counts > 0].mean() / counts, 0))
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         return rows[self.chosen.to(rows.device)[rows]]

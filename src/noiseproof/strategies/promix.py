@@ -14,6 +14,7 @@ from noiseproof.strategies.base import Batch, Step, Strategy, register
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.selection import quantiles
+from noiseproof.strategies.sweeps import predict_log_probs
 
 
 @register("promix")
@@ -22,7 +23,9 @@ class ProMix(Strategy):
 
     For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the rows of smallest loss of
     every given class (class-wise small-loss selection): the share rho of its N_k rows or, with ``equal``, the paper's
-    ⌈rho·N/K⌉, which is the same where classes are equally large, and all of a rare class elsewhere. In a step it adds
+    ⌈rho·N/K⌉, which is the same where classes are equally large, and all of a rare class elsewhere. With ``agreed`` it
+    is at least as many as have the class both as label and as the prediction of the two networks together: where labels
+    are clean, the share alone leaves out rows that are hard but learned. In a step it adds
     the rows with p_y > ``tau`` (matched high confidence), and from the epoch ``guess_from`` on rows that have a class
     of p > ``tau`` in both networks, the same one, which then is their label (label guessing by agreement): the most
     confident of them, until ``share`` of the step is chosen. Its loss is the mean over the chosen rows of
@@ -51,6 +54,7 @@ class ProMix(Strategy):
         share: float = 0.9,
         alpha: float = 4.0,
         equal: bool = False,
+        agreed: bool = False,
     ) -> None:
         self.warmup = check_count("warmup", warmup, 0)
         self.rho = check_number("rho", rho, "(0, 1]", 0, 1)
@@ -60,6 +64,7 @@ class ProMix(Strategy):
         self.share = check_number("share", share, "[0, 1]", 0, 1)
         self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
         self.equal = check_flag("equal", equal)
+        self.agreed = check_flag("agreed", agreed)
 
     def setup(self, run: Run) -> None:
         self.check_reached("warmup", run)
@@ -73,6 +78,9 @@ class ProMix(Strategy):
             ranks = quantiles(row_losses(run), given, run.num_classes) * sizes[given, None]  # ½, 1½, … in each class
             counts = [run.num_rows / run.num_classes] * run.num_classes if self.equal else sizes.tolist()
             wanted = sizes.new_tensor([math.ceil(self.rho * count) for count in counts])
+            if self.agreed:
+                right = predict_log_probs(run).argmax(1) == given
+                wanted = wanted.maximum(torch.bincount(given[right], minlength=run.num_classes))
             self.small = ranks < wanted[given, None]
 
     def step(self, batch: Batch, run: Run) -> Step | None:

@@ -30,12 +30,16 @@ class EstimateTransition(Strategy):
         percentile: see ``estimate_transition``; the paper trusts all predictions (none) on CIFAR-100.
         restart: train again with T, from the initial weights and with a fresh optimiser, as the paper does. The
             learning rate continues as scheduled; ``cosine:every=…`` restarts as well.
+        right: row k of T is taken as if estimated with ``right`` more rows of class k, all of them labelled right,
+            beside those whose given label k is predicted. A class that few rows are of, or that is not learned yet,
+            has no anchor to trust, and its row of T is close to the identity's.
     """
 
-    def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False) -> None:
+    def __init__(self, warmup: int, percentile: float | None = 97.0, restart: bool = False, right: float = 0.0) -> None:
         self.warmup = check_count("warmup", warmup, 1, "T is estimated from a model that has learned something.")
         self.percentile = None if percentile is None else check_number("percentile", percentile, "(0, 100]", 0, 100)
         self.restart = check_flag("restart", restart)
+        self.right = check_number("right", right, "[0, inf)", 0)
         self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
         self._initial: list[dict[str, Tensor]] = []  # weights of each model
 
@@ -60,7 +64,10 @@ class EstimateTransition(Strategy):
     def start_epoch(self, run: Run) -> None:
         if run.epoch != self.warmup:
             return
-        T = estimate_transition(predict_log_probs(run).exp(), self.percentile)
+        p, given = predict_log_probs(run).exp(), run.data.given
+        T = estimate_transition(p, self.percentile)
+        agreeing = torch.bincount(given[p.argmax(1) == given], minlength=run.num_classes)
+        T = with_right_rows(T, agreeing, self.right)
         self._set(invertible(T) if any(isinstance(loss, Backward) for loss in self._losses) else T)
         if self.restart:
             for model, initial in zip(run.models, self._initial, strict=True):
@@ -78,6 +85,19 @@ class EstimateTransition(Strategy):
     def _set(self, T: Tensor) -> None:
         for loss in self._losses:
             loss.set_transition(T)
+
+
+def with_right_rows(T: Tensor, counts: Tensor, right: float) -> Tensor:
+    """Row k is (n_k·T_k + right·e_k)/(n_k + right), where n_k is ``counts`` (K,).
+
+    >>> with_right_rows(torch.tensor([[0.6, 0.4], [0.6, 0.4]]), torch.tensor([100, 0]), 100.0)
+    tensor([[0.8000, 0.2000],
+            [0.0000, 1.0000]])
+    """
+    if right == 0:
+        return T
+    counts = counts.to(T)
+    return torch.lerp(torch.eye(len(T)).to(T), T, (counts / (counts + right))[:, None])
 
 
 def invertible(T: Tensor) -> Tensor:
