@@ -2,15 +2,16 @@
 
     python benchmarks/defaults.py --pack data/defaults     # on a machine that has the sets: write them, 5 minutes
     python benchmarks/defaults.py --data data/defaults [--seeds 0,1,2] [--processes 12] [--out FILE] [--seconds 500]
+    python benchmarks/defaults.py --sets rare --seeds 10   # a set of ``DEV``, on which constants were chosen
     python benchmarks/defaults.py --table                  # write the table of docs/methods.md from the results
 
 Sets have 2 to 200 classes and 100 to 50 000 training rows: tables, texts and photos as pretrained features, digits as
 images, and Gaussian classes. Labels are clean, 20 % and 40 % wrong at random, or those that people gave (CIFAR-10N,
-CIFAR-100N). Constants of methods were chosen with accuracies on the sets of ``CHOSEN_ON`` in view; the others only
-report. A seed draws the split into training and test rows, the noise and the run. Model, optimiser and all else are
-what ``noiseproof train`` does by default, other than the epochs. Runs are written to benchmarks/results once all are
-there; ``auto.py`` and docs/methods.md compare them. Real sets are those of ``tablesets.py``, which says where they come
-from.
+CIFAR-100N). Constants of methods were chosen with accuracies on the sets of ``CHOSEN_ON`` in view, or on those of
+``DEV``, which are not in the table; the others only report. A seed draws the split into training and test rows, the
+noise and the run. Model, optimiser and all else are what ``noiseproof train`` does by default, other than the epochs.
+Runs are written to benchmarks/results once all are there; ``auto.py`` and docs/methods.md compare them. Real sets are
+those of ``tablesets.py``, which says where they come from.
 """
 
 from __future__ import annotations
@@ -81,6 +82,18 @@ WORST = ("clean", "40 %")  # columns whose lowest set is named
 MADE = {"hundred": (3, 8, 1.0), "classes100": (100, 32, 1.0), "classes200": (200, 40, 0.9), "rows50k": (10, 12, 1.1)}
 
 
+DEV: dict[str, tuple[Set, list[float], int, int, float, int]] = {  # shares of classes, clusters of each, features, …
+    "rare": (Set(2000, 20), [0.97, 0.03], 2, 6, 1.2, 101),
+    "quarter": (Set(1500, 25), [0.75, 0.25], 3, 10, 0.45, 102),
+    "curved": (Set(2000, 20), [0.65, 0.35], 6, 4, 1.3, 103),
+    "mixed5": (Set(1500, 25), [0.5, 0.3, 0.12, 0.05, 0.03], 2, 10, 0.8, 104),
+    "ten": (Set(1200, 40), [0.1] * 10, 2, 20, 0.8, 105),
+    "many": (Set(4500, 7), [1 / 150] * 150, 1, 36, 0.9, 106),
+    "many50": (Set(1500, 25), [1 / 50] * 50, 1, 30, 0.9, 107),
+    "small": (Set(150, 100), [0.4, 0.35, 0.25], 1, 8, 0.8, 108),
+}
+
+
 class Job(NamedTuple):
     method: str
     set: str
@@ -94,6 +107,17 @@ def gaussians(classes: int, features: int, spread: float, rows: int, *, seed: in
     y = draw.integers(0, classes, rows)
     centres = spread * draw.normal(size=(classes, features))
     return {"x": (centres[y] + draw.normal(size=(rows, features))).astype(np.float32), "y": y}
+
+
+def clusters(
+    shares: Sequence[float], each: int, features: int, spread: float, rows: int, *, seed: int
+) -> dict[str, NDArray[Any]]:
+    """As ``gaussians``, of classes with these shares and ``each`` centres."""
+    draw = np.random.default_rng(seed)
+    y = draw.choice(len(shares), rows, p=np.array(shares) / sum(shares))
+    centres = spread * draw.normal(size=(len(shares), each, features))
+    noise_free = centres[y, draw.integers(0, each, rows)]
+    return {"x": (noise_free + draw.normal(size=(rows, features))).astype(np.float32), "y": y}
 
 
 def packed(name: str) -> dict[str, NDArray[Any]]:
@@ -131,8 +155,15 @@ def pack(folder: Path) -> None:
 def arrays_of(name: str, folder: str) -> dict[str, NDArray[Any]]:
     if name in MADE:
         return gaussians(*MADE[name], SETS[name].rows + SETS[name].test, seed=len(name))
+    if name in DEV:
+        size, *shape, seed = DEV[name]
+        return clusters(*shape, size.rows + size.test, seed=seed)
     with np.load(Path(folder) / f"{name}.npz") as file:
         return {key: file[key] for key in file}
+
+
+def set_of(name: str) -> Set:
+    return DEV[name][0] if name in DEV else SETS[name]
 
 
 @cache
@@ -143,8 +174,9 @@ def split(name: str, seed: int, folder: str) -> tuple[Dataset, NDArray[np.int64]
     arrays = arrays_of(name, folder)
     x = arrays["x"] if arrays["x"].dtype == np.uint8 else arrays["x"].astype(np.float32)
     y, rows = arrays["y"], np.arange(len(arrays["y"]))
-    train, test = train_test_split(rows, train_size=SETS[name].rows, random_state=seed, stratify=y)
-    test = test[: SETS[name].test]
+    size = set_of(name)
+    train, test = train_test_split(rows, train_size=size.rows, random_state=seed, stratify=y)
+    test = test[: size.test]
     classes = [str(label) for label in range(int(y.max()) + 1)]
     return from_arrays(x[train], y[train], classes=classes, test=(x[test], y[test])), train
 
@@ -161,7 +193,7 @@ def task(name: str, noise: str, seed: int, folder: str) -> Task:
 
 
 def run(job: Job, folder: str) -> Row:
-    settings = Settings(epochs=SETS[job.set].epochs)
+    settings = Settings(epochs=set_of(job.set).epochs)
     return job._asdict() | outcome(lambda: task(job.set, job.noise, job.seed, folder), job.method, settings, job.seed)
 
 
@@ -212,13 +244,14 @@ def main() -> None:
         write_table()
         return
     names = options.sets.split(",")
-    if missing := [name for name in names if name not in MADE and not (options.data / f"{name}.npz").exists()]:
+    known = {*MADE, *DEV}
+    if missing := [name for name in names if name not in known and not (options.data / f"{name}.npz").exists()]:
         sys.exit(f"No {', '.join(missing)} in {options.data}: write the sets with --pack, or leave them out by --sets.")
     jobs = [
         Job(method, name, noise, int(seed))
         for seed in options.seeds.split(",")
         for name in names
-        for noise in SETS[name].noises
+        for noise in set_of(name).noises
         for method in options.methods.split(",")
     ]
     rows = run_all(partial(run, folder=str(options.data)), jobs, options.out, options.processes, options.seconds)

@@ -542,7 +542,8 @@ def test_backward_does_not_collapse() -> None:
     task = prepare(get_dataset("digits"), "symmetric:rate=0.4")
     settings = Settings(epochs=40)
     bounded, unbounded = (
-        train(task, method, settings).last["test_accuracy"] for method in ("backward", "backward:clip=0")
+        train(task, method, settings).last["test_accuracy"]
+        for method in ("backward:right=0", "backward:right=0,clip=0")
     )
     assert bounded > 0.6 > 0.4 > unbounded
 
@@ -854,8 +855,11 @@ def test_strategies_are_added_in_order() -> None:
     assert list(strategies(method)) == ["sln", "momentum", "small-loss", "early-stopping"]
     assert str(method).startswith("ce × sln:sigma=0.3")
     assert list(strategies(build("ln & mixup"))) == ["mixup"]
-    both = build("peer:loss=(gce:q=0.5)&momentum")
-    assert (str(both.loss), list(strategies(both))) == (str(get_loss("peer:loss=(gce:q=0.5)")), ["momentum"])
+    both = build("cr:loss=(gce:q=0.5),prior=[0.1,0.9]&momentum", 2)
+    assert (str(both.loss), list(strategies(both))) == (
+        str(get_loss("cr:loss=(gce:q=0.5),prior=[0.1,0.9]")),
+        ["momentum"],
+    )
 
 
 def test_added_strategies_train(digits: Task) -> None:

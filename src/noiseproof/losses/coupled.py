@@ -242,7 +242,7 @@ class CR(CoupledLoss):
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the distribution of the noisy
     labels; without it, that of the batch. The loss has no lower bound, and training may go after it without end; with a
-    bounded ``loss`` in the place of nll, such as ``phuber:tau=1e5``, it has one.
+    bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)
