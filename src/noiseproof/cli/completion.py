@@ -103,17 +103,17 @@ def _known_names() -> dict[str, list[str]]:
 
 
 def _state() -> list[str]:
-    """What the names depend on, read at every completion: folders of the package and of installed packages, plug-ins.
+    """What the names depend on and is quick to read: names of the package's files, installed packages, plug-ins.
 
-    A folder changes when a file is installed or added, not when one is edited in place.
+    The folder of installed packages changes with every installation. A file that is edited in place is not noticed.
     """
     package = Path(noiseproof.__file__).parent
-    folders = [path for path, _, _ in os.walk(package) if not path.endswith("__pycache__")]
+    modules = sorted(path for _, _, files in os.walk(package) for path in files if path.endswith((".py", ".toml")))
     installed = [path for path in sys.path if path.endswith("-packages")]  # where entry points of plug-ins would be
     plugins = os.environ.get(PLUGINS, "")
     files = [name for name in plugins.split(",") if name.endswith(".py")]
-    changed = [str(os.stat(path).st_mtime_ns) for path in [*folders, *installed, *files] if os.path.exists(path)]
-    return [str(package), noiseproof.__version__, plugins, *installed, *changed]
+    changed = [str(os.stat(path).st_mtime_ns) for path in [*installed, *files] if os.path.exists(path)]
+    return [str(package), noiseproof.__version__, plugins, *modules, *installed, *changed]
 
 
 def _registered_names() -> dict[str, list[str]]:
