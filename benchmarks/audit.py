@@ -16,6 +16,7 @@ The contenders, each on one thread:
   has the features that our audit computes.
 * ``judge-lr``, ``judge-hgb``: our ``find_label_issues`` on the same probabilities, and nothing else.
 * ``thorough``, ``fast``: ``audit(read_rows(frame, label=…))`` with default settings, as a user calls it.
+* ``network``, ``trees``, by name only (``--only network,trees``): ``thorough`` with that ``model`` alone.
 
 A row has the average precision of the ranking (``ap``; cleanlab's other scorers as ``ap_adjusted``, ``ap_margin``), F1
 of the labels called wrong, their number, CPU and wall seconds with the training. The file is written after each
@@ -78,7 +79,8 @@ AXES = 64  # of the features that mistakes are planted by
 MAX_HGB_CATEGORIES = 255
 MODELS = {"lr": ("cleanlab-lr", "judge-lr"), "hgb": ("cleanlab-hgb", "judge-hgb")}
 OURS = {"fast": ("fast",), "thorough": ("thorough",)}
-CONTENDERS = MODELS | OURS
+ALONE = {"network": ("network",), "trees": ("trees",)}
+CONTENDERS = MODELS | OURS | ALONE
 SCORERS: dict[str, dict[str, Any]] = {
     "ap": {},
     "ap_adjusted": {"method": "self_confidence", "adjust_pred_probs": True},
@@ -212,7 +214,7 @@ def by_model(who: str, data: tablesets.LabelledSet, names: Array, seed: int) -> 
     }
 
 
-def by_us(mode: Any, data: tablesets.LabelledSet, names: Array, seed: int) -> dict[str, Row]:
+def by_us(who: str, data: tablesets.LabelledSet, names: Array, seed: int) -> dict[str, Row]:
     """The audit through its public interface; a row that it leaves out is not called wrong."""
     frame = columns_of(data).assign(**{data.label: names})
     with Clock() as clock:
@@ -220,13 +222,14 @@ def by_us(mode: Any, data: tablesets.LabelledSet, names: Array, seed: int) -> di
             rows = read_rows(data.images, labels=names)
         else:
             rows = read_rows(frame, label=data.label, text=data.text)
-        report = audit(rows, mode=mode, seed=seed, device="cpu")
+        choice: Any = {"model": who} if who in ALONE else {"mode": who}
+        report = audit(rows, **choice, seed=seed, device="cpu")
     issues, audited = report.label_issues, report.data.row >= 0
     quality, flagged = np.ones(len(frame)), np.zeros(len(frame), dtype=bool)
     quality[report.data.row[audited]] = issues.quality[audited]
     flagged[report.data.row[audited]] = issues.is_issue[audited]
     row = measured(clock, {"ap": quality}, flagged, names != data.frame[data.label].to_numpy(str))
-    return {mode: row | {"rate": round(issues.noise_rate, 4)}}
+    return {who: row | {"rate": round(issues.noise_rate, 4)}}
 
 
 def one_thread() -> None:
@@ -381,6 +384,22 @@ def clean_table(cells: Cells) -> str:
     return "\n".join([*lines, f"| mean | | {' | '.join(means)} |"]) if shares else ""
 
 
+def model_table(cells: Cells) -> str:
+    """Means of AP and F1 over the rows that every contender has, by what the audit judges by."""
+    columns = [*ALONE, "thorough"]
+    common = [cell for cell in cells.values() if all("f1" in cell.get(who, {}) for who in columns)]
+    if not common:
+        return ""
+    cleanlab = {figure: [better_of_cleanlab(cell, [figure]) for cell in common] for figure in ("ap", "f1")}
+    lines = [f"| judged by, {len(common)} rows | AP | F1 |", "| --- " * 3 + "|"]
+    if None not in cleanlab["ap"]:
+        lines.append(f"| cleanlab, the better of two | {' | '.join(shown(fmean(v)) for v in cleanlab.values())} |")  # type: ignore[arg-type]
+    for who in columns:
+        values = (fmean(cell[who][figure] for cell in common) for figure in ("ap", "f1"))
+        lines.append(f"| {who} | {' | '.join(map(shown, values))} |")
+    return "\n".join(lines)
+
+
 def summary(cells: Cells) -> str:
     """In how many rows we are behind the better of cleanlab's two, and by how much."""
     lines = []
@@ -413,7 +432,7 @@ def main() -> None:
     parser.add_argument("--sets", type=comma, help="names of sets, with commas")
     parser.add_argument("--noises", type=comma, help="kinds of mistakes, such as symmetric,none")
     parser.add_argument("--seeds", type=lambda words: tuple(map(int, comma(words))))
-    parser.add_argument("--only", type=comma, default=[*CONTENDERS], help="of lr,hgb,fast,thorough; ours; cleanlab")
+    parser.add_argument("--only", type=comma, default=[*MODELS, *OURS], help="names above; ours; cleanlab")
     parser.add_argument("--fresh", action="store_true", help="make rows again that are in the file")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of rows")
@@ -430,13 +449,13 @@ def main() -> None:
         print(
             "cleanlab is not here, so its rows and the judge's are not made. `pip install cleanlab==2.9.0` brings it."
         )
-        options.only = [who for who in options.only if who in OURS]
+        options.only = [who for who in options.only if who not in MODELS]
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     if not options.table:
         rows = make_rows(options, rows)
     known = options.sets or (tablesets.DEV if options.dev else tablesets.SETS)
     cells = cells_of(in_order(row for row in rows if row["data"] in known))
-    print("\n\n".join(filter(None, (table(cells), clean_table(cells), summary(cells)))))
+    print("\n\n".join(filter(None, (table(cells), clean_table(cells), model_table(cells), summary(cells)))))
 
 
 if __name__ == "__main__":
