@@ -62,8 +62,8 @@ cut), ``issues`` (types that were asked for, or null), ``seed``, ``source_rows``
 labels, one a line, in the order of the source; rows without one: an empty line), ``rows_sha256`` (of the numbers in
 rows.npy), ``csv_safe`` (whether cells of issues.csv that a spreadsheet would take for formulas have an apostrophe
 before them), ``versions``, ``command``, ``multi_label`` (of rows with several labels: {kind (words | columns | matrix |
-lists), separator, joiner, labels, columns}, else null; ``classes`` are then words that spell sets of labels), ``again``
-(how often decisions were learned, if they were).
+lists | cells, which are lists), separator, joiner, labels, columns}, else null; ``classes`` are then words that spell
+sets of labels), ``again`` (how often decisions were learned, if they were).
 
 With several annotators, ``annotators.csv`` (annotator, labels: how many, quality: P(a label is right) with its 95 %
 interval low to high, chance: of the same labels given at random, confuses, with, confused: the most frequent error, as

@@ -20,13 +20,11 @@ from noiseproof.audit.sets import (
     COLUMNS,
     LabelSets,
     are_lists,
-    as_sets,
     is_matrix,
-    label_names,
     looks_like_sets,
     separator_for,
+    sets_as_words,
 )
-from noiseproof.audit.sets import NONE as NO_LABEL
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
 from noiseproof.audit.sources.arrays import align, load_array, with_features
@@ -85,8 +83,8 @@ def read_rows(
         label: column of the given labels; without it, the ``consensus`` of annotators. Several columns that say yes or
             no, or 1 or 0, are the labels of rows with several of them.
         multi_label: what separates the labels of a row in its label column, such as ``|`` in a|b, an empty cell being
-            none; ``columns``, where ``label`` names several columns, a,b,c. A matrix of zeros and ones (N, K) and lists
-            as ``labels`` need no option.
+            none; ``columns``, where ``label`` names several columns, a,b,c. Matrices (N, K) of zeros and ones and lists
+            need no option, as ``labels`` or in their column. An empty list is no label; None is not labelled.
         text: column of texts, which are audited by their words; the other columns are not used.
         id: column that names a row.
         group: column of groups, such as patients, which are never split between folds.
@@ -208,7 +206,7 @@ def _read_sets(
     matrix = load_array(labels, "labels") if (_path(labels) or "").lower().endswith(".npy") else labels
     if not is_matrix(matrix) and not are_lists(matrix):
         return label, labels, classes, None
-    words, multi = _labels_as_words(matrix, classes)
+    words, multi = sets_as_words(matrix, classes)
     return label, words, None, multi
 
 
@@ -217,16 +215,6 @@ def _column_labels(columns: Sequence[Any]) -> list[str]:
     if len({*names}) < 2 or len({*names}) < len(names) or not all(names):
         raise ValueError(f"Expected the names of two label columns or more, each once, got {preview(names)}.")
     return names
-
-
-def _labels_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
-    """Return the labels of a matrix or of lists as words, (N,), and how they spell sets."""
-    names = label_names(labels, classes)
-    sets = as_sets(labels, names)
-    separator = separator_for(names or {name for each in sets for name in each})
-    words = np.array([separator.join(each) or NO_LABEL for each in sets], dtype=object)
-    kind = "lists" if are_lists(labels) else "matrix"
-    return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
 
 
 def _comparable_sets(data: AuditData) -> AuditData:

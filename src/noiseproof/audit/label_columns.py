@@ -1,4 +1,4 @@
-"""Tables in which each of several labels has a column that says yes or no, read as if one column had all labels."""
+"""Tables with several labels a row in columns that say yes or no, or in lists, read as if one column had words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from noiseproof.audit.records import Records, open_records
 from noiseproof.audit.rows import Digests
-from noiseproof.audit.sets import column_cells, column_words
+from noiseproof.audit.sets import column_cells, column_words, join_sets, list_cells, lists_as_sets
 from noiseproof.core.tablefiles import table_kind
 
 
@@ -69,3 +69,20 @@ class LabelColumns(Records):
                     records = open_records(part, self.columns, header=has_header)
             with open(part, "rb") as file:
                 shutil.copyfileobj(file, out)
+
+
+class ListCells(LabelColumns):
+    """The rows of ``records`` with words in place of the lists in the column ``name``."""
+
+    def __init__(self, records: Records, name: str, separator: str) -> None:
+        super().__init__(records, name, [name])
+        self.separator = separator
+
+    @cached_property
+    def words(self) -> list[str]:
+        return [word or "" for word in join_sets(lists_as_sets(self.records.values(self.name)), self.separator)]
+
+    def replace(self, name: str, cells: Mapping[int, Any], out: BinaryIO, left_out: Collection[int] = ()) -> None:
+        """Write the file with the lists that other words spell."""
+        lists = list_cells(self.records.values(name), cells, self.separator)
+        self.records.replace(name, lists, out, left_out)

@@ -14,9 +14,10 @@ from torch.utils.data import Subset
 
 from noiseproof.audit.files import as_words
 from noiseproof.audit.records import with_cells
+from noiseproof.audit.sets import list_cells, split_set
 from noiseproof.core.messages import preview
 from noiseproof.data.arrays import DatasetInputs, hf_roles, read_pairs, stack_inputs
-from noiseproof.data.frames import as_frame, is_foreign_table, library_of
+from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
 from noiseproof.data.pictures import PRETRAINED, THUMBNAIL, EfficientNetFeatures
 
 INPUTS, LABELS = ("x", "X", "features", "embeddings", "data"), ("y", "labels", "label", "given", "targets")
@@ -119,7 +120,7 @@ def _from_hugging_face(given: InMemory, has_annotators: bool) -> InMemory:
     if not is_foreign_table(given.data) or (has_annotators and given.label is None):
         return InMemory(as_frame(given.data), given.labels, None, given.text, given.classes)
     roles = hf_roles(given.data, given.label, None, given.text, None)
-    classes = given.classes or roles.classes
+    classes = given.classes or roles.classes or list_class_names(given.data.features[roles.label])
     if roles.image is not None:
         side = _picture_side(given, roles.image)
         pictures = DatasetInputs(given.data, roles.image, torch.arange(len(given.data)), side, "squash")
@@ -220,12 +221,15 @@ def _with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
         for row, value in changes.items():
             copy.view(-1)[row] = value.item() if hasattr(value, "item") else value
         return copy
-    array = np.asarray(labels)
-    cells = list(labels if isinstance(labels, (list, tuple)) else array.ravel())
-    for row, value in changes.items():
-        cells[row] = value.item() if isinstance(labels, (list, tuple)) and hasattr(value, "item") else value
     if isinstance(labels, (list, tuple)):
+        cells = list(labels)
+        for row, value in changes.items():
+            cells[row] = value.item() if isinstance(value, np.generic) else value
         return type(labels)(cells)
+    array = np.asarray(labels)
+    cells = list(array.ravel())
+    for row, value in changes.items():
+        cells[row] = value
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if array.dtype.kind in "US" else array.dtype)
     return written.astype(np.promote_types(written.dtype, array.dtype)).reshape(array.shape)
@@ -241,6 +245,20 @@ def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
         new = sorted({*changes.values()} - {*dtype.categories})
         dtype = pd.CategoricalDtype([*dtype.categories, *new], dtype.ordered)
     return pd.Series(cells, labels.index, dtype, name=labels.name)
+
+
+def hugging_face_cells(data: Any, label: str, words: Mapping[int, str], separator: str) -> dict[int, Any]:
+    """Lists of labels for a column of a Hugging Face data set, by row, as numbers where it has those of class names."""
+    names = list_class_names(data.features[label])
+    if names is None:
+        return list_cells(list(data[label]), words, separator)
+    sets = {row: split_set(word, separator) for row, word in words.items()}
+    if odd := sorted({name for each in sets.values() for name in each} - {*names}):
+        raise ValueError(
+            f"Expected labels among the class names of {label!r}, got {preview(odd)}. Add them with `cast_column`, or "
+            "undo the decisions for them."
+        )
+    return {row: [names.index(name) for name in each] for row, each in sets.items()}
 
 
 def without_rows(data: Any, left_out: Collection[int]) -> Any:

@@ -47,7 +47,8 @@ def digest_frame(frame: pd.DataFrame | ParquetColumns) -> Digests:
 def _digest_column(column: pd.Series[Any], name: str) -> Digests:
     values = column.to_numpy() if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf" else None
     if values is None:
-        words = [f"{name}\0" if gap else f"{name}\0={word}" for word, gap in zip(column, column.isna(), strict=True)]
+        cells = (sorted(map(str, cell)) if isinstance(cell, (set, frozenset)) else cell for cell in column)
+        words = [f"{name}\0" if gap else f"{name}\0={word}" for word, gap in zip(cells, column.isna(), strict=True)]
         return digest_words(words)
     numbers = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
     if numbers.dtype.kind == "f":

@@ -25,6 +25,7 @@ NONE = "(none)"
 COLUMNS = "columns"  # in place of a separator: several columns of zeros and ones
 SEPARATORS = ("|", ";", "/", " ")
 EMPTY = ("", "nan", "none", "<na>", "nat")
+LISTS = (list, tuple, set, frozenset, np.ndarray)
 YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", *EMPTY)
 
 
@@ -109,7 +110,7 @@ def are_lists(labels: Any) -> bool:
     if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) != 1:
         return False
     cells = [cell for cell in (labels.tolist() if hasattr(labels, "tolist") else list(labels)) if cell is not None]
-    are_sets = bool(cells) and all(isinstance(cell, (list, tuple, set, frozenset, np.ndarray)) for cell in cells)
+    are_sets = bool(cells) and all(isinstance(cell, LISTS) for cell in cells)
     return are_sets and not _has_zeros_and_ones(labels)
 
 
@@ -141,23 +142,38 @@ def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] |
     return names
 
 
-def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str]]:
-    """The labels of each row of a matrix with the columns ``names``, or of lists."""
+def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
+    """The labels of each row of a matrix with the columns ``names``, or of lists; None for a row without a list."""
     if are_lists(labels):
         cells = labels.tolist() if hasattr(labels, "tolist") else labels
-        return [[] if cell is None else list(dict.fromkeys(map(str, cell))) for cell in cells]
+        return [None if cell is None else list(dict.fromkeys(map(str, cell))) for cell in cells]
     assert names is not None
     return [[names[k] for k in np.flatnonzero(row).tolist()] for row in _array(labels)]
+
+
+def join_sets(sets: Iterable[Sequence[str] | None], separator: str) -> list[str | None]:
+    """The word of each set, None for a row that is not labelled."""
+    return [None if each is None else separator.join(each) or NONE for each in sets]
+
+
+def sets_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
+    """The labels of a matrix or of lists as words, (N,), and how they spell sets, as in config.json."""
+    names = label_names(labels, classes)
+    sets = as_sets(labels, names)
+    separator = separator_for(names or {name for each in sets for name in each or ()})
+    words = np.array(join_sets(sets, separator), dtype=object)
+    kind = "lists" if are_lists(labels) else "matrix"
+    return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
 
 
 def as_indicators(labels: Any, names: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """A matrix (N, K) of zeros and ones of a matrix or of lists, and the names of its columns."""
     if not are_lists(labels):
         return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
-    sets = as_sets(labels, None)
-    separator = separator_for({name for each in sets for name in each})
-    words = [separator.join(each) or NONE for each in sets]
-    found = LabelSets.of(words, separator, None if names is None else tuple(map(str, names)))
+    words, multi = sets_as_words(labels, names)
+    if None in (found_words := words.tolist()):
+        raise ValueError(f"Expected labels of every row, got none in {found_words.count(None)}. Leave these rows out.")
+    found = LabelSets.of(found_words, multi["separator"], multi["labels"])
     return found.members.astype(np.int64), found.names
 
 
@@ -217,6 +233,50 @@ def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
     return [separator.join(names[k] for k in np.flatnonzero(row)) or NONE for row in answers]
 
 
+# --- columns of lists -------------------------------------------------------------------------------------------------
+
+
+def has_lists(cells: Sequence[Any], name: str) -> bool:
+    """Whether the cells of a label column are lists, or absent; words beside lists, and zeros and ones, are refused."""
+    if not any(isinstance(cell, LISTS) for cell in cells):
+        return False
+    rest = [cell for cell in cells if not isinstance(cell, LISTS) and not _is_absent(cell)]
+    if rest:
+        raise ValueError(
+            f"Expected a list of labels in every cell of {name!r} that has any, got {preview(rest)} beside lists."
+        )
+    full = [list(cell) for cell in cells if isinstance(cell, LISTS)]
+    answers = all(value in (0, 1) and not isinstance(value, str) for cell in full for value in cell)
+    if answers and any(len({*cell}) < len(cell) for cell in full):
+        raise ValueError(
+            f"Expected the names of labels in the lists of {name!r}, got zeros and ones such as {preview(full[:1])}. "
+            "Pass them as `labels`, a matrix, or make a column of each."
+        )
+    return True
+
+
+def _is_absent(cell: Any) -> bool:
+    return cell is None or str(cell) in ("nan", "<NA>", "NaT")
+
+
+def lists_as_sets(cells: Iterable[Any]) -> list[list[str] | None]:
+    """The labels in each list, None where there is no list."""
+    return [list(dict.fromkeys(map(str, cell))) if isinstance(cell, LISTS) else None for cell in cells]
+
+
+def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -> dict[int, Any]:
+    """Lists with the labels that ``words`` spell, by row: values and lists have the types that ``cells`` have."""
+    values = {str(value): value for cell in cells if isinstance(cell, LISTS) for value in cell}
+
+    def filled(cell: Any, names: Sequence[str]) -> Any:
+        wanted = [values.get(name, name) for name in names]
+        if isinstance(cell, np.ndarray):
+            return np.array(wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype)
+        return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
+
+    return {row: filled(cells[row], split_set(word, separator)) for row, word in words.items()}
+
+
 # --- corrected copies -------------------------------------------------------------------------------------------------
 
 
@@ -257,9 +317,9 @@ def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]
 
 def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Sequence[str] | None) -> Any:
     """A copy of a matrix or of lists with other labels in some rows."""
-    parts = {row: split_set(word, separator) for row, word in changes.items()}
     if are_lists(labels):
-        return _with_lists(labels, parts)
+        return _with_lists(labels, changes, separator)
+    parts = {row: split_set(word, separator) for row, word in changes.items()}
     if hasattr(labels, "toarray"):
         return type(labels)(with_sets(labels.toarray(), changes, separator, names))
     assert names is not None
@@ -274,22 +334,15 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
     return copy
 
 
-def _with_lists(labels: Any, parts: Mapping[int, Sequence[str]]) -> Any:
+def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:
     """Lists with other labels in some rows: values, cells and their container have the types that they had."""
     cells = labels.tolist() if hasattr(labels, "tolist") else list(labels)
-    values = {str(value): value for cell in cells if cell is not None for value in cell}
-
-    def filled(cell: Any, names: Sequence[str]) -> Any:
-        wanted = [values.get(name, name) for name in names]
-        if isinstance(cell, np.ndarray):
-            return np.array(wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype)
-        return wanted if cell is None else type(cell)(wanted)
-
-    new = [filled(cell, parts[row]) if row in parts else cell for row, cell in enumerate(cells)]
+    new = list_cells(cells, changes, separator)
+    cells = [new.get(row, cell) for row, cell in enumerate(cells)]
     if isinstance(labels, (list, tuple)):
-        return type(labels)(new)
-    copy = np.empty(len(new), dtype=object)
-    copy[:] = new
+        return type(labels)(cells)
+    copy = np.empty(len(cells), dtype=object)
+    copy[:] = cells
     return type(labels)(copy, index=labels.index, name=labels.name) if hasattr(labels, "index") else copy
 
 

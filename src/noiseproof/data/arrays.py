@@ -13,6 +13,7 @@ from torch import Tensor
 
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset, Split
+from noiseproof.data.frames import list_class_names
 from noiseproof.data.images import Fit, decode, to_pixels
 from noiseproof.data.labels import TrainingLabels
 from noiseproof.data.tables import from_table, shifted_columns
@@ -335,7 +336,7 @@ def hf_roles(
     """The columns that the user named; without an input, those that the types of the columns suggest."""
     columns, kinds = list(train.column_names), train.features
     if not label:
-        class_labels = [c for c in columns if hasattr(kinds[c], "names")]
+        class_labels = [c for c in columns if hasattr(kinds[c], "names") or list_class_names(kinds[c]) is not None]
         label = next(iter(class_labels), "labels" if "labels" in columns and "label" not in columns else "label")
     if label not in columns:
         raise ValueError(f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`.")

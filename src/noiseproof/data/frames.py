@@ -103,7 +103,7 @@ def is_list_of_dicts(value: Any) -> bool:
 def as_frame(table: Any) -> pd.DataFrame:
     """A table of pandas, polars, Arrow or Hugging Face, a dict of columns or a list of dicts, as a DataFrame.
 
-    Columns of Hugging Face's ClassLabel hold the names of the classes, None where there is none.
+    Columns of Hugging Face's ClassLabel, or of lists of it, hold the names of the classes, None where there is none.
     """
     import pandas as pd
 
@@ -134,11 +134,23 @@ def _column(values: Any, name: Any) -> Any:
 
 
 def _from_hugging_face(dataset: Any) -> pd.DataFrame:
+    import pandas as pd
+
     frame: pd.DataFrame = dataset.with_format("pandas")[:]
     for column, kind in dataset.features.items():
         if (names := getattr(kind, "names", None)) is not None:
             frame[column] = [names[k] if k is not None and k == k and k >= 0 else None for k in frame[column].tolist()]
+        elif (names := list_class_names(kind)) is not None:
+            cells = [None if cell is None else [names[k] for k in cell] for cell in frame[column]]
+            frame[column] = pd.Series(cells, index=frame.index, dtype=object)
     return frame
+
+
+def list_class_names(kind: Any) -> list[str] | None:
+    """The class names of a Hugging Face column whose cells are lists of ``ClassLabel``; None for any other."""
+    inner = kind[0] if isinstance(kind, list) and kind else getattr(kind, "feature", None)
+    names: list[str] | None = getattr(inner, "names", None)
+    return names
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from noiseproof.audit.memory import INPUTS, LABELS, as_column, label_cells, with
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import as_sets, with_sets
+from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets_as_words, with_sets
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given, find_rows
@@ -76,7 +76,8 @@ class ArraySource(Source):
                     f"save them in the .npz file as {LABELS[0]}."
                 )
             self.config["labels_key"], labels = labels_key, arrays[labels_key]
-        data = self._with_labels(load_array(labels, "labels"), request.classes)
+        labels, request = self._as_words(load_array(labels, "labels"), request)
+        data = self._with_labels(labels, request.classes)
         if path is None:
             self.inputs = arrays[key]  # to show them
         return data if request.embeddings is not None else with_features(data, arrays[key], "inputs", request)
@@ -84,12 +85,22 @@ class ArraySource(Source):
     def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         self.words = as_words(labels)
-        if self.multi_label and labels.ndim == 1:
-            labels = np.array([word or NO_LABEL for word in self.words], dtype=object)
+        if self.multi_label and labels.ndim == 1:  # an empty word is no label, and what is absent is not labelled
+            gaps = import_module("pandas").isna(labels)
+            words = [None if gap else word or NO_LABEL for word, gap in zip(self.words, gaps, strict=True)]
+            labels = np.array(words, dtype=object)
         given, names = encode_given(labels, classes, "labels")
         self.config["labels_sha256"] = labels_digest(self.words)
         data = AuditData(self, names, given, np.arange(len(labels)), len(labels))
         return data.without([("no label", given < 0)])
+
+    def _as_words(self, labels: Any, request: Request) -> tuple[Any, Request]:
+        """Return a matrix or lists inside a file, a dict or a data set as words, the request without their names."""
+        if self.multi_label or (not is_matrix(labels) and not are_lists(labels)):
+            return labels, request
+        labels, multi = sets_as_words(labels, request.classes)
+        self.config |= {"multi_label": multi, "classes_named": False}
+        return labels, replace(request, classes=None)
 
     # --- showing ------------------------------------------------------------------------------------------------------
 
@@ -122,9 +133,8 @@ class ArraySource(Source):
         labels = self.open_labels(path)
         if self.multi_label.get("kind") != "matrix":
             return as_words(labels.ravel())
-        return [
-            self.multi_label["separator"].join(row) or NO_LABEL for row in as_sets(labels, self.multi_label["labels"])
-        ]
+        words = join_sets(as_sets(labels, self.multi_label["labels"]), self.multi_label["separator"])
+        return [word or "" for word in words]
 
     @cached_property
     def words(self) -> list[str]:

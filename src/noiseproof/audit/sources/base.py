@@ -13,10 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.memory import columns_of, label_cells, with_columns, with_label_cells, without_rows
+from noiseproof.audit.memory import (
+    columns_of,
+    hugging_face_cells,
+    label_cells,
+    with_columns,
+    with_label_cells,
+    without_rows,
+)
 from noiseproof.audit.rows import Digests, digest_all, digest_words
-from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import LabelSets, as_sets, spell_cells, with_sets
+from noiseproof.audit.sets import LabelSets, as_sets, join_sets, spell_cells, with_sets
 from noiseproof.audit.sources.labels import check_issues, check_unchanged, find_rows, merge_labels, spell_classes
 from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells, named_cells, outcomes
 from noiseproof.core.brief import Brief
@@ -24,6 +30,7 @@ from noiseproof.core.messages import counted
 from noiseproof.core.progress import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.features import Kind
+from noiseproof.data.frames import as_frame, library_of
 from noiseproof.data.sources import PathLike
 from noiseproof.data.tables import FeatureTable
 from noiseproof.data.votes import Votes
@@ -388,13 +395,23 @@ class Source(ABC):
             return spell_classes(audit, cells, names)
         return {name: name for name in names} | spell_cells(audit, cells)
 
-    def _corrected_sets(self, audit: Audit, labels: Any, changes: Mapping[int, str]) -> Any:
-        """Return a copy of the matrix or the lists of labels that were audited, with the labels ``changes``."""
-        names, separator = self.multi_label["labels"], self.multi_label["separator"]
-        words = [separator.join(labels_of_row) or NO_LABEL for labels_of_row in as_sets(labels, names)]
+    def _corrected_sets(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
+        """Return a copy of the matrix or the lists of labels that were audited, or of a dict or data set with them."""
+        if (label := self.config["labels_key"]) is not None and label in (columns_of(data) or ()):
+            if library_of(data) != "datasets":
+                return {**data, label: self._corrected_sets(audit, data[label], changes)}
+            cells = hugging_face_cells(data, label, changes, self.multi_label["separator"])
+            self._check_sets(audit, as_frame(data.select_columns([label]))[label].tolist())
+            return with_label_cells(data, label, cells)
+        self._check_sets(audit, data)
+        return with_sets(data, changes, self.multi_label["separator"], self.multi_label["labels"])
+
+    def _check_sets(self, audit: Audit, labels: Any) -> None:
+        """Refuse other labels than those that were audited."""
+        sets = as_sets(labels, self.multi_label["labels"])
+        words = [word or "" for word in join_sets(sets, self.multi_label["separator"])]
         check_unchanged(audit, words)
         check_issues(audit, words, None)
-        return with_sets(labels, changes, separator, names)
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         """Return which of the ``columns`` of a table has the labels; None for labels alone, without columns."""

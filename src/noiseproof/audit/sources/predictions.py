@@ -38,13 +38,14 @@ class PredictionSource(ArraySource):
     def read(self, request: Request) -> AuditData:
         parts = {"labels": request.labels, "pred_probs": request.pred_probs, "embeddings": request.embeddings}
         check_parts(parts, request.annotations)
-        labels, classes, predicted = request.labels, request.classes, request.pred_probs
+        labels, predicted = request.labels, request.pred_probs
         if labels is None:
             beside = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
             num_rows = len(load_array(parts[beside], beside))
             labels = voted_labels(request, num_rows, self.config["consensus"])
             self.config["voted"] = True
-        labels = load_array(labels, "labels")
+        labels, request = self._as_words(load_array(labels, "labels"), request)
+        classes = request.classes
         if classes is None and predicted is not None and column_names(predicted) is None and labels.dtype.kind in "iuf":
             probabilities = load_array(predicted, "pred_probs")
             if probabilities.ndim == 2:
@@ -81,8 +82,6 @@ class PredictionSource(ArraySource):
         return NO_ROW if self.predictions is None else None
 
     def check_inputs(self, folder: Path) -> None:
-        if self.multi_label:
-            super().check_inputs(folder)
         if not self.config.get("embeddings"):
             raise ValueError(
                 "Expected inputs to train on, the audit had labels and predictions only. Leave out --retrain."

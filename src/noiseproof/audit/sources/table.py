@@ -14,21 +14,40 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import Audit, as_ids, as_words, labels_digest, same_id
-from noiseproof.audit.label_columns import LabelColumns
-from noiseproof.audit.memory import columns_of, with_label_cells, without_rows
+from noiseproof.audit.label_columns import LabelColumns, ListCells
+from noiseproof.audit.memory import columns_of, hugging_face_cells, with_label_cells, without_rows
 from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout, pixel_columns
 from noiseproof.audit.records import MemoryRecords, Records, open_records, packing
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.audit.sets import NONE as NO_LABEL
-from noiseproof.audit.sets import column_cells, column_words, empty_cells, yes_no
+from noiseproof.audit.sets import (
+    column_cells,
+    column_words,
+    empty_cells,
+    has_lists,
+    join_sets,
+    labels_in,
+    list_cells,
+    lists_as_sets,
+    separator_for,
+    yes_no,
+)
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
-from noiseproof.audit.sources.labels import check_issues, encode_given, find_rows, is_missing
+from noiseproof.audit.sources.labels import check_issues, encode_given, find_rows, is_missing, merge_labels
 from noiseproof.audit.sources.voted import Cells, named_cells
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import KINDS, table_kind
-from noiseproof.data.frames import ParquetColumns, as_frame, check_table, read_table, readable, reading_notes
+from noiseproof.data.frames import (
+    ParquetColumns,
+    as_frame,
+    check_table,
+    library_of,
+    read_table,
+    readable,
+    reading_notes,
+)
 from noiseproof.data.labels import find_words
 from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
@@ -67,6 +86,7 @@ class TableSource(Source):
         label, annotators, trusted = self.config["label"], self.config["annotators"], request.trusted
         check_label(label, annotators, request.labels, request.annotations)
         self.frame = self._open_table(request)
+        request = self.without_names(request)
         trusted_column = trusted if isinstance(trusted, str) and trusted in self.frame.columns else None
         if trusted_column is not None:
             self.config["trusted"], trusted = trusted_column, None
@@ -125,9 +145,27 @@ class TableSource(Source):
                 columns = ParquetColumns.open(request.path)
             if columns is not None:
                 check_table(columns, str(request.path), self._verbatim[0], self.config["text"])
-                return columns
+                if self.config["label"] is None or not columns.is_nested(self.config["label"]):
+                    return columns
         self.as_given = self._read_table(request.data).reset_index(drop=True)
+        self._note_lists(self.as_given, request)
         return self._with_label(self.as_given)
+
+    def _note_lists(self, frame: pd.DataFrame, request: Request) -> None:
+        """Keep in ``config`` how the lists of a label column are spelled as words, where its cells are lists."""
+        label = self.config["label"]
+        if label is None or self.label_columns or not has_lists(cells := frame[label].tolist(), label):
+            return
+        if self.config["annotators"] or request.annotations is not None:
+            raise ValueError("Expected one label a row beside `annotators`, got lists. Leave one of the options out.")
+        names = {name for each in lists_as_sets(cells) for name in each or ()}
+        multi = self.config["multi_label"] or {"separator": separator_for(names), "labels": None}
+        if odd := sorted(name for name in names if multi["separator"] in name):
+            raise ValueError(
+                f"Expected labels without the separator {multi['separator']!r} in the lists of {label!r}, got "
+                f"{preview(odd)}. Leave out `multi_label`: lists need none."
+            )
+        self.config["multi_label"] = {**multi, "kind": "cells"}
 
     def _read_table(self, table: Any, categories: Iterable[str] = ()) -> pd.DataFrame:
         return read_table(table, *self._verbatim, categories=categories, header=self.config.get("header", True))
@@ -137,8 +175,17 @@ class TableSource(Source):
         """Columns that say yes or no, one for each label; empty where one column has the labels."""
         return list(self.multi_label.get("columns") or ())
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether the cells of the label column are lists."""
+        return self.multi_label.get("kind") == "cells"
+
     def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The table with one column of labels in place of several that say yes or no."""
+        """The table with one column of words in place of lists, or of several columns that say yes or no."""
+        if self.has_lists:
+            sets = lists_as_sets(frame[self.config["label"]].tolist())
+            spelled = np.array(join_sets(sets, self.multi_label["separator"]), dtype=object)
+            return frame.assign(**{self.config["label"]: spelled})
         if not self.label_columns:
             return frame
         if absent := [name for name in self.label_columns if name not in frame.columns]:
@@ -201,7 +248,11 @@ class TableSource(Source):
         if absent := [c for c in columns if c not in more.columns and c not in optional]:
             raise ValueError(f"Expected the columns of the audited table in {where}, {preview(absent)} are not there.")
         label = self.config["label"] or self._verbatim[0]
-        if unknown := sorted({*more[label].astype(str)} - {*self.frame[label].astype(str)}):
+        known, found = (
+            {name for word in {*as_words(table[label])} for name in labels_in(word, self.config)}
+            for table in (self.frame, more)
+        )
+        if unknown := sorted(found - known):
             raise ValueError(
                 f"Expected labels of the audited table in {where}, got {preview(unknown)}, which it never has. "
                 "Correct these labels, or drop their rows."
@@ -265,10 +316,13 @@ class TableSource(Source):
     @cached_property
     def records(self) -> Records:
         if self.config.get("data") is None:
-            records: Records = MemoryRecords(self.as_given if self.label_columns else self._whole_frame())
+            is_made = self.label_columns or self.has_lists  # the label column, from others
+            records: Records = MemoryRecords(self.as_given if is_made else self._whole_frame())
         else:
             columns = [*(self.label_columns or [self.config["label"]]), self.config["text"], self.config["id"]]
             records = open_records(Path(self.config["data"]), columns, header=self.config.get("header", True))
+        if self.has_lists:
+            return ListCells(records, self.config["label"], self.multi_label["separator"])
         return LabelColumns(records, self.config["label"], self.label_columns) if self.label_columns else records
 
     def __len__(self) -> int:
@@ -451,6 +505,8 @@ class TableSource(Source):
         becomes: Mapping[str, str] | None = None,
         left_out: Collection[int] = (),
     ) -> Any:
+        if self.has_lists:
+            return self._corrected_lists(audit, data, changes, becomes or {}, left_out)
         if not self.label_columns:
             return super().corrected(audit, data, changes, becomes=becomes, left_out=left_out)
         columns = {name: as_frame(data)[name].tolist() for name in self.label_columns}
@@ -460,6 +516,26 @@ class TableSource(Source):
         for name, cells in column_cells(moved, columns).items():
             data = with_label_cells(data, name, cells) if cells else data
         return without_rows(data, frozenset(place[list(left_out)].tolist()))
+
+    def _corrected_lists(
+        self, audit: Audit, data: Any, changes: Mapping[int, str], becomes: Mapping[str, str], left_out: Collection[int]
+    ) -> Any:
+        """Return a copy of a table in memory with other lists in the label column."""
+        if (label := self.label_in(columns_of(data))) is None:
+            raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
+        frame, separator = as_frame(data), self.multi_label["separator"]
+        words = [word or "" for word in join_sets(lists_as_sets(frame[label].tolist()), separator)]
+        place = find_rows(audit, digest_frame(frame), {**changes, **dict.fromkeys(left_out)})
+        audit, moved = audit.moved(place), {int(place[row]): name for row, name in changes.items()}
+        check_issues(audit, words, None)
+        moved = merge_labels(audit, moved, becomes, words)
+        if library_of(data) == "datasets":
+            cells = hugging_face_cells(data, label, moved, separator)
+        else:
+            cells = list_cells(frame[label].tolist(), moved, separator)
+            if library_of(data) in ("polars", "pyarrow"):  # whose lists are arrays in a DataFrame
+                cells = {row: list(np.asarray(cell).tolist()) for row, cell in cells.items()}
+        return without_rows(with_label_cells(data, label, cells), frozenset(place[list(left_out)].tolist()))
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         return None if columns is None else self._check_columns(columns)
