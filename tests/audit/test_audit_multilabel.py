@@ -327,6 +327,41 @@ def test_spellings_of_labels_are_found_and_merged(tmp_path: Path) -> None:
     assert after["tags"].str.contains("calm").sum() == GIVEN[:, 0].sum()
 
 
+@pytest.mark.parametrize("form", ["csv", "words", "columns", "lists", "matrix"])
+def test_spellings_in_sets_that_a_review_chose_are_merged(form: str, tmp_path: Path) -> None:
+    """Also sets that no row has, in files and in memory; columns and matrices have no place for new labels."""
+    names, is_fixed = ("calm", "Calm", "sad"), form in ("columns", "matrix")
+    answers = np.stack([GIVEN[:, 0], np.arange(240) % 40 == 3, GIVEN[:, 1]], 1)
+    sets = [[name for name, yes in zip(names, row, strict=True) if yes] for row in answers]
+    words = frame(tags=["|".join(each) for each in sets])
+    words.to_csv(tmp_path / "songs.csv", index=False)
+    data: Any = {
+        "csv": tmp_path / "songs.csv", "words": words, "lists": frame(tags=pd.Series(sets)), "matrix": answers,
+        "columns": frame(**{name: answers[:, k] for k, name in enumerate(names)}),
+    }[form]  # fmt: skip
+    options: dict[str, Any] = {
+        "columns": {"label": list(names)}, "lists": {"label": "tags"}, "matrix": {"labels": answers},
+    }.get(form, {"label": "tags", "multi_label": "|"})  # fmt: skip
+    order = names if is_fixed else tuple(sorted(names))
+    probs = np.where(answers[:, [names.index(name) for name in order]], 0.9, 0.1)
+    rows = read_rows(X if form == "matrix" else data, **options, classes=order, pred_probs=probs)
+    folder = saved(audit(rows, issues=["spelling"]), tmp_path / "audit")
+    decide(folder, {0: "sad|Calm" if is_fixed else "sad|Calm|new", 1: "Calm", 2: "(none)"})
+    if form == "csv":
+        command = ["apply", str(folder), "--fix", "spelling", "--out", str(tmp_path / "new.csv")]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        after: Any = pd.read_csv(tmp_path / "new.csv", keep_default_na=False)
+    else:
+        after = corrected(folder, data, fix=["spelling"])
+    want = [list(dict.fromkeys(name.lower() for name in each)) for each in sets]
+    want[:3] = [["calm", "sad"] if is_fixed else ["sad", "calm", "new"], ["calm"], []]
+    if is_fixed:
+        cells = after if form == "matrix" else after[list(names)].to_numpy()
+        assert [[name for name, yes in zip(names, row, strict=True) if yes] for row in cells] == want
+    else:
+        assert [cell if form == "lists" else cell.split("|") if cell else [] for cell in after["tags"]] == want
+
+
 def test_forgotten_options_are_hinted_at(tmp_path: Path) -> None:
     notes = read_rows(frame(tags=[word or "none" for word in WORDS]), label="tags").notes
     assert any("to judge each of 4 labels by itself, audit with `--multi-label='|'`" in note for note in notes)
@@ -391,7 +426,13 @@ def test_pictures_in_a_folder_with_a_table_of_labels(tmp_path: Path) -> None:
     assert np.array_equal(report.data.answers[:, 2], ["red" in word for word in given])
     assert report.table().set_index("row").loc[wrong, "add_labels"] == "green"
     saved(report, tmp_path / "audit")
+    for name in ("new.png", "other.PNG"):  # which nobody has labelled yet
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / name)
+    notes = read_rows(folder, multi_label=";", features="patches").notes
+    said = "2 pictures were left out as not labelled, without an entry in metadata.csv: 'new.png', 'other.PNG'."
+    assert said in notes and "entry in" not in " ".join(report.data.notes)
     write_corrected(read_audit(tmp_path / "audit"), {wrong: "red;green", 0: "(none)"}, tmp_path / "new")
+    assert (tmp_path / "new" / "new.png").exists()
     after = pd.read_csv(tmp_path / "new" / "metadata.csv", keep_default_na=False)
     want = table.assign(label=labels)
     want.loc[0, "label"] = ""

@@ -352,6 +352,21 @@ def test_texts_with_sets_are_audited_and_corrected_in_their_own_format(case: str
     assert np.array_equal(after.answers, want)
 
 
+def test_a_line_without_a_label_is_not_labelled(pictures: LabelReport) -> None:
+    """With a null or no key, and stays as it is; an empty list is an answer."""
+    lines = [json.loads(line) for line in Path("photos/metadata.jsonl").read_text().splitlines()]
+    lines[0]["label"], lines[1]["label"] = None, []
+    del lines[2]["label"]
+    Path("photos/metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    rows = read_rows("photos", pred_probs=PROBS, classes=NAMES)
+    assert rows.row.tolist() == [1, *range(3, 60)] and not rows.answers[0].any()
+    audit(rows).save("again")
+    write_corrected(read_audit("again"), {1: "cat", 3: "(none)"}, Path("new"))
+    after = [json.loads(line) for line in Path("new/metadata.jsonl").read_text().splitlines()]
+    lines[1]["label"], lines[3]["label"] = ["cat"], []
+    assert after == lines
+
+
 def test_one_entry_of_many_with_two_labels_is_a_slip(pictures: LabelReport) -> None:
     """Of a tool without lists: more of them mean that rows have several labels, and so does the option."""
     one = {name_of(i): [NAMES[i % 2]] for i in range(60)}

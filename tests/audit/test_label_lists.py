@@ -75,7 +75,7 @@ def test_lists_in_files_are_read_and_written_back(kind: str, tmp_path: Path) -> 
                 writer.write_table(table)
     check(read_rows(source, label="tags"))
     rows = read_rows(source, label="tags")
-    assert any("1 row has no value in 'tags', and count" in note for note in rows.notes)
+    assert any("1 row was left out as not labelled, without a value in 'tags'" in note for note in rows.notes)
     folder = saved(tmp_path / "audit", source, label="tags")
     write_corrected(read_audit(folder), NEW, out)
     read: Any = {"parquet": pd.read_parquet, "arrow": pd.read_feather}.get(kind, lambda p: pd.read_json(p, lines=True))

@@ -158,6 +158,33 @@ def test_suggestions_and_names_that_are_taken(tmp_path: Path) -> None:
     assert "--votes" in run("apply", "--help")
 
 
+def test_copies_of_rows_that_moved_have_one_label(tmp_path: Path) -> None:
+    """Their votes and qualities may differ: all their cells are the same, so that either may have the other's."""
+    items, lines, _ = items_and_votes()
+    items.loc[[20, 21, 22]] = items.loc[[20, 20, 20]].to_numpy()  # three copies of a row
+    lines = lines[~lines["row"].isin([20, 21, 22])]
+    more = [(row, name, "bee") for row in (20, 21, 22) for name in ("a0", "a1", "a2")[: row - 19]]
+    lines = pd.concat([lines, pd.DataFrame(more, columns=list(lines.columns))])
+    lines.to_csv(tmp_path / "votes.csv", index=False)
+    write(items, tmp_path / "items.csv")
+    labels = audited(tmp_path / "items.csv", tmp_path / "audit", tmp_path / "votes.csv")
+    assert (labels.loc[[20, 21, 22], "given_label"] == "bee").all()
+    assert labels.loc[[20, 21, 22], "label_quality"].nunique() > 1
+    order = np.random.default_rng(0).permutation(60)
+    write(items.iloc[order], tmp_path / "items.csv")
+    run("apply", tmp_path / "audit", "--out", tmp_path / "moved.csv", "--votes")
+    moved = read(tmp_path / "moved.csv")
+    assert (moved.loc[moved["name"] == "i020", "label"] == "bee").all()
+    votes = [json.loads(cell) for cell in moved.loc[moved["name"] == "i020", "votes"]]
+    assert sorted(map(len, votes)) == [1, 2, 3]
+    others = moved[moved["name"] != "i020"].set_index("name")["label"].dropna()
+    given = labels["given_label"].set_axis(items["name"].drop(index=7)).drop(index="i020")
+    assert others.sort_index().tolist() == given.sort_index().tolist()
+    write_decisions(tmp_path / "audit", (20, "20", "bee", "other", "ant"))
+    message = run("apply", tmp_path / "audit", "--out", tmp_path / "no.csv", code=2)
+    assert "copies that have moved" in message and "Decide on both alike" in message
+
+
 def test_arrays_get_a_table_of_labels(tmp_path: Path) -> None:
     items, lines, _ = items_and_votes()
     numbered = lines.assign(label=lines["label"].map({name: k for k, name in enumerate(NAMES)}))

@@ -32,7 +32,7 @@ from noiseproof.audit.sets import LabelSets, labels_in
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.audit.sources.labels import merge_labels
-from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells, outcomes, voted_cells
+from noiseproof.audit.sources.voted import Cells, moved_cells, outcomes, voted_cells, voted_outcomes
 from noiseproof.audit.standing import Standing
 from noiseproof.core.files import replacing
 from noiseproof.core.objects import load_object
@@ -229,7 +229,7 @@ def _label_writer(
 
 def _consensus_writer(audit: Audit, source: Source, cells: Cells, left_out: Collection[int]) -> Callable[[Path], None]:
     """Return what writes the data with the consensus of annotators, where its rows are now."""
-    place = source.find_rows(audit, outcomes(cells_by_row(cells), left_out))
+    place = source.find_rows(audit, voted_outcomes(cells, left_out))
     rows = frozenset(place[list(left_out)].tolist())
     return lambda path: source.write_labelled(audit, moved_cells(cells, place), path, left_out=rows)
 

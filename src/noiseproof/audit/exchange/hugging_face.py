@@ -68,24 +68,28 @@ class ImageFolder(Tool):
             lines = read_once(file, _from_lines)
         except ValueError as error:
             raise ValueError(f"Expected JSON in every line of {file}, got {error}.") from error
-        is_ours = all(isinstance(line, dict) and {"file_name", "label"} <= {*line} for line in lines)
-        return lines if lines and is_ours else None
+        is_ours = all(isinstance(line, dict) and "file_name" in line for line in lines)
+        return lines if is_ours and any("label" in line for line in lines) else None
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         folder = path if path.is_dir() else path.parent
         for at, line in enumerate(content):
-            name, label = line["file_name"], line["label"]
+            name, label = line["file_name"], line.get("label")
             words = label if isinstance(label, list) else [] if label == "" else [label]
             labels = None if label is None else list(dict.fromkeys(map(str, words)))
             row = row_of(stem := Path(name).stem)
             yield Item.of(at, labels, line, name if row is None else stem, row, file=folder / name)
 
     def has_lists(self, content: Any) -> bool:
-        return any(isinstance(line["label"], list) for line in content)
+        return any(isinstance(line.get("label"), list) for line in content)
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
-        values = {str(value): value for line in content if isinstance(line["label"], list) for value in line["label"]}
-        lines = [{**line, "label": _like(line["label"], changes.get(at), values)} for at, line in enumerate(content)]
+        lists = [label for line in content if isinstance(label := line.get("label"), list)]
+        values = {str(value): value for label in lists for value in label}
+        lines = [
+            {**line, "label": _like(line.get("label"), changes[at], values)} if at in changes else line
+            for at, line in enumerate(content)
+        ]
         kept = [line for at, line in enumerate(lines) if at not in left_out]
         return _to_table(kept, content.header) if isinstance(content, _Table) else _to_lines(kept).encode()
 
@@ -133,10 +137,8 @@ def _from_lines(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
 
 
-def _like(old: Any, new: Labels | None, values: Mapping[str, Any]) -> Any:
-    """Return the new labels, None for the old ones, as a list or numbers where the old ones are."""
-    if new is None:
-        return old
+def _like(old: Any, new: Labels, values: Mapping[str, Any]) -> Any:
+    """Return the new labels as a list or numbers where the old ones are."""
     if isinstance(old, list):
         return [values.get(name, name) for name in new]
     is_number = isinstance(old, int) and not isinstance(old, bool) and new[0].isascii() and new[0].isdigit()

@@ -58,7 +58,8 @@ class SpellingVariants(FoundIssue):
                 label = becomes[label]
             becomes[spelling] = label
         if multi:
-            becomes = _merged_sets(audit.classes, multi, becomes)
+            chosen = (one.label for one in audit.decided.values() if one.names_label)  # sets that no row may have yet
+            becomes = _merged_sets([*audit.classes, *chosen], multi, becomes)
         return Fix(becomes=becomes)
 
 

@@ -26,7 +26,7 @@ from noiseproof.audit.sets import are_lists, as_sets, is_matrix, join_sets, sets
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import SOURCES, AuditData, Columns, Content, Request, Source
 from noiseproof.audit.sources.labels import encode_given, find_rows
-from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells
+from noiseproof.audit.sources.voted import Cells, moved_cells, voted_outcomes
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import preview
@@ -246,7 +246,7 @@ class ArraySource(Source):
     def labelled(self, audit: Audit, data: Any, cells: Cells, *, left_out: Collection[int] = ()) -> pd.DataFrame:
         """Return a table of the rows' numbers with the consensus; ``data`` are the inputs."""
         inputs = load_array(data, "inputs")
-        place = find_rows(audit, self._digest(inputs, [""] * len(inputs)), cells_by_row(cells))
+        place = find_rows(audit, self._digest(inputs, [""] * len(inputs)), voted_outcomes(cells))
         return cell_table(moved_cells(cells, place))
 
 

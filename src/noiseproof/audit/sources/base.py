@@ -24,7 +24,7 @@ from noiseproof.audit.memory import (
 from noiseproof.audit.rows import Digests, digest_all, digest_words
 from noiseproof.audit.sets import LabelSets, as_sets, join_sets, spell_cells, with_sets
 from noiseproof.audit.sources.labels import check_issues, check_unchanged, find_rows, merge_labels, spell_classes
-from noiseproof.audit.sources.voted import Cells, cells_by_row, moved_cells, named_cells, outcomes
+from noiseproof.audit.sources.voted import Cells, moved_cells, named_cells, voted_outcomes
 from noiseproof.core.brief import Brief
 from noiseproof.core.messages import counted
 from noiseproof.core.progress import Progress
@@ -344,7 +344,7 @@ class Source(ABC):
         Classes become others by ``becomes``; tables and data sets go without the rows ``left_out``.
         """
         if self.multi_label.get("kind") in ("matrix", "lists"):
-            return self._corrected_sets(audit, data, changes)
+            return self._corrected_sets(audit, data, changes, becomes or {})
         label = self.label_in(columns_of(data))
         cells, words = label_cells(data, label)
         if (digests := self.digests_in(data)) is None:
@@ -372,7 +372,7 @@ class Source(ABC):
         """Return a copy of a table in memory without labels, with the consensus in new columns."""
         if (digests := self.digests_in(data)) is None:
             raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
-        place = find_rows(audit, digests, outcomes(cells_by_row(cells), left_out))
+        place = find_rows(audit, digests, voted_outcomes(cells, left_out))
         copy = with_columns(data, named_cells(moved_cells(cells, place), columns_of(data) or ()))
         return without_rows(copy, frozenset(place[list(left_out)].tolist()))
 
@@ -395,23 +395,26 @@ class Source(ABC):
             return spell_classes(audit, cells, names)
         return {name: name for name in names} | spell_cells(audit, cells)
 
-    def _corrected_sets(self, audit: Audit, data: Any, changes: Mapping[int, str]) -> Any:
+    def _corrected_sets(self, audit: Audit, data: Any, changes: Mapping[int, str], becomes: Mapping[str, str]) -> Any:
         """Return a copy of the matrix or the lists of labels that were audited, or of a dict or data set with them."""
         if (label := self.config["labels_key"]) is not None and label in (columns_of(data) or ()):
             if library_of(data) != "datasets":
-                return {**data, label: self._corrected_sets(audit, data[label], changes)}
-            cells = hugging_face_cells(data, label, changes, self.multi_label["separator"])
-            self._check_sets(audit, as_frame(data.select_columns([label]))[label].tolist())
-            return with_label_cells(data, label, cells)
-        self._check_sets(audit, data)
+                return {**data, label: self._corrected_sets(audit, data[label], changes, becomes)}
+            words = self._checked_sets(audit, as_frame(data.select_columns([label]))[label].tolist())
+            changes = merge_labels(audit, changes, becomes, words)
+            return with_label_cells(
+                data, label, hugging_face_cells(data, label, changes, self.multi_label["separator"])
+            )
+        changes = merge_labels(audit, changes, becomes, self._checked_sets(audit, data))
         return with_sets(data, changes, self.multi_label["separator"], self.multi_label["labels"])
 
-    def _check_sets(self, audit: Audit, labels: Any) -> None:
-        """Refuse other labels than those that were audited."""
+    def _checked_sets(self, audit: Audit, labels: Any) -> list[str]:
+        """Return the words of sets; refuse others than those that were audited."""
         sets = as_sets(labels, self.multi_label["labels"])
         words = [word or "" for word in join_sets(sets, self.multi_label["separator"])]
         check_unchanged(audit, words)
         check_issues(audit, words, None)
+        return words
 
     def label_in(self, columns: Sequence[Any] | None) -> Any:
         """Return which of the ``columns`` of a table has the labels; None for labels alone, without columns."""

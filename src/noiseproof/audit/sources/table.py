@@ -208,8 +208,8 @@ class TableSource(Source):
         """A note on rows of several labels that are not labelled, if there are any."""
         label = self.config["label"]
         count = int(self._as_words_of_sets(self.frame[label]).isna().sum()) if self.multi_label else 0
-        rows = f"{counted(count, 'row has', 'rows have')} no value in {label!r}, and count as not labelled"
-        return [f"{rows}. If they have no labels, write an empty word or list there."] if count else []
+        rows = f"{counted(count, 'row was', 'rows were')} left out as not labelled, without a value in {label!r}"
+        return [f"{rows}. Where rows have no labels, write an empty word or list."] if count else []
 
     @property
     def _verbatim(self) -> list[Any]:
@@ -511,8 +511,8 @@ class TableSource(Source):
             return super().corrected(audit, data, changes, becomes=becomes, left_out=left_out)
         columns = {name: as_frame(data)[name].tolist() for name in self.label_columns}
         place = find_rows(audit, digest_frame(as_frame(data)), {**changes, **dict.fromkeys(left_out)})
-        check_issues(audit.moved(place), column_words(columns), None)
-        moved = {int(place[row]): name for row, name in changes.items()}
+        check_issues(audit := audit.moved(place), words := column_words(columns), None)
+        moved = merge_labels(audit, {int(place[row]): name for row, name in changes.items()}, becomes or {}, words)
         for name, cells in column_cells(moved, columns).items():
             data = with_label_cells(data, name, cells) if cells else data
         return without_rows(data, frozenset(place[list(left_out)].tolist()))

@@ -20,7 +20,7 @@ from noiseproof.audit.sources.pictures import PictureSource
 from noiseproof.audit.sources.text import TextSource
 from noiseproof.core.files import replacing, writing_folder
 from noiseproof.core.messages import counted, preview
-from noiseproof.data.images import ImageFiles
+from noiseproof.data.images import SUFFIXES, ImageFiles
 from noiseproof.data.pictures import THUMBNAIL
 
 if TYPE_CHECKING:
@@ -194,7 +194,21 @@ class AnnotatedPictures(Annotated, PictureSource):
         self._check_places()
         request = self.without_names(request)
         names = request.classes or sorted({word for word in self.labels if word})
-        return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), self.skip_notes)
+        notes = [*self.skip_notes, *self._unlisted()]
+        return self._read_pictures(request, self.image_files, self.ids, self.labels, tuple(names), notes)
+
+    def _unlisted(self) -> list[str]:
+        """What is said about pictures in a folder that its file of labels does not have."""
+        if not self.path.is_dir():
+            return []
+        listed = {item.file.resolve() for item in self.items if item.file is not None}
+        files = sorted(file for file in self.path.rglob("*") if file.suffix.lower() in SUFFIXES)
+        absent = [file.relative_to(self.path).as_posix() for file in files if file.resolve() not in listed]
+        listing = self.parsed[0].file(self.path).name
+        count = counted(len(absent), "picture was", "pictures were")
+        return (
+            [f"{count} left out as not labelled, without an entry in {listing}: {preview(absent)}."] if absent else []
+        )
 
     @cached_property
     def image_files(self) -> ImageFiles:

@@ -54,9 +54,12 @@ def _votes(audit: Audit) -> dict[int, dict[str, str]]:
     return votes
 
 
-def cells_by_row(cells: Cells) -> dict[int, tuple[Any, ...]]:
-    """Return the cells of each row."""
-    return dict(enumerate(zip(*cells.values(), strict=True)))
+def voted_outcomes(cells: Cells, left_out: Collection[int] = ()) -> dict[int, object]:
+    """Return what copies of a row that moved must have in common: the label.
+
+    Either of them may have the quality and the votes of the other, as all their cells are the same.
+    """
+    return outcomes(dict(enumerate(cells[LABEL])), left_out)
 
 
 def outcomes(by_row: Mapping[int, object], left_out: Collection[int]) -> dict[int, object]:
