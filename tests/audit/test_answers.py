@@ -43,18 +43,36 @@ def test_rates_and_probabilities_are_those_that_made_the_noise(rates: tuple[floa
     assert (low - 0.01 <= (true != given).mean(0)).all() and ((true != given).mean(0) <= high + 0.01).all()
 
 
-@pytest.mark.parametrize("rates", [(0.15, 0.05), (0.05, 0.01), (0.0, 0.05), (0.0, 0.0)])
-@pytest.mark.parametrize(("rows", "sharpness"), [(500, 3.0), (2000, 3.0), (2000, 6.0)])
-def test_the_interval_of_the_rate_covers_it(rates: tuple[float, float], rows: int, sharpness: float) -> None:
-    """Of all answers, as an audit reports it. With 30 % missing and 2000 rows it is too narrow (docs/multilabel.md)."""
+def coverage(rates: tuple[float, float], rows: int, sharpness: float, seeds: range) -> float:
+    """How often the range of the share of wrong answers, of all questions as an audit reports it, has the truth."""
     hits = 0
-    for seed in range(100, 105):
+    for seed in seeds:
         true, given, _, p = simulated([rates] * 5, sharpness, rows, seed)
         noise = fit_answer_noise(given, p)
         (low, high), mean = noise.interval.mean(0), noise.wrong(given, p).mean()
         error = 1.96 * np.sqrt(mean * (1 - mean) / given.size)
         hits += bool(low - error <= (true != given).mean() <= high + error)
-    assert hits >= 4
+    return hits / len(seeds)
+
+
+ALL_RATES = [(0.3, 0.0), (0.15, 0.05), (0.05, 0.01), (0.0, 0.05), (0.0, 0.0)]
+
+
+@pytest.mark.parametrize("rates", ALL_RATES)
+@pytest.mark.parametrize(("rows", "sharpness"), [(500, 3.0), (2000, 3.0), (2000, 6.0)])
+def test_the_interval_of_the_rate_covers_it(rates: tuple[float, float], rows: int, sharpness: float) -> None:
+    assert coverage(rates, rows, sharpness, range(5)) >= 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rates", ALL_RATES)
+@pytest.mark.parametrize("sharpness", [1.5, 3.0, 6.0])
+@pytest.mark.parametrize("rows", [500, 2000, 8000])
+def test_the_interval_covers_the_rate_in_nine_of_ten_runs(
+    rates: tuple[float, float], sharpness: float, rows: int
+) -> None:
+    """Seeds from 100 on were used to choose constants."""
+    assert coverage(rates, rows, sharpness, range(20)) >= 0.9
 
 
 def test_overlap_is_not_called_noise() -> None:

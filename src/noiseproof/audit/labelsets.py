@@ -19,7 +19,7 @@ from noiseproof.audit.judge.cut import worst_labels
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.judge.interval import NEGLIGIBLE, Guesses, Predictability, Share
 from noiseproof.audit.judge.posterior import SMALL
-from noiseproof.audit.labels import DYNAMICS, CountedRows, LabelIssues, with_votes
+from noiseproof.audit.labels import CountedRows, LabelIssues, with_votes
 from noiseproof.audit.sets import LabelSets, as_indicators
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.checks import check_count
@@ -102,7 +102,7 @@ def find_label_set_issues(
         )
     guess = guessed(answers, probs) if evidence is None or evidence.guess is None else evidence.guess
     rows = CountedRows.of(trusted, counted, len(answers))
-    judged = _judge(answers.astype(bool), probs, guess, None if evidence is None else evidence.dynamics, rows)
+    judged = _judge(answers.astype(bool), probs, guess, rows)
     return _joined(answers.astype(bool), names, probs, agreement, judged, rows, goal)
 
 
@@ -119,31 +119,23 @@ class _Judged:
 
 
 def _judge(
-    answers: NDArray[np.bool_],
-    probs: NDArray[np.float32],
-    guess: NDArray[np.int64],
-    dynamics: NDArray[np.float32] | None,
-    rows: CountedRows,
+    answers: NDArray[np.bool_], probs: NDArray[np.float32], guess: NDArray[np.int64], rows: CountedRows
 ) -> _Judged:
     at = np.flatnonzero([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
     if not len(at):
         raise ValueError("Expected a label that two rows or more have, and two or more do not, got none.")
-    (all_answers, all_probs), K = (answers, probs), answers.shape[1]
-    answers, probs, counted = answers[:, at], probs[:, at], np.flatnonzero(rows.counted.numpy())
+    K, counted = answers.shape[1], np.flatnonzero(rows.counted.numpy())
+    answers, probs = answers[:, at], probs[:, at]
     noisy = rows.uncertain if bool(rows.uncertain.any()) else rows.counted
-    masks = {"noisy": noisy.numpy(), "trusted": rows.trusted.numpy()}
-    noise = fit_answer_noise(answers, probs, **masks)
-    if dynamics is not None:  # they rank well, but agree too much to count errors by
-        probs = ((1 - DYNAMICS) * probs + DYNAMICS * dynamics[:, at]).astype(np.float32)
-        noise = replace(fit_answer_noise(answers, probs, **masks, weights=noise.weights), interval=noise.interval)
+    noise = fit_answer_noise(answers, probs, noisy=noisy.numpy(), trusted=rows.trusted.numpy())
     wrong = np.where(rows.trusted.numpy()[:, None], 0, noise.wrong(answers, probs))
     codes = answers[counted].astype(np.int64)
     guesses = [Guesses(codes[:, j], guess[counted, k]) for j, k in enumerate(at.tolist())]
     predictability = [each.predictability(2) for each in guesses]
     may_call = np.zeros(K, dtype=bool)
     may_call[at] = rows.calibrate or [
-        one.is_predictable or _is_ranked(all_answers[:, k], all_probs[:, k])  # of rare ones the ranking is enough
-        for k, one in zip(at, predictability, strict=True)
+        one.is_predictable or _is_ranked(answers[:, j], probs[:, j])  # of rare ones the ranking is enough
+        for j, one in enumerate(predictability)
     ]
     return _Judged(at, noise, wrong, predictability, may_call, _rate(wrong, rows, K) <= NEGLIGIBLE)
 
@@ -257,22 +249,18 @@ def judge_sets(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvid
 
 
 def _judge_decided(data: AuditData, training: Evidence, undecided: Evidence, goal: str) -> LabelSetIssues:
-    """The labels judged by a ``training`` with decisions: noise, what may be called, and dynamics are without them.
+    """The labels judged by a ``training`` with decisions: noise and what may be called are without them.
 
     As of one label (``decided.py``), the quality of a row does not depend on the decision on it, and rates count
     decided rows as decided.
     """
     assert data.sets is not None and data.decided is not None and undecided.guess is not None
     answers, rows = data.answers, CountedRows.of(data.trusted, data.row >= 0, len(data))
-    judged = _judge(answers, undecided.pred_probs, undecided.guess, undecided.dynamics, rows)
+    judged = _judge(answers, undecided.pred_probs, undecided.guess, rows)
     probs, at = training.pred_probs, judged.at
-    if undecided.dynamics is not None:
-        probs = ((1 - DYNAMICS) * probs + DYNAMICS * undecided.dynamics).astype(np.float32)
     wrong = np.where(rows.trusted.numpy()[:, None], 0, judged.noise.wrong(answers[:, at], probs[:, at]))
     agreement = training.neighbour_agreement
-    issues = _joined(
-        answers, data.sets.names, training.pred_probs, agreement, replace(judged, wrong=wrong), rows, goal
-    )  # fmt: skip
+    issues = _joined(answers, data.sets.names, probs, agreement, replace(judged, wrong=wrong), rows, goal)
     known, is_decided = 1 - issues.label_quality.astype(np.float64), data.decided >= 0
     known[is_decided] = data.sets.members[data.decided[is_decided]] != answers[is_decided]
     counted = rows.counted.numpy()

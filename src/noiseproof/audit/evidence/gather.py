@@ -23,7 +23,6 @@ from noiseproof.audit.evidence.questions import (
     fit_question_trees,
     question_evidence,
     question_folds,
-    soft_answers,
 )
 from noiseproof.audit.evidence.taught import Taught
 from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees, join_with_neighbours
@@ -174,9 +173,14 @@ def check_models(method: str | None, model: str | None, estimator: Any) -> None:
 
 
 def default_model(data: AuditData, mode: Mode) -> str:
-    """Both for tables; in a fast audit trees, which predict labels they did not see, unless they take minutes."""
+    """Both for tables; in a fast audit trees, which predict labels they did not see, unless they take minutes.
+
+    Forests of several labels are quick for wide arrays, too.
+    """
     from noiseproof.models.trees import FAST_ROUNDS, round_seconds
 
+    if data.sets is not None and data.x is not None and data.x.ndim == 2 and len(data) <= MANY_ROWS:
+        return "both" if mode == "thorough" else "trees"
     if data.table is None or mode == "thorough":
         return "network" if data.table is None else "both"
     num_rows, num_columns = data.table.values.shape
@@ -303,11 +307,7 @@ def _teach_sets(data: AuditData, training: Evidence) -> Taught:
     decided = np.flatnonzero(data.decided >= 0)
     labels = data.answers.astype(np.int64)
     labels[decided] = data.sets.members[data.decided[decided]]
-    if training.pred_probs.size > LARGE:
-        return Taught(labels, None, training.weights, training.label_weights)
-    truth = soft_answers(data.answers, training.pred_probs)
-    truth[decided] = labels[decided]
-    return Taught(labels, torch.from_numpy(truth), training.weights, training.label_weights)
+    return Taught(labels, None, training.weights, training.label_weights)
 
 
 def _teach(data: AuditData, training: Evidence) -> Taught:

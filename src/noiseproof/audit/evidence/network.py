@@ -57,7 +57,7 @@ class Evidence(Brief):
     guess: NDArray[np.int64] | None = None  # (N,): the most likely class, without the row's own label; or (N, K)
     guess_confidence: NDArray[np.float32] | None = None  # (N,): neighbours' share for it, where models saw the label
     weights: Mapping[str, float] = field(default_factory=dict)  # of the models and neighbours in pred_probs
-    label_weights: Sequence[Mapping[str, float]] = ()  # (K,) of several labels a row: the same for each
+    label_weights: NDArray[np.float64] | None = None  # (K, M + 1), of several labels a row: those of `join_answers`
 
 
 def cross_validate(

@@ -11,24 +11,18 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.evidence.estimators import cross_fit
 from noiseproof.audit.evidence.folds import make_folds
-from noiseproof.audit.evidence.join import join, mix
+from noiseproof.audit.evidence.join import join_answers, mean_shares
 from noiseproof.audit.evidence.neighbours import Neighbours, neighbour_votes
-from noiseproof.audit.evidence.network import (
-    CORRECTED,
-    LARGE,
-    LINEAR,
-    MODEL,
-    Evidence,
-    Trainer,
-    prepare_inputs,
-)
+from noiseproof.audit.evidence.network import LINEAR, MODEL, Evidence, Trainer, prepare_inputs
 from noiseproof.audit.evidence.taught import Taught
-from noiseproof.audit.evidence.trees import fit_trees
-from noiseproof.audit.judge.answers import fit_answer_noise
+from noiseproof.audit.evidence.trees import MANY_ROWS, TREES, fit_trees
+from noiseproof.core.cluster import map_jobs
 from noiseproof.core.progress import Progress
 from noiseproof.data.tables import FeatureTable
 
 METHOD = "gce:q=0.5"  # robust, and a loss of the margin, which those of several labels are
+NUM_TREES = 100  # of a forest
+MOST_VALUES = 5e7  # of answers that the trees of a forest keep, about
 Ints = NDArray[np.int64]
 Probs = NDArray[np.float32]
 
@@ -45,13 +39,41 @@ def fit_question_trees(
     table: FeatureTable, answers: Ints, fold: Ints, kinds: Sequence[str], *, seed: int, fast: bool,
     progress: Progress | None,
 ) -> dict[str, Probs]:  # fmt: skip
-    """Probabilities of yes (N, K) of each kind of trees, which are fitted to one question after the other."""
+    """Probabilities of yes (N, K) of each kind of trees.
+
+    Of scikit-learn's, forests are fitted to all questions at once, up to 20 000 rows; beyond, where they take too long,
+    boosting takes their place. It and other libraries' trees are fitted to one question after the other.
+    """
+    if kinds == TREES:
+        kinds = TREES[1:] if len(answers) <= MANY_ROWS else TREES[:1]
+    if kinds == TREES[1:]:
+        forests = {}
+        for done, kind in enumerate(kinds):
+            parts = map_jobs(_predict_fold, np.unique(fold), kind, table.values, answers, fold, seed % 2**31)
+            forests[kind] = np.zeros(answers.shape, np.float32)
+            for i, part in zip(np.unique(fold), parts, strict=True):
+                forests[kind][fold == i] = part
+            if progress is not None:
+                progress("trees", done + 1, len(kinds))
+        return forests
     columns = []
     for k in range(answers.shape[1]):
         columns.append(fit_trees(table, answers[:, k], 2, fold, kinds, seed=seed, fast=fast))
         if progress is not None:
             progress("trees", k + 1, answers.shape[1])
     return {name: np.stack([each[name][:, 1] for each in columns], 1) for name in columns[0]}
+
+
+def _predict_fold(i: Any, kind: str, x: Any, answers: Ints, fold: Ints, seed: int) -> Probs:
+    """Probabilities of yes of the rows of fold ``i``, (n, K), by a forest of the others: the mean answer of leaves."""
+    from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+
+    forest = {"forest": RandomForestRegressor, "extra": ExtraTreesRegressor}[kind]
+    num_trees = int(np.clip(MOST_VALUES / answers.size, 10, NUM_TREES))
+    model = forest(num_trees, min_samples_leaf=2, max_features="sqrt", random_state=seed)
+    targets = answers[:, 0] if answers.shape[1] == 1 else answers
+    probs = model.fit(x[fold != i], targets[fold != i]).predict(x[fold == i])
+    return np.asarray(probs, np.float32).reshape(-1, answers.shape[1])
 
 
 def fit_question_estimator(estimator: Any, x: Any, answers: Ints, fold: Ints, progress: Progress | None) -> Probs:
@@ -79,74 +101,35 @@ def question_evidence(
     progress: Progress | None = None,
     taught: Taught | None = None,
 ) -> Evidence:
-    """Evidence (N, K) in two rounds, as ``cross_validate`` has it for one label.
+    """Evidence (N, K) of a network, a linear one, neighbours and ``others``, joined for each question.
 
-    One network with an output for each question is trained by the robust ``method``, a linear one by cross entropy,
-    and neighbours vote; the posterior of each question (``judge/answers.py``) then makes soft labels, on which a
-    network is trained and with which neighbours vote again. For each question the predictions are joined with those of
-    ``others``, in the mixture under which its given labels are most likely; without others, by equal weights.
-    ``taught`` has what models learn in place of ``answers``, as in ``cross_validate``.
+    The network has an output for each question and is trained by the robust ``method``, the linear one by cross
+    entropy. There is no second round on corrected labels, as in ``cross_validate``: its models predict what is true,
+    not what is given, and hide the share of missing labels from ``judge/answers.py``. ``taught`` has what models learn
+    in place of ``answers``, and the weights of the join.
     """
     inputs, given = prepare_inputs(x, answers, 2)
-    K, has_second_round = answers.shape[1], answers.size <= LARGE
-    number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
-    runs = (int(number.max()) + 1) * (3 if has_second_round else 2)
-    learned, own = (given, None) if taught is None else (torch.from_numpy(taught.labels), given.float())
-    trainer = Trainer(inputs, given, K, epochs, seed, device, progress, runs, learned)
-    model = MODEL if network == "auto" else network
-    votes = neighbour_votes(learned.float(), near, K, apart=fold, given=own)[0]
-    first: dict[str, Probs] = {**others, "neighbours": votes}
-    dynamics = None
-    if model is not None:
-        robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
-        first |= {"network": robust.pred_probs, "linear": linear.pred_probs}
-        if not others and robust.dynamics is not None and linear.dynamics is not None:
-            dynamics = np.asarray((robust.dynamics + linear.dynamics) / 2, dtype=np.float32)
-    probs, weights = _combined(answers, first, others, taught)
-    guess = guessed(answers, probs)  # before a row's own labels have some influence
-    if has_second_round:
-        soft = None if taught is None else taught.truth
-        truth = torch.from_numpy(soft_answers(answers.astype(bool), probs)) if soft is None else soft
-        second = {**first, f"neighbours{CORRECTED}": neighbour_votes(truth, near, K, apart=fold, given=own)[0]}
-        if model is not None:
-            second[f"network{CORRECTED}"] = trainer.train([("ce", model, number)], truth)[0].pred_probs
-        probs, weights = _combined(answers, second, others, taught)
-    agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
-    mean = {name: float(np.mean([each[name] for each in weights])) for name in weights[0]}
-    return Evidence(
-        probs, inputs.flatten(1).numpy(), neighbour_agreement=agreement, dynamics=dynamics, guess=guess, weights=mean,
-        label_weights=weights,
-    )  # fmt: skip
-
-
-def _combined(
-    answers: Ints, predictions: Mapping[str, Probs], others: Mapping[str, Probs], taught: Taught | None
-) -> tuple[Probs, Sequence[Mapping[str, float]]]:
-    """The mixture of predictions (N, K), and the weights of each question."""
     K = answers.shape[1]
-    if not others:
-        equal = dict.fromkeys(predictions, 1 / len(predictions))
-        return np.mean([*predictions.values()], 0).astype(np.float32), [equal] * K
-    columns = [{name: both(probs[:, k]) for name, probs in predictions.items()} for k in range(K)]
-    if taught is None:
-        joined = [join(answers[:, k], column) for k, column in enumerate(columns)]
-    else:
-        joined = [(mix(each, w), dict(w)) for each, w in zip(columns, taught.label_weights, strict=True)]
-    return np.stack([probs[:, 1] for probs, _ in joined], 1), [weights for _, weights in joined]
+    learned, own = (given, None) if taught is None else (torch.from_numpy(taught.labels), given.float())
+    votes = neighbour_votes(learned.float(), near, K, apart=fold, given=own)[0]
+    predictions: dict[str, Probs] = {**others, "neighbours": votes}
+    if network is not None:
+        number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
+        trainer = Trainer(inputs, given, K, epochs, seed, device, progress, 2 * (int(number.max()) + 1), learned)
+        model = MODEL if network == "auto" else network
+        robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
+        predictions |= {"network": robust.pred_probs, "linear": linear.pred_probs}
+    probs, weights = join_answers(answers, predictions, None if taught is None else taught.label_weights)
+    agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
+    return Evidence(
+        probs, inputs.flatten(1).numpy(), neighbour_agreement=agreement, guess=guessed(answers, probs),
+        weights=mean_shares(predictions, weights), label_weights=weights,
+    )  # fmt: skip
 
 
 def both(p: Any) -> Probs:
     """The probabilities (N, 2) of no and yes, from those of yes (N,)."""
     return np.stack([1 - p, p], 1).astype(np.float32)
-
-
-def soft_answers(answers: NDArray[np.bool_], probs: Probs) -> Probs:
-    """P(true yes | x, given answer), (N, K)."""
-    truth = answers.astype(np.float32)
-    at = np.flatnonzero(answers.any(0) & ~answers.all(0))
-    wrong = fit_answer_noise(answers[:, at], probs[:, at]).wrong(answers[:, at], probs[:, at])
-    truth[:, at] = np.where(answers[:, at], 1 - wrong, wrong)
-    return truth
 
 
 def guessed(answers: Ints, probs: Probs) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ class Taught:
     """
 
     labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one
-    truth: Tensor | None  # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows
+    truth: (
+        Tensor | None
+    )  # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and of several labels
     weights: Mapping[str, float]  # of the models, by name
-    label_weights: Sequence[Mapping[str, float]] = ()  # (K,) of several labels a row: the same for each of them
+    label_weights: NDArray[np.float64] | None = None  # (K, M + 1), of several labels a row: those of `join_answers`

@@ -10,6 +10,9 @@ left there. Where it does not, overlap explains as much as noise does. So no sin
 fitted to each pair of a grid, and P(wrong) is the mean over the grid, weighted by the likelihood of the given answers
 and by a prior that all questions share and that is estimated from them (empirical Bayes, Robbins 1956).
 
+The curve is only about right, and more rows do not mend it: with all rows in the likelihood one pair of rates would
+exclude its neighbours. So the range of the share of wrong answers lets them count as 250 at most.
+
 Constants were chosen on the sets of ``benchmarks/multilabel.py --dev``; without it, the benchmark reports on others.
 """
 
@@ -28,6 +31,7 @@ RATES = np.array([(missing, added) for missing in MISSING for added in ADDED])  
 FALL = np.array([6.0, 30.0])  # of the prior density of both rates, exp(−FALL·rate), before any question is seen
 PSEUDO = 2.0  # questions that this density counts as
 TEMPER = 0.5  # power of the likelihood: rows differ less independently than it assumes
+RANGE_ROWS, QUANTILES = 250, (0.015, 0.985)  # rows that count at most for the range of the share, and its ends
 SLOPE, SHARPER, FLATTER = 1.3, 0.5, 0.2  # of a: the most likely value, and the deviations of log a above and below it
 OFFSET = 1.0  # standard deviation of b: predictions are rarely far off on average
 BINS = 80  # of rows by p, which the curve is fitted to
@@ -71,12 +75,11 @@ def fit_answer_noise(
     *,
     noisy: NDArray[np.bool_] | None = None,
     trusted: NDArray[np.bool_] | None = None,
-    weights: Floats | None = None,
 ) -> AnswerNoise:
     """Fit the noise of ``answers`` (N, K) with the predictions ``probs`` (N, K).
 
     Rates are those of the ``noisy`` rows (N,), by default all; ``trusted`` rows have no noise, so that their answers
-    alone show q. With ``weights`` (K, C) of another fit, only the curves are fitted.
+    alone show q.
 
     >>> random = np.random.default_rng(0)
     >>> p = random.uniform(size=(4000, 1)).astype(np.float32)
@@ -90,11 +93,11 @@ def fit_answer_noise(
     for k in range(answers.shape[1]):
         p, yes = probs[:, k].astype(np.float64), answers[:, k]
         curves.append(_Curves.fit(_Bins.of(p[noisy], yes[noisy]), _Bins.of(p[trusted], yes[trusted])))
-    if weights is None:
-        weights = _weights(np.stack([curve.likelihood for curve in curves]))
+    likelihood = np.stack([curve.likelihood for curve in curves])
+    weights, wide = _weights(likelihood, min(TEMPER, RANGE_ROWS / max(1, noisy.sum())))
     wrong_at = np.stack([np.tensordot(w, each.wrong_at(POINTS), 1) for w, each in zip(weights, curves, strict=True)])
-    interval = np.stack([curve.rate_interval(w) for w, curve in zip(weights, curves, strict=True)])
-    return AnswerNoise(weights, wrong_at, interval)
+    ends = np.stack([curve.rate_quantiles(*pair) for curve, *pair in zip(curves, weights, wide, strict=True)])
+    return AnswerNoise(weights, wrong_at, np.stack([ends[..., 0].min(1), ends[..., 1].max(1)], 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,24 +173,28 @@ class _Curves:
         yes = added + (1 - missing - added) * q
         return np.stack([missing * q / (1 - yes), added * (1 - q) / yes], 1)
 
-    def rate_interval(self, weights: Floats) -> tuple[float, float]:
-        """The 2.5 % and 97.5 % quantiles of the share of wrong answers."""
+    def rate_quantiles(self, *weights: Floats) -> Floats:
+        """Both quantiles of the share of wrong answers by each of W weights (C,), (W, 2)."""
         no, yes = np.moveaxis(self.wrong_at(self.noisy.p), 1, 0)  # (C, B)
         rate = (yes @ self.noisy.yes + no @ (self.noisy.rows - self.noisy.yes)) / self.noisy.rows.sum()
         order = np.argsort(rate)
-        low, high = np.searchsorted(weights[order].cumsum(), (0.025, 0.975))
-        return float(rate[order[low]]), float(rate[order[min(high, len(order) - 1)]])
+        at = [np.searchsorted(each[order].cumsum(), QUANTILES) for each in weights]
+        return np.asarray(rate[order[np.minimum(at, len(order) - 1)]])
 
 
-def _weights(likelihood: Floats) -> Floats:
-    """The weight of each pair of rates for each question, (K, C), from log-likelihoods (K, C)."""
+def _weights(likelihood: Floats, temper: float) -> tuple[Floats, Floats]:
+    """The weight of each pair of rates for each question, (K, C), from log-likelihoods (K, C).
+
+    And once more by the same prior with the likelihood to the power ``temper``.
+    """
     widths = np.outer(np.gradient(np.array(MISSING)), np.gradient(np.array(ADDED))).ravel()
     first = np.exp(-(RATES @ FALL)) * widths
     first /= first.sum()
-    fit = np.exp(TEMPER * (likelihood - likelihood.max(1, keepdims=True)))
+    below = likelihood - likelihood.max(1, keepdims=True)
     prior = first
     for _ in range(SHARED + 1):
-        weights = fit * prior
+        weights = np.exp(TEMPER * below) * prior
         weights /= weights.sum(1, keepdims=True)
         prior = (weights.sum(0) + PSEUDO * first) / (len(weights) + PSEUDO)
-    return np.asarray(weights)
+    wide = np.exp(temper * below) * prior
+    return np.asarray(weights), np.asarray(wide / wide.sum(1, keepdims=True))
