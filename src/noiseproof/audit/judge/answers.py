@@ -32,6 +32,7 @@ FALL = np.array([6.0, 30.0])  # of the prior density of both rates, exp(âˆ’FALLÂ
 PSEUDO = 2.0  # questions that this density counts as
 TEMPER = 0.5  # power of the likelihood: rows differ less independently than it assumes
 RANGE_ROWS, QUANTILES = 250, (0.015, 0.985)  # rows that count at most for the range of the share, and its ends
+NO_NOISE = 0.25  # of the log-likelihood, by which labels without noise fit worse where the range excludes them
 SLOPE, SHARPER, FLATTER = 1.3, 0.5, 0.2  # of a: the most likely value, and the deviations of log a above and below it
 OFFSET = 1.0  # standard deviation of b: predictions are rarely far off on average
 BINS = 80  # of rows by p, which the curve is fitted to
@@ -93,11 +94,12 @@ def fit_answer_noise(
     for k in range(answers.shape[1]):
         p, yes = probs[:, k].astype(np.float64), answers[:, k]
         curves.append(_Curves.fit(_Bins.of(p[noisy], yes[noisy]), _Bins.of(p[trusted], yes[trusted])))
-    likelihood = np.stack([curve.likelihood for curve in curves])
-    weights, wide = _weights(likelihood, min(TEMPER, RANGE_ROWS / max(1, noisy.sum())))
+    likelihood, temper = np.stack([curve.likelihood for curve in curves]), min(TEMPER, RANGE_ROWS / max(1, noisy.sum()))
+    weights, wide = _weights(likelihood, temper)
     wrong_at = np.stack([np.tensordot(w, each.wrong_at(POINTS), 1) for w, each in zip(weights, curves, strict=True)])
     ends = np.stack([curve.rate_quantiles(*pair) for curve, *pair in zip(curves, weights, wide, strict=True)])
-    return AnswerNoise(weights, wrong_at, np.stack([ends[..., 0].min(1), ends[..., 1].max(1)], 1))
+    excludes_none = temper * (likelihood.max(1) - likelihood[:, 0]) > NO_NOISE
+    return AnswerNoise(weights, wrong_at, np.stack([excludes_none * ends[..., 0].min(1), ends[..., 1].max(1)], 1))
 
 
 @dataclass(frozen=True, eq=False)
