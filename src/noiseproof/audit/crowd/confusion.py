@@ -11,13 +11,16 @@ With q_k(x) the prior of a row, and P_a(l | k) the probability that annotator a 
   crowd's accuracy. Both were chosen on simulated crowds (``benchmarks/crowd.py --dev``).
 * Two or three votes a row hardly tell a rare class from the errors of others: with n votes a row on average, f starts
   with ``OF_VOTES``/(n − 1) times as many rows as there are, with the shares of the votes.
+* Draws of P_a and f (``draw_annotators``) say how far they are known; their settings were chosen on simulated crowds
+  (``benchmarks/annotator_intervals.py --dev``).
 * Crowds that share no row, and have ``OWN_ROWS`` or more, are fitted each by itself, with its own frequencies: nothing
   tells which of them is right, and the classes of one would become the errors of the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +39,8 @@ OF_CROWD = 10.0  # labels that each class of the crowd's own confusion starts wi
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 OF_VOTES = 3.0  # chosen on simulated crowds with 2, 3 and 5 votes a row
 OWN_ROWS = 50  # of a crowd that is fitted by itself; smaller ones are fitted with the largest
+BURN_IN, DRAWS, EVERY = 50, 25, 8  # sweeps before the first draw, draws, and sweeps from one to the next
+DRAWN_OF_VOTES = 0.3  # times OF_VOTES for draws: shares of the votes are shares of the classes blurred by errors
 LEAST = 1e-4  # of any probability P_a(l | k): no single vote decides alone
 
 
@@ -107,6 +112,14 @@ class VotedRows:
         return crowd[:N], crowd[N:]
 
     @cached_property
+    def vote_shares(self) -> Tensor:
+        """The shares of the classes among the votes of each crowd, (C, K)."""
+        crowds = int(torch.cat(self.crowds).max()) + 1
+        counts = torch.ones(crowds, self.num_classes, dtype=torch.float64)
+        counts.index_put_((self.crowds[0][self.row], self.label), torch.ones(1, dtype=torch.float64), accumulate=True)
+        return counts / counts.sum(1, keepdim=True)
+
+    @cached_property
     def blocks(self) -> list[tuple[slice, slice]]:
         """Slices of rows, small enough to copy, and of their votes."""
         first, N = self.votes.first, len(self.votes)
@@ -142,24 +155,48 @@ class VotedRows:
         counts.view(A * K, K).index_add_(0, at, truth[self.row[votes] - first_row])
 
 
+@dataclass(eq=False)
+class _Counts:
+    """Votes and rows by their true classes, expected or drawn, and the P_a and f that follow."""
+
+    rows: VotedRows
+    votes: Tensor = field(init=False)  # (A, K given, K true)
+    truth: Tensor = field(init=False)  # (C, K): rows of each crowd
+
+    def __post_init__(self) -> None:
+        A, K = len(self.rows.votes.names), self.rows.num_classes
+        self.votes = torch.zeros(A, K, K, dtype=torch.float64)
+        self.truth = torch.ones_like(self.rows.vote_shares)
+
+    def add(self, truth: Tensor, block: slice, votes: slice) -> None:
+        self.rows.add_counts(truth, votes, block.start, self.votes)
+        self.truth.index_add_(0, self.rows.crowds[0][block], truth)
+
+    def annotators(self, beta: float, random: np.random.Generator | None = None) -> Annotators:
+        """The estimates, or with ``random`` a draw from the distribution whose mean they are."""
+        rows, counts = self.rows, self.votes.transpose(1, 2)
+        # One vote a row does not tell the confusions of its annotator from those of the predictions: no count changes
+        # them.
+        few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
+        confusion, accuracy = torch.empty_like(self.votes), torch.empty(len(self.votes), dtype=torch.float64)
+        for crowd in range(len(self.truth)):
+            members = rows.crowds[1] == crowd
+            confusion[members], accuracy[members] = _estimate(counts[members], rows.error_pattern, few, random)
+        weight = OF_VOTES * (few - 1) * (1.0 if random is None else DRAWN_OF_VOTES)
+        total = self.truth + weight * self.truth.sum(1, keepdim=True) * rows.vote_shares
+        return Annotators(confusion, accuracy, beta, _mean(total, random))
+
+
 def fit_annotators(rows: VotedRows) -> Annotators:
     """Fit P_a, β and f by EM."""
-    A, K, (of_row, of_annotator) = len(rows.votes.names), rows.num_classes, rows.crowds
-    crowds = int(torch.cat([of_row, of_annotator]).max()) + 1
-    frequency = torch.ones(crowds, K, dtype=torch.float64)
-    frequency.index_put_((of_row[rows.row], rows.label), torch.ones(1, dtype=torch.float64), accumulate=True)
-    right = torch.full((A, K), 0.8, dtype=torch.float64)
-    shares = frequency / frequency.sum(1, keepdim=True)
-    fitted = Annotators(_with_accuracy(rows.error_pattern, right).clamp(min=LEAST), right[:, 0], 1.0, shares)
-    # One vote a row does not tell the confusions of its annotator from those of the predictions: no count changes them.
-    few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
+    right = torch.full((len(rows.votes.names), rows.num_classes), 0.8, dtype=torch.float64)
+    confusion = _with_accuracy(rows.error_pattern, right).clamp(min=LEAST)
+    fitted = Annotators(confusion, right[:, 0], 1.0, rows.vote_shares)
     every = max(1, len(rows.votes) // SAMPLE)
     for _ in range(ROUNDS):
-        counts, total = torch.zeros(A, K, K, dtype=torch.float64), torch.ones(crowds, K, dtype=torch.float64)
-        fit_of_beta = torch.zeros(len(BETAS), dtype=torch.float64)
+        counts, fit_of_beta = _Counts(rows), torch.zeros(len(BETAS), dtype=torch.float64)
         for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
-            rows.add_counts(truth, votes, block.start, counts)
-            total.index_add_(0, of_row[block], truth)
+            counts.add(truth, block, votes)
             if rows.probs is not None:
                 some = slice(block.start, block.stop, every)
                 fit_of_beta += torch.stack([
@@ -167,31 +204,48 @@ def fit_annotators(rows: VotedRows) -> Annotators:
                     for beta in BETAS
                 ])  # fmt: skip
         beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
-        before, counts = fitted, counts.transpose(1, 2)
-        confusion, accuracy = torch.empty_like(fitted.confusion), torch.empty_like(fitted.accuracy)
-        for crowd in range(crowds):
-            members = of_annotator == crowd
-            confusion[members], accuracy[members] = _estimate(counts[members], rows.error_pattern, few)
-        total += OF_VOTES * (few - 1) * total.sum(1, keepdim=True) * shares
-        fitted = Annotators(confusion, accuracy, beta, total / total.sum(1, keepdim=True))
+        before, fitted = fitted, counts.annotators(beta)
         if beta == before.beta and float((fitted.confusion - before.confusion).abs().max()) < CONVERGED:
             break
     return fitted
 
 
-def _estimate(counts: Tensor, pattern: Tensor, few: float) -> tuple[Tensor, Tensor]:
-    """P_a (A, K, K) and r (A,) from the expected votes (A, K true, K given); ``few`` times as many to start with."""
+def draw_annotators(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Iterator[Annotators]:
+    """Draw P_a and f given the votes, by Gibbs sampling from ``fitted`` on: true labels given P_a and f, and back."""
+    random = np.random.default_rng(seed)
+    for sweep in range(BURN_IN + DRAWS * EVERY):
+        counts = _Counts(rows)
+        for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+            below = truth.cumsum(1)[:, :-1] < torch.from_numpy(random.random((len(truth), 1)))
+            drawn = torch.nn.functional.one_hot(below.sum(1), rows.num_classes).double()
+            counts.add(drawn, block, votes)
+        fitted = counts.annotators(fitted.beta, random)
+        if sweep >= BURN_IN and (sweep - BURN_IN) % EVERY == 0:
+            yield fitted
+
+
+def _estimate(
+    counts: Tensor, pattern: Tensor, few: float, random: np.random.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """P_a (A, K, K) and r (A,) from the votes (A, K true, K given); ``few`` times as many to start with."""
     K = counts.shape[-1]
     labels, hits = counts.sum((1, 2)), counts.diagonal(dim1=1, dim2=2).sum(1)
     mean = ((hits.sum() + 1) / (labels.sum() + 1.25)).clamp(0.02, 0.999)  # a prior of 80 %
-    accuracy = ((hits + OVERALL * mean) / (labels + OVERALL)).clamp(0.02, 0.999)
+    of_two = torch.stack([hits + OVERALL * mean, labels - hits + OVERALL * (1 - mean)], 1)
+    accuracy = _mean(of_two, random)[:, 0].clamp(0.02, 0.999)
     crowd, start = counts.sum(0), OF_CROWD * few  # (K, K)
     crowd = (crowd + start * _with_accuracy(pattern, mean.expand(1, K))[0]) / (crowd.sum(1, keepdim=True) + start)
     # r_a moves the log odds of a right label in all classes alike
     odds = torch.logit(crowd.diagonal().clamp(0.001, 0.999)) + (torch.logit(accuracy) - torch.logit(mean))[:, None]
-    expected, start = _with_accuracy(crowd, odds.sigmoid()), PER_CLASS * K * few
-    confusion = (counts + start * expected) / (counts.sum(2, keepdim=True) + start)
-    return confusion.clamp(min=LEAST), accuracy
+    expected = _with_accuracy(crowd, odds.sigmoid())
+    return _mean(counts + PER_CLASS * K * few * expected, random).clamp(min=LEAST), accuracy
+
+
+def _mean(weights: Tensor, random: np.random.Generator | None) -> Tensor:
+    """The mean of Dirichlet distributions with these weights (…, K), or with ``random`` a draw from each."""
+    if random is not None:
+        weights = torch.from_numpy(random.standard_gamma(weights.numpy())).clamp(min=SMALL)
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _with_accuracy(pattern: Tensor, right: Tensor) -> Tensor:

@@ -12,14 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.audit.crowd.confusion import Annotators, VotedRows
+from noiseproof.audit.crowd.confusion import Annotators, VotedRows, draw_annotators
 from noiseproof.audit.judge.posterior import SMALL
 from noiseproof.core.brief import Brief
 
 if TYPE_CHECKING:
     import pandas as pd
 
-GRID = 401  # accuracies at which the likelihood is computed
+RATES = (torch.arange(401, dtype=torch.float64) + 0.5) / 401  # accuracies at which the likelihood is computed
+ODDS = torch.linspace(-12, 12, 241, dtype=torch.float64)  # log odds of labels at which it is tabulated
 LEVEL = 0.95
 MAX_CANDIDATES = 20  # annotators that rows are given to: the best by the lower end of their interval
 FEW = 5  # labels below which nothing is advised
@@ -99,30 +100,24 @@ def _short(advice: str) -> str:
     return advice.partition(":")[0]
 
 
-def measure_quality(rows: VotedRows, fitted: Annotators) -> AnnotatorQuality:
+def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> AnnotatorQuality:
     """Measure the accuracy r_a of each annotator, with an interval for the labels that they gave.
 
     A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its likelihood under r
     is r·w_i + (1 − r)·e_i, where e_i = Σ_{k≠l} P(true k | x, others)·P(l | k, wrong). The interval has 95 % of the
-    posterior of r on a grid, with Jeffreys' prior: it allows for few labels, and for rows whose truth is uncertain.
+    posterior of r on a grid, with Jeffreys' prior, averaged over draws of the confusions of all annotators: it allows
+    for few labels, for rows whose truth is uncertain, and for what is not known about the others. A label counts by
+    the certainty of its row without it, (max_k P(true k | x, others) − 1/K)/(1 − 1/K): the errors of an uncertain
+    consensus are shared by all who voted.
     """
     A, K = len(rows.votes.names), rows.num_classes
-    grid = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
-    log_density = (-0.5 * (grid.log() + (1 - grid).log())).repeat(A, 1)
     counts, truth_counts = torch.zeros(A, K, K, dtype=torch.float64), torch.zeros(A, K, dtype=torch.float64)
-    errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
-    errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
     for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
         rows.add_counts(truth, votes, block.start, counts)
-        annotator, label = rows.annotator[votes], rows.label[votes]
-        without = _without_own(truth[rows.row[votes] - block.start], fitted.confusion[annotator, :, label])  # (v, K)
-        truth_counts.index_add_(0, annotator, without)
-        right = without.gather(1, label[:, None])
-        wrong = (without * errors[annotator, :, label]).sum(1, keepdim=True)
-        log_density.index_add_(0, annotator, (grid * right + (1 - grid) * wrong).clamp(min=SMALL).log())
-    density = log_density.softmax(1)
+        truth_counts.index_add_(0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes))
+    density = torch.stack([_density(rows, drawn) for drawn in draw_annotators(rows, fitted, seed)]).mean(0)
     below = density.cumsum(1)
-    low, high = (_quantile(below, grid, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    low, high = (_quantile(below, q) for q in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     labels = torch.bincount(rows.annotator, minlength=A)
     given = torch.zeros(A, K, dtype=torch.float64).index_put_(
         (rows.annotator, rows.label), torch.ones(len(rows.label), dtype=torch.float64), accumulate=True
@@ -130,20 +125,45 @@ def measure_quality(rows: VotedRows, fitted: Annotators) -> AnnotatorQuality:
     total = labels.clamp(min=1).double()[:, None]
     chance = (given / total * truth_counts / total).sum(1)
     return AnnotatorQuality(
-        rows.votes.names, labels.numpy(), (density @ grid).numpy(), low, high, chance.numpy(),
+        rows.votes.names, labels.numpy(), (density @ RATES).numpy(), low, high, chance.numpy(),
         counts.transpose(1, 2).numpy(),
     )  # fmt: skip
 
 
-def _without_own(truth: Tensor, likelihood: Tensor) -> Tensor:
-    """P(true k | x, labels of the others), (v, K): the posterior without the likelihood of one's own label."""
-    others = truth / likelihood
+def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
+    """The posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the others are known.
+
+    log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted at the next two of
+    ``ODDS``, which is linear interpolation.
+    """
+    A, K = len(rows.votes.names), rows.num_classes
+    errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
+    errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
+    weights = torch.zeros(A, len(ODDS), dtype=torch.float64)
+    for (block, truth), (_, votes) in zip(rows.posterior(fitted), rows.blocks, strict=True):
+        annotator, label = rows.annotator[votes], rows.label[votes]
+        without = _without_own(rows, fitted, truth, block, votes)  # (v, K)
+        right = without.gather(1, label[:, None])[:, 0]
+        wrong = (without * errors[annotator, :, label]).sum(1)
+        odds = (right.clamp(min=SMALL) / wrong.clamp(min=SMALL)).log().clamp(float(ODDS[0]), float(ODDS[-1]))
+        place = (odds - ODDS[0]) / (ODDS[1] - ODDS[0])
+        first = place.long().clamp(max=len(ODDS) - 2)
+        certain = (without.amax(1) - 1 / K) / (1 - 1 / K)  # from 0, where all classes are alike, to 1
+        for at, share in ((first, first + 1 - place), (first + 1, place - first)):
+            weights.index_put_((annotator, at), certain * share, accumulate=True)
+    likelihood = (RATES * ODDS.exp()[:, None] + 1 - RATES).log()  # (241, 401)
+    return (weights @ likelihood - 0.5 * (RATES.log() + (1 - RATES).log())).softmax(1)
+
+
+def _without_own(rows: VotedRows, fitted: Annotators, truth: Tensor, block: slice, votes: slice) -> Tensor:
+    """P(true k | x, labels of the others) for each vote, (v, K): the posterior without the likelihood of one's own."""
+    others = truth[rows.row[votes] - block.start] / fitted.confusion[rows.annotator[votes], :, rows.label[votes]]
     return others / others.sum(1, keepdim=True).clamp(min=SMALL)
 
 
-def _quantile(below: Tensor, grid: Tensor, q: float) -> NDArray[np.float64]:
-    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(max=len(grid) - 1)
-    return grid[at[:, 0]].numpy()
+def _quantile(below: Tensor, q: float) -> NDArray[np.float64]:
+    at = torch.searchsorted(below, torch.full((len(below), 1), q, dtype=torch.float64)).clamp(max=len(RATES) - 1)
+    return RATES[at[:, 0]].numpy()
 
 
 # --- rows to label again ----------------------------------------------------------------------------------------------
