@@ -5,7 +5,7 @@
 
 The truth is the mean probability of a right label on the rows that an annotator labelled, which the simulation of
 ``tests/helpers/crowds.py`` knows. Annotators with five labels or more count, and by themselves those with more than
-forty, whose intervals are narrow. ``known`` has the intervals of a crowd whose confusions are taken as known.
+forty, whose intervals are narrow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tablesets import ROOT
 from timing import write_rows
 
-from noiseproof.audit.crowd import quality
 from noiseproof.audit.crowd.confusion import VotedRows, fit_annotators
+from noiseproof.audit.crowd.quality import FEW, measure_quality
 
 sys.path.append(str(ROOT / "tests" / "helpers"))
 from crowds import simulate
@@ -41,42 +40,29 @@ CROWDS: dict[str, dict[str, Any]] = {
 }
 
 
-def known(rows: VotedRows) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Intervals under the fitted confusions of all others."""
-    below = quality._density(rows, fit_annotators(rows)).cumsum(1)
-    low, high = (quality._quantile(below, q) for q in (0.025, 0.975))
-    return low, high
-
-
-def drawn(rows: VotedRows) -> tuple[NDArray[Any], NDArray[Any]]:
-    found = quality.measure_quality(rows, fit_annotators(rows))
-    return found.low, found.high
-
-
 def measure(crowd: str, seeds: range) -> list[dict[str, Any]]:
-    results = []
-    for how in (known, drawn):
-        cases, seconds = [], 0.0
-        for seed in seeds:
-            one, classes = simulate(seed, **CROWDS[crowd]), CROWDS[crowd]["classes"]
-            began = time.perf_counter()
-            low, high = how(VotedRows(one.votes, classes))
-            seconds += time.perf_counter() - began
-            for a in range(len(low)):
-                rows = one.votes.row[one.votes.annotator == a]
-                if len(rows) >= quality.FEW:
-                    true = one.confusion[a, one.truth[rows], one.truth[rows]].mean()
-                    cases.append((len(rows), low[a] <= true <= high[a], high[a] - low[a]))
-        for least in (quality.FEW, MANY + 1):
-            _, covers, width = np.array([case for case in cases if case[0] >= least], dtype=float).T
-            error = float(np.sqrt(covers.mean() * (1 - covers.mean()) / len(covers)))
-            results.append({
-                "crowd": crowd, "confusions": how.__name__, "labels": f"{least} or more", "intervals": len(covers),
-                "covered": round(float(covers.mean()), 4), "standard_error": round(error, 4),
-                "width": round(float(width.mean()), 3), "seconds": round(seconds / len(seeds), 3),
-                "seeds": f"{seeds.start} to {seeds.stop - 1}",
-            })  # fmt: skip
-            print(*results[-1].values(), sep="\t", flush=True)
+    cases, seconds, results = [], 0.0, []
+    for seed in seeds:
+        one = simulate(seed, **CROWDS[crowd])
+        began = time.perf_counter()
+        rows = VotedRows(one.votes, CROWDS[crowd]["classes"])
+        quality = measure_quality(rows, fit_annotators(rows))
+        seconds += time.perf_counter() - began
+        for a, (low, high) in enumerate(zip(quality.low, quality.high, strict=True)):
+            labelled = one.votes.row[one.votes.annotator == a]
+            if len(labelled) >= FEW:
+                true = one.confusion[a, one.truth[labelled], one.truth[labelled]].mean()
+                cases.append((len(labelled), low <= true <= high, high - low))
+    for least in (FEW, MANY + 1):
+        _, covers, width = np.array([case for case in cases if case[0] >= least], dtype=float).T
+        error = float(np.sqrt(covers.mean() * (1 - covers.mean()) / len(covers)))
+        results.append({
+            "crowd": crowd, "labels": f"{least} or more", "intervals": len(covers),
+            "covered": round(float(covers.mean()), 4), "standard_error": round(error, 4),
+            "width": round(float(width.mean()), 3), "seconds": round(seconds / len(seeds), 3),
+            "seeds": f"{seeds.start} to {seeds.stop - 1}",
+        })  # fmt: skip
+        print(*results[-1].values(), sep="\t", flush=True)
     return results
 
 

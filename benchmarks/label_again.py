@@ -40,6 +40,10 @@ from crowds import simulate
 
 RESULTS = Path(__file__).parent / "results" / "label_again.json"
 SEEDS, PHOTOS = range(5), 1500
+BATCHES: list[dict[str, Any]] = [
+    {"mean": 0.8, "difficulty": 1.0},
+    {"mean": 0.85, "difficulty": 0.5, "classwise": 1.0},
+]
 
 
 @dataclass
@@ -179,6 +183,23 @@ def linear(x: NDArray[Any], given: NDArray[np.int64], seed: int) -> NDArray[np.f
     return np.asarray(cross_val_predict(model, x, given, cv=folds, method="predict_proba"))
 
 
+def batches(seeds: int = 3) -> None:
+    """Simulated crowds like that of RTE: batches of twenty rows with the same ten of 164 annotators, two at first."""
+    results = []
+    for k, one in enumerate(BATCHES):
+        for seed in range(seeds):
+            crowd = simulate(5000 + seed, rows=800, annotators=164, classes=2, per_row=10, skew=0.7, batch=20, **one)
+            random = np.random.default_rng(seed)
+
+            def predict(given: Any, seed: int, crowd: Any = crowd, random: Any = random) -> Any:
+                z = 0.6 * random.standard_normal((len(given), 2)) + 0.25 * (crowd.truth[:, None] == np.arange(2))
+                return np.exp(z) / np.exp(z).sum(1, keepdims=True)
+
+            pool = start(crowd.votes.table(), crowd.truth, 2, 2, seed, predict)
+            results += rounds({"data": k}, pool, 10, 0.1, seed, ("ActiveLab", "ours"))
+    print(pd.DataFrame(results).groupby(["ranking", "round"])["pooled"].mean().unstack(0).round(4).to_string())
+
+
 def development(seeds: int = 3) -> None:
     """Simulated crowds with all votes of forty annotators for sale, three at first; predictions that know a little."""
     results = []
@@ -203,6 +224,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     if options.dev:
         development()
+        batches()
     else:
         versions = {"cleanlab": version("cleanlab")}
         write_rows(options.out, [row | versions for row in rte() + photos(options.data)])

@@ -362,6 +362,14 @@ def test_a_word_among_the_numbers_of_the_test_set_is_no_drift() -> None:
     assert [one.about for one in look_for("drift", table, test=words).findings] == ["count"]
 
 
+def test_all_equal_rows_of_a_test_row_are_marked() -> None:
+    """Without all of them, a model would still have seen the test row."""
+    table = clean_table(300)
+    table = pd.concat([table, table.iloc[[10, 10, 20]]], ignore_index=True)
+    found = look_for("test-overlap", table, test=pd.concat([clean_table(100, 7), table.iloc[[10]]]))
+    assert np.flatnonzero(found.mask).tolist() == [10, 300, 301]
+
+
 def test_a_sample_of_the_test_set_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noiseproof.audit.issues.overlap.MOST_PAIRS", 400 * 30)
     table = clean_table(400)
@@ -536,6 +544,7 @@ def test_no_slice_is_found_where_errors_are_everywhere() -> None:
 ODD_TEXTS = {
     "garbled": [
         "cafÃ© crÃ¨me trÃ¨s bon", "\ufffd\ufffd\ufffd nothing \ufffd\ufffd", "x8%$#@!!~~^^&&**((__++{}|",
+        *(text.encode("utf-8").decode("latin-1") for text in ("это хороший фильм", "πολύ καλή ταινία", "příliš žlutý")),
         "asdkfjhgkwrtpqzxcvbnmlkjhgfdsrtpwqkzxcvbnm qwrtpsdfghjk",
     ],
     "foreign": [
@@ -564,6 +573,7 @@ def test_plain_texts_are_neither_garbled_nor_foreign() -> None:
     usual = [
         "See https://example.org/a/very/long/path/that/goes/on-and-on?with=arguments", "OK", "10/10!!! :-)",
         "C'est la vie, as they say in the film, and it was good", "naïve café owners of São Paulo, the best of all",
+        "Ångström, Ärger, Ñandú and « Île »: ÅÄÎ» are what names of the old maps have",
         "The U.S. vs. the E.U. (2001), cf. p. 12", "WTF LOL", "def f(x): return x ** 2  # it is the code for you",
     ]  # fmt: skip
     assert not audited_texts([*clean_texts(), *usual]).findings

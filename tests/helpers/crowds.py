@@ -30,11 +30,12 @@ def simulate(
     spam: float = 0.15,
     difficulty: float = 0.0,
     skew: float = 1.0,
+    batch: int = 1,
 ) -> Crowd:
     """Annotator a is right about class k with log odds logit(mean) + spread·u_a + classwise·v_ak, and errs as all do.
 
     A share ``spam`` answers without looking; some label many rows and most few (Zipf, ``skew``); of a row with
-    difficulty d all log odds are lower by it.
+    difficulty d all log odds are lower by it. Rows come in batches of ``batch`` with the same annotators, as in RTE.
     """
     random = np.random.default_rng(seed)
     K, A = classes, annotators
@@ -48,7 +49,9 @@ def simulate(
     is_spam = random.random(A) < spam
     confusion[is_spam] = random.dirichlet(np.ones(K), size=int(is_spam.sum()))[:, None, :]
     share = 1 / np.arange(1, A + 1) ** skew
-    chosen = [np.sort(random.choice(A, per_row, replace=False, p=share / share.sum())) for _ in range(rows)]
+    batches = range(0, rows, batch)
+    chosen = [np.sort(random.choice(A, per_row, replace=False, p=share / share.sum())) for _ in batches]
+    chosen = [people for people in chosen for _ in range(batch)][:rows]
     row, annotator = np.repeat(np.arange(rows), per_row), np.concatenate(chosen)
     p = confusion[annotator, truth[row]]  # (V, K)
     if difficulty:

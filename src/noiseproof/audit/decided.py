@@ -11,7 +11,7 @@ from noiseproof.audit.judge.cut import cut_labels
 from noiseproof.audit.judge.goal import parse_goal
 from noiseproof.audit.judge.posterior import SMALL
 from noiseproof.audit.judge.rate import shifted
-from noiseproof.audit.labels import DYNAMICS, LabelIssues, class_means, select
+from noiseproof.audit.labels import LabelIssues, class_means, select, with_dynamics
 
 if TYPE_CHECKING:
     from noiseproof.audit.evidence.network import Evidence
@@ -31,9 +31,7 @@ def judge_decided(
     given, counted = torch.from_numpy(data.given), torch.from_numpy(data.row >= 0)
     K = len(data.classes)
     trusted = torch.zeros_like(counted) if data.trusted is None else torch.tensor(data.trusted)
-    probs = torch.from_numpy(training.pred_probs)
-    if undecided.dynamics is not None:
-        probs = torch.lerp(probs, torch.from_numpy(undecided.dynamics), DYNAMICS)
+    probs = with_dynamics(torch.from_numpy(training.pred_probs), undecided, data.annotators)
     posterior = issues.judge.posterior(given, probs, data.annotators)
     wrong = shifted(posterior.wrong, issues.judge.shift).masked_fill(trusted, 0)
     uncertain = counted & ~trusted

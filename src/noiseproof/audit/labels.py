@@ -286,9 +286,9 @@ def _fit(
 
     noise, noisy, sample = fit(probs)
     estimates = estimate_rates(noisy, sample, noise.beta)
-    if evidence is not None and evidence.dynamics is not None:  # they rank well, but agree too much to count errors by
-        probs = torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
-        noise = fit(probs)[0]
+    ranking = probs if evidence is None else with_dynamics(probs, evidence, votes)
+    if ranking is not probs:
+        probs, noise = ranking, fit(ranking)[0]
     judge = RowJudge(noise)
     if votes is not None:
         judge = replace(judge, annotators=fit_annotators(judge.voted(given, probs, votes)))
@@ -401,6 +401,16 @@ def _with_neighbours(
     near = nearest(features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed)
     votes, agreement = neighbour_votes(given, near, probs.shape[1], apart=groups)
     return probs if evidence is not None else with_votes(given, probs, torch.from_numpy(votes)), agreement
+
+
+def with_dynamics(probs: Tensor, evidence: Evidence, votes: Votes | None) -> Tensor:
+    """Predictions (N, K) with those for training rows, which rank well, but agree too much to count errors by.
+
+    Beside ``votes`` they are left out: the labels that taught these models are the votes, which would count twice.
+    """
+    if evidence.dynamics is None or votes is not None:
+        return probs
+    return torch.lerp(probs, torch.from_numpy(evidence.dynamics), DYNAMICS)
 
 
 def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ class TestOverlap(FoundIssue):
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:
         data, test = evidence.data, evidence.data.test
         assert test is not None and data.x is not None
-        match, is_equal, searched = _matches(evidence)
-        is_in = np.isin(np.arange(len(data)), match[match >= 0]) & (data.row >= 0)
+        match, is_equal, first, searched = _matches(evidence)
+        is_in = np.isin(first, first[match[match >= 0]]) & (data.row >= 0)  # with all rows that equal a match
         compared, count = len(match), int((match >= 0).sum())
         if not count:
             return cls.of(data, [])
@@ -73,8 +73,11 @@ class TestOverlap(FoundIssue):
         )], is_in)  # fmt: skip
 
 
-def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_], int]:
-    """For each test row a row that is nearly the same, −1 for none, and whether it is equal, (T,); rows compared."""
+def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], int]:
+    """For each test row a row that is nearly the same, −1 for none, and whether it is equal, (T,).
+
+    Also the first row that equals each row of the data, (N,), and how many test rows were compared.
+    """
     from noiseproof.audit.evidence.duplicates import near_limit, same_rows
 
     data, test, near = evidence.data, evidence.data.test, evidence.surroundings.neighbours
@@ -86,7 +89,7 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     match = np.where((first[N:] < N) & ~is_common[first[N:]], first[N:], -1)
     is_equal = match >= 0
     if near is None or near.index.shape[1] < 2:
-        return match, is_equal, T
+        return match, is_equal, first[:N], T
     limit = torch.from_numpy(near_limit(near, ALARM / T).astype(np.float32))
     limit[torch.from_numpy(is_common[first[:N]])] = 0
     x = torch.from_numpy(data.x)
@@ -95,4 +98,4 @@ def _matches(evidence: AuditEvidence) -> tuple[NDArray[np.int64], NDArray[np.boo
     for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
         distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
         match[part] = np.where(distance < limit[nearest], nearest, -1)
-    return match, is_equal, int(is_equal.sum()) + len(left)
+    return match, is_equal, first[:N], int(is_equal.sum()) + len(left)

@@ -44,7 +44,7 @@ FUNCTION_WORDS = {
 }  # fmt: skip
 LANGUAGE_OF = {name: frozenset(words.split()) for name, words in FUNCTION_WORDS.items()}
 MOJIBAKE = re.compile(
-    r"[ÃÂâ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd|&[a-z]{2,6};|&#\d+;|[\x00-\x08\x0b\x0c\x0e-\x1f]"
+    r"[ÃÂâÐÑÎÏÄÅ][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]|\ufffd|&[a-z]{2,6};|&#\d+;|[\x00-\x08\x0b\x0c\x0e-\x1f]"
 )
 SIGN, LATIN, VOWEL = re.compile(r"[^\w\s]|_"), re.compile("[a-zA-Z]"), re.compile("(?i)[aeiouyäöüáéíóúàèìòùâêîôûåøæ]")
 ONE_SCRIPT = dict.fromkeys(("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "HALFWIDTH"), "CJK")  # Japanese
