@@ -351,7 +351,7 @@ MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 clas
     "nce+agce+": ("10*nce + 0.1*agce:a=1.8,q=3", "linear", {}),
     "nce+aul": ("10*nce + 0.015*aul:a=6,q=3", "linear", {}),
     "gce+": ("gce:q=0.7", "linear", {}),
-    "sln": ("ce", "linear", {"sln": {"sigma": 0.2}}),
+    "sln": ("ce", "linear", {"sln": {"sigma": 0.1}}),
     "nal": ("nal:lam=10", "attention", {"estimated-targets": {}}),
     "elr": ("elr:lam=7", "linear", {"target-memory": {"beta": 0.9}}),
     "elr+": (

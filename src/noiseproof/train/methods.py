@@ -390,8 +390,8 @@ def _moved(by: Literal["shift", "scale"]) -> Finish:
     return move
 
 
-# The methods. Where nothing is known of the noise, the SLN paper's σ is 0.5 on CIFAR-10 (1 for symmetric noise) and 0.2
-# on CIFAR-100; ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
+# The methods. Where nothing is known of the noise, the SLN paper's σ is 0.5 on CIFAR-10 (1 for symmetric noise) and 0.1
+# or 0.2 on CIFAR-100; ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
 # fmt: off
 
 PLAIN = {
@@ -510,7 +510,7 @@ for _by in ("shift", "scale"):
            "agce:a={a},q={q}", finish=_moved(_by),
            tau="auto", a=0.1, q=0.1)
 
-_SIGMA = by_classes(0.5, 0.2)
+_SIGMA = by_classes(0.5, 0.1)
 define("sln", "Cross entropy with stochastic label noise.",
        "Use it for long trainings of large networks on pictures, with ``sigma`` tuned or the paper's (``sln@sln``); "
        "in short ones on small data it lost where labels were clean.",
