@@ -343,7 +343,8 @@ def _half_balanced(context: MethodContext) -> list[float]:
     equal (Liu & Guo 2020 have another factor elsewhere, which depends on the noise). With the shares, features that
     tell nothing leave it to chance; with equal ones, nothing holds it from the largest class.
     """
-    return [(share + 1 / context.num_classes) / 2 for share in context.shares]
+    total = sum(context.shares)  # more than 1 with several labels a row, for which the loss is refused by the task
+    return [(share / total + 1 / context.num_classes) / 2 for share in context.shares]
 
 
 # Losses fitted to the number of classes (bias and curriculum papers)
@@ -523,8 +524,7 @@ define("sln-mo", "SLN, and the momentum model predicts.",
        sigma=_SIGMA, alpha=momentum(0.999), max_norm=1.0)
 define("sln-mo-lc", "SLN-MO, then label correction in place of the noise, in the last sixth of the training.",
        "Use it where labels are mistaken for those of similar classes, and the training is long enough for a "
-       "correction at its end: on digits with such labels, ``dividemix`` and ``co-teaching`` alone were better, of "
-       "sixteen methods.",
+       "correction at its end.",
        "ce", "sln:sigma={sigma},until={start},max_norm={max_norm}", "momentum:alpha={alpha}",
        "label-correction:start={start},soft={soft},invert={invert},against={against}",
        sigma=_SIGMA, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False, against="current",
@@ -635,7 +635,7 @@ define("pes", "Progressive early stopping: later layers train anew, for few epoc
        "fewer than 10 epochs or 200 steps nothing is trained anew.",
        "ce", "progressive-stopping:start={start},block_epochs={block_epochs},head_epochs={head_epochs},lr={lr},"
        "released={released},balance={balance}",
-       start=lambda s: s.epoch(0.5 if _is_short(s) else 0.125),
+       start=lambda s: max(1, s.epoch(0.5 if _is_short(s) else 0.125)),
        block_epochs=lambda s: _renewed_epochs(s)[0], head_epochs=lambda s: _renewed_epochs(s)[1],
        lr=_renewed_rate, released=False, balance=False)
 
