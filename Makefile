@@ -41,7 +41,8 @@ PACKAGES_fiftyone := fiftyone==1.22.1
 PACKAGES_label-studio := label-studio==1.23.2
 PACKAGES_argilla := argilla==2.8.0 requests
 PACKAGES_coco := pycocotools==2.0.11 datumaro==1.13.12
-PACKAGES_frameworks := -c .venv/integrations/frameworks/constraints.txt -e . lightning==2.6.6 transformers==5.23.0 accelerate skorch==1.4.0 mlflow==3.17.2 wandb==0.31.0
+PACKAGES_frameworks := -c .venv/integrations/frameworks/constraints.txt -e . lightning==2.6.6 transformers==5.23.0 accelerate skorch==1.4.0 mlflow==3.17.2 wandb==0.31.0 \
+	sentence-transformers==6.2.0 lightgbm==4.7.0 xgboost-cpu==3.2.0 catboost==1.2.10
 
 .venv/integrations/%/.ready: $(READY)
 	$(PYTHON) -m venv $(@D)

@@ -1,4 +1,4 @@
-"""The recipes with Lightning, transformers and skorch themselves, and runs in MLflow and Weights & Biases."""
+"""Recipes with Lightning, transformers and skorch, runs in MLflow and Weights & Biases, models of other packages."""
 
 from __future__ import annotations
 
@@ -152,3 +152,47 @@ print(json.dumps([done.returncode, done.stderr]))
 """)
     assert code == 2 and "Traceback" not in error
     assert sum(message in line for line in error.splitlines()) == 1, json.dumps(error)
+
+
+@pytest.mark.parametrize("model", ["lightgbm", "xgboost", "catboost"])
+def test_an_audit_by_the_trees_of_another_package(model: str) -> None:
+    found = run(f"""
+import json
+import numpy as np, pandas as pd
+from noiseproof.audit import audit
+random = np.random.default_rng(0)
+city, x = random.integers(0, 5, 600), random.normal(size=600)
+wrong = random.random(600) < 0.1
+y = (x + 2 * (city == 2) > 0.5) ^ wrong
+x[random.random(600) < 0.05] = np.nan
+frame = pd.DataFrame({{"x": x, "city": [f"city {{i}}" for i in city], "y": y.astype(int)}})
+report = audit(frame, label="y", model={model!r})
+is_issue = np.zeros(600, bool)
+is_issue[report.data.row] = report.label_issues.is_issue
+print(json.dumps([[m["name"] for m in report.summary()["models"]], int((is_issue & wrong).sum()), int(is_issue.sum()),
+                  int(wrong.sum())]))
+""")
+    names, right, called, wrong = found
+    assert sorted(names) == sorted([model, "neighbours"])
+    assert right > 0.8 * wrong and right > 0.8 * called
+
+
+def test_features_of_sentence_transformers_are_its_own() -> None:
+    difference, shape, version = run("""
+import json, os
+os.environ["HF_HUB_OFFLINE"] = "1"
+from pathlib import Path
+import sentence_transformers, transformers
+from sentence_transformers.models import Pooling, Transformer
+from noiseproof.data.text import encode_texts
+Path("vocab.txt").write_text("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat"]))
+transformers.BertTokenizerFast("vocab.txt").save_pretrained("bert")
+size = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+transformers.BertModel(transformers.BertConfig(vocab_size=9, **size)).save_pretrained("bert")
+model = sentence_transformers.SentenceTransformer(modules=[Transformer("bert"), Pooling(12)])
+model.save("sentences")
+texts = ["the cat sat", "dog", "the the dog sat"]
+x, about = encode_texts(texts, "sentence-transformers:sentences")
+print(json.dumps([float(abs(x - model.encode(texts)).max()), list(x.shape), about["weights"]["version"]]))
+""")
+    assert difference < 1e-6 and shape == [3, 12] and version
