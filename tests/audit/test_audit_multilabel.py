@@ -349,7 +349,8 @@ def test_spellings_in_sets_that_a_review_chose_are_merged(form: str, tmp_path: P
     decide(folder, {0: "sad|Calm" if is_fixed else "sad|Calm|new", 1: "Calm", 2: "(none)"})
     if form == "csv":
         command = ["apply", str(folder), "--fix", "spelling", "--out", str(tmp_path / "new.csv")]
-        assert CliRunner().invoke(app, command).exit_code == 0
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0 and "fixed spelling: 'Calm' is 'calm' in all rows\n" in result.stdout
         after: Any = pd.read_csv(tmp_path / "new.csv", keep_default_na=False)
     else:
         after = corrected(folder, data, fix=["spelling"])
@@ -569,6 +570,12 @@ def test_the_summary_is_of_labels(report: Any, tmp_path: Path) -> None:
     assert len(again.issues) == 240 and {"add_labels", "remove_labels"} <= {*again.issues.columns}
     assert "3 labels" in repr(report) and "rows called wrong" in repr(report)
     assert report.figure("quality") is not None and "noiseproof" in report._repr_html_()
+
+
+def test_one_row_is_called_wrong_in_the_singular() -> None:
+    probs = np.where(TRUE, 0.95, 0.05)
+    report = audit(read_rows(X, labels=GIVEN, classes=NAMES, pred_probs=probs), goal="budget=1")
+    assert repr(report).startswith("Audit: 240 rows, 3 labels, 1 row called wrong\n")
 
 
 def test_labels_of_hardly_any_row_are_not_judged() -> None:

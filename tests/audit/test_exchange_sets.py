@@ -367,6 +367,84 @@ def test_a_line_without_a_label_is_not_labelled(pictures: LabelReport) -> None:
     assert after == lines
 
 
+@pytest.mark.parametrize("tool", ["imagefolder", "fiftyone", "argilla"])
+def test_words_beside_lists_become_lists_where_they_must(tool: str, pictures: LabelReport) -> None:
+    """A word that becomes another one stays a word."""
+    mixed: list[Any] = [each[0] if len(each) == 1 else each for each in map(labels_of, GIVEN)]
+    path = Path("mixed")
+    if tool == "argilla":
+        path.mkdir()
+        records = [{"id": i, "fields": {"text": f"text {i}"}, "responses": {"label": [{"value": mixed[i]}]}}
+                   for i in range(60)]  # fmt: skip
+        (path / "records.json").write_text(json.dumps(records))
+    elif tool == "fiftyone":
+        shutil.copytree("photos", path / "data", ignore=shutil.ignore_patterns("*.jsonl"))
+        labels = {Path(name_of(i)).stem: mixed[i] for i in range(60)}
+        (path / "labels.json").write_text(json.dumps({"classes": list(NAMES), "labels": labels}))
+    else:
+        shutil.copytree("photos", path)
+        lines = [json.dumps({"file_name": name_of(i), "label": mixed[i]}) for i in range(60)]
+        (path / "metadata.jsonl").write_text("\n".join(lines))
+    audit(read_rows(path, pred_probs=PROBS, classes=NAMES)).save("again")
+    more, none, other = [i for i in range(60) if isinstance(mixed[i], str)][:3]
+    out = write_corrected(read_audit("again"), {more: "|".join(NAMES), none: "(none)", other: "emu"}, Path("new"))
+    content = content_of(tool, out)
+    if tool == "argilla":
+        after = [record["responses"]["label"][0]["value"] for record in content]
+    else:
+        after = list(content["labels"].values()) if tool == "fiftyone" else [line["label"] for line in content]
+    assert [{*after[more]}, after[none], after[other]] == [{*NAMES}, [], "emu"] and isinstance(after[more], list)
+    assert [after[i] for i in range(60) if i not in (more, none, other)] == [
+        mixed[i] for i in range(60) if i not in (more, none, other)
+    ]
+
+
+def test_numbers_in_lists_of_hugging_face_stay_numbers(pictures: LabelReport) -> None:
+    numbers = [[NAMES.index(name) + 5 for name in labels_of(answers)] for answers in GIVEN]
+    numbers[0] = numbers[0] * 2  # a label twice is one
+
+    def write(labels: list[Any]) -> None:
+        lines = [json.dumps({"file_name": name_of(i), "label": each}) for i, each in enumerate(labels)]
+        Path("photos/metadata.jsonl").write_text("\n".join(lines))
+
+    write([[None], *numbers[1:]])
+    with pytest.raises(ValueError, match="words or numbers in lists of labels, .* got None in one"):
+        read_rows("photos", pred_probs=PROBS)
+    write(numbers)
+    audit(read_rows("photos", pred_probs=PROBS)).save("again")
+    with pytest.raises(ValueError, match="a whole number as a new label, as those in the data are, got 'emu'. Undo"):
+        write_corrected(read_audit("again"), {1: "5|emu"}, Path("new"))
+    write_corrected(read_audit("again"), {1: "5|9"}, Path("new"))
+    after = [line["label"] for line in content_of("imagefolder", Path("new"))]
+    assert after == [numbers[0], [5, 9], *numbers[2:]]
+
+
+def test_ids_of_coco_may_be_words_and_must_be_there(pictures: LabelReport) -> None:
+    content = content_of("coco", pictures.export("coco", "audit/coco.json", all_rows=True))
+    for kind in ("images", "annotations", "categories"):
+        for one in content[kind]:
+            one |= {key: f"{one[key]}" for key in ("id", "image_id", "category_id") if key in one}
+    shutil.copytree("photos", "images")
+    labelled = Path("words.json")
+    labelled.write_text(json.dumps(content))
+    rows = read_rows(labelled, features="patches")
+    order = [int(name[:2]) for name in rows.names]
+    assert np.array_equal(rows.answers, GIVEN[order])
+    audit(read_rows(labelled, pred_probs=PROBS[order], classes=NAMES)).save("again")
+    row = order.index(GONE)
+    new = json.loads(write_corrected(read_audit("again"), {row: "cat|emu"}, Path("new.json")).read_text())
+    for kind in ("annotations", "categories"):
+        ids = [one["id"] for one in new[kind]]
+        assert len({*ids}) == len(ids) == len(content[kind]) + (2 if kind == "annotations" else 1)
+        assert all(isinstance(id, str) for id in ids)
+    assert exported("coco", new)[name_of(GONE)] == ["cat", "emu"]
+    for kind, key in (("annotations", "image_id"), ("images", "file_name"), ("categories", "name")):
+        bad = {**content, kind: [{k: v for k, v in content[kind][0].items() if k != key}, *content[kind][1:]]}
+        labelled.write_text(json.dumps(bad))
+        with pytest.raises(ValueError, match=f"a number or a word, in each of the {kind} of .*{key}': None.* at 0"):
+            read_rows(labelled, features="patches")
+
+
 def test_one_entry_of_many_with_two_labels_is_a_slip(pictures: LabelReport) -> None:
     """Of a tool without lists: more of them mean that rows have several labels, and so does the option."""
     one = {name_of(i): [NAMES[i % 2]] for i in range(60)}

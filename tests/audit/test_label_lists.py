@@ -15,6 +15,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from datasets import Image as HuggingFaceImage
 from PIL import Image
+from scipy.sparse import csr_matrix
 
 from noiseproof.audit import audit, corrected, find_label_issues, read_audit, read_rows
 from noiseproof.audit.apply import write_corrected
@@ -266,6 +267,105 @@ def test_what_is_no_list_of_labels_is_refused(tmp_path: Path) -> None:
         find_label_issues(SETS, PROBS)
 
 
+@pytest.mark.parametrize("member", [None, float("nan"), ["calm"], {"name": "calm"}], ids=repr)
+def test_what_is_no_label_in_a_list_is_refused(member: Any, tmp_path: Path) -> None:
+    sets: list[Any] = [[member, "calm"], *SETS[1:]]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'x': i, 'tags': s})}\n" for i, s in enumerate(sets)))
+    for data, options in ((tmp_path / "a.jsonl", {"label": "tags"}), (X, {"labels": sets})):
+        with pytest.raises(ValueError, match=r"words or numbers in lists of labels, such as \['calm', 'sad'\], got"):
+            read_rows(data, **options)
+
+
+@pytest.mark.parametrize("pair", [(1, "1"), ("calm", " calm ")], ids=["number", "spaces"])
+def test_a_label_written_in_two_ways_is_refused(pair: tuple[Any, Any]) -> None:
+    sets = [[pair[0]], [pair[1], "sad"]] * 40
+    message = f"got {pair[0]!r} and {pair[1]!r}, which are one label. Write them alike"
+    for data, options in ((frame(sets), {"label": "tags"}), (X, {"labels": sets})):
+        with pytest.raises(ValueError, match=message):
+            read_rows(data, **options)
+
+
 def test_numbers_stay_numbers() -> None:
     cells = [[3, 10], None, [10], np.array([3])]
-    assert list_cells(cells, {0: "10", 1: "3|10", 2: "7"}, "|") == {0: [10], 1: [3, 10], 2: ["7"]}
+    assert list_cells(cells, {0: "10", 1: "3|10", 2: "7"}, "|") == {0: [10], 1: [3, 10], 2: [7]}
+    assert repr(list_cells([[0.5, 2.0]], {0: "2.0|7"}, "|")) == "{0: [2.0, 7.0]}"
+    assert list_cells([["3"], [10]], {0: "7"}, "|") == {0: ["7"]}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hugging-face"])
+def test_a_new_number_among_numbers(kind: str, tmp_path: Path) -> None:
+    sets = [None if each is None else [NAMES.index(name) + 5 for name in each] for each in SETS]
+    data: Any = tmp_path / f"a.{kind}"
+    if kind == "hugging-face":
+        data = Dataset.from_dict({"a": X[:, 0].tolist(), "tags": sets})
+    elif kind == "jsonl":
+        frame(sets).to_json(data, orient="records", lines=True)
+    else:
+        pq.write_table(pa.table({"a": X[:, 0], "tags": sets}), data)
+    folder = saved(tmp_path / "audit", data, label="tags")
+
+    def change(word: str) -> list[Any]:
+        if kind != "hugging-face":
+            out = write_corrected(read_audit(folder), {0: word}, tmp_path / f"new.{kind}")
+            return cells_of(pd.read_json(out, lines=True) if kind == "jsonl" else pq.read_table(out))
+        decide(folder, {0: word})
+        return cells_of(corrected(folder, data))
+
+    with pytest.raises(ValueError, match="a whole number as a new label, as those in the data are, got 'new'. Undo"):
+        change("5|new")
+    assert not (tmp_path / f"new.{kind}").exists()
+    assert change("5|9") == [[5, 9], *sets[1:]]
+
+
+def test_spaces_around_labels_in_lists_stay(tmp_path: Path) -> None:
+    sets = [None if each is None else [f" {name} " if name == "calm" else name for name in each] for each in SETS]
+    check(read_rows(frame(sets), label="tags"))
+    folder = saved(tmp_path / "audit", frame(sets), label="tags")
+    decide(folder, {0: "calm|sad", 1: "calm"})
+    assert cells_of(corrected(folder, frame(sets))) == [[" calm ", "sad"], [" calm "], *sets[2:]]
+
+
+def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None:
+    labels = pd.DataFrame(ANSWERS.astype(int), columns=["calm", " happy", "sad"])
+    folder = saved(tmp_path / "audit", X, labels=labels)
+    decide(folder, {0: "happy|sad"})
+    after = corrected(folder, labels)
+    assert list(after.columns) == list(labels.columns) and after.iloc[0].tolist() == [0, 1, 1]
+    pd.testing.assert_frame_equal(after[1:], labels[1:])
+    with pytest.raises(ValueError, match="each once, got 3: 'calm', 'calm', 'sad'. Name the columns by `classes`"):
+        read_rows(X, labels=labels.set_axis(["calm", " calm", "sad"], axis=1))
+
+
+@pytest.mark.parametrize("form", ["csv", "frame", "matrix", "sparse", "lists of 0 and 1", "table", "npz"])
+def test_a_label_without_a_column_is_refused_and_nothing_is_written(form: str, tmp_path: Path) -> None:
+    matrix = ANSWERS.astype(np.uint8)
+    table = frame().drop(columns="tags").assign(**{name: matrix[:, k] for k, name in enumerate(NAMES)})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    np.savez(tmp_path / "a.npz", x=X, y=matrix)
+    labels: Any = {
+        "matrix": matrix, "sparse": csr_matrix(matrix), "lists of 0 and 1": matrix.tolist(),
+        "table": table[list(NAMES)],
+    }.get(form)  # fmt: skip
+    data: Any = {"csv": tmp_path / "a.csv", "frame": table, "npz": tmp_path / "a.npz"}.get(form, X)
+    options: dict[str, Any] = {"csv": {"label": list(NAMES)}, "frame": {"label": list(NAMES)}}.get(form, {})
+    if labels is not None:
+        options["labels"] = labels
+    folder = saved(tmp_path / "audit", data, **options, **({"classes": NAMES} if not options.get("label") else {}))
+    decide(folder, {0: "sad|new"})
+    out = tmp_path / ("new.npy" if form == "npz" else f"new.{form}")
+    message = "Expected labels among the columns 'calm', 'happy', 'sad', got 'new'. Add a column, or undo the decision"
+    with pytest.raises(ValueError, match=message):
+        if form in ("csv", "npz"):
+            write_corrected(read_audit(folder), {0: "sad|new"}, out)
+        else:
+            corrected(folder, data if labels is None else labels)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("number", [float("nan"), -1.0, 0.5])
+def test_a_matrix_of_others_than_zeros_and_ones_is_refused(number: float, tmp_path: Path) -> None:
+    matrix = ANSWERS.astype(float)
+    matrix[0, 0] = number
+    np.savez(tmp_path / "a.npz", x=X, y=matrix)
+    with pytest.raises(ValueError, match="or 0 and 1 for several labels a row"):
+        read_rows(tmp_path / "a.npz")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noiseproof.analysis.page.shell import environment
 from noiseproof.audit.issues.base import NEEDS_ACTION, list_findings
-from noiseproof.core.messages import plain, printable, quoted
+from noiseproof.core.messages import counted, plain, printable, quoted
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -73,7 +73,7 @@ def worst_labels(report: LabelReport, most: int) -> list[dict[str, Any]]:
 def _headline(report: LabelReport, summary: dict[str, Any]) -> str:
     source, sets = report.data.source.config.get("data"), report.data.sets
     count = f"{len(report.data.classes)} classes" if sets is None else f"{len(sets.names)} labels"
-    called = f"{summary['issues']} {'labels' if sets is None else 'rows'} called wrong"
+    called = f"{counted(summary['issues'], 'label' if sets is None else 'row')} called wrong"
     name = f" of {Path(source).name}" if source else ""
     return f"Audit{name}: {summary['rows']} rows, {count}, {called}"
 

@@ -26,6 +26,7 @@ COLUMNS = "columns"  # in place of a separator: several columns of zeros and one
 SEPARATORS = ("|", ";", "/", " ")
 EMPTY = ("", "nan", "none", "<na>", "nat")
 LISTS = (list, tuple, set, frozenset, np.ndarray)
+MEMBERS = (str, int, float, np.integer, np.floating, np.bool_)  # what lists of labels may have
 YES, NO = ("1", "1.0", "true", "yes", "y"), ("0", "0.0", "false", "no", "n", *EMPTY)
 
 
@@ -134,19 +135,21 @@ def _array(labels: Any) -> NDArray[Any]:
 def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] | None:
     """The names of the columns of a matrix: ``classes``, those of a table, or their numbers; None for lists."""
     if are_lists(labels):
-        return None if classes is None else tuple(map(str, classes))
+        return None if classes is None else tuple(str(name).strip() for name in classes)
     count = _array(labels).shape[1]
-    names = tuple(map(str, getattr(labels, "columns", range(count)) if classes is None else classes))
+    names = tuple(str(n).strip() for n in (getattr(labels, "columns", range(count)) if classes is None else classes))
     if len(names) != count or len({*names}) < count:
-        raise ValueError(f"Expected a name for each of the {count} columns of `labels`, each once, got {len(names)}.")
+        raise ValueError(
+            f"Expected a name for each of the {count} columns of `labels`, each once, got {len(names)}: "
+            f"{preview(names)}. Name the columns by `classes`; spaces around names do not count."
+        )
     return names
 
 
 def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
     """The labels of each row of a matrix with the columns ``names``, or of lists; None for a row without a list."""
     if are_lists(labels):
-        cells = labels.tolist() if hasattr(labels, "tolist") else labels
-        return [None if cell is None else list(dict.fromkeys(map(str, cell))) for cell in cells]
+        return lists_as_sets(labels.tolist() if hasattr(labels, "tolist") else labels)
     assert names is not None
     return [[names[k] for k in np.flatnonzero(row).tolist()] for row in _array(labels)]
 
@@ -259,17 +262,53 @@ def _is_absent(cell: Any) -> bool:
     return cell is None or str(cell) in ("nan", "<NA>", "NaT")
 
 
-def lists_as_sets(cells: Iterable[Any]) -> list[list[str] | None]:
+def list_values(cells: Iterable[Any]) -> dict[str, Any]:
+    """What the lists have for each label, by its name; others than words and numbers are refused."""
+    values: dict[str, Any] = {}
+    for cell in cells:
+        for value in cell if isinstance(cell, LISTS) else ():
+            if not isinstance(value, MEMBERS) or value != value:
+                raise ValueError(
+                    f"Expected words or numbers in lists of labels, such as ['calm', 'sad'], got {value!r} in one. "
+                    "Write each label as one word, and leave missing ones out."
+                )
+            known = values.setdefault(str(value).strip(), value)
+            if known != value or isinstance(known, str) != isinstance(value, str):
+                raise ValueError(
+                    f"Expected each label written in one way in lists, got {known!r} and {value!r}, which are one "
+                    "label. Write them alike."
+                )
+    return values
+
+
+def lists_as_sets(cells: Sequence[Any]) -> list[list[str] | None]:
     """The labels in each list, None where there is no list."""
-    return [list(dict.fromkeys(map(str, cell))) if isinstance(cell, LISTS) else None for cell in cells]
+    list_values(cells)
+    return [
+        list(dict.fromkeys(str(value).strip() for value in cell)) if isinstance(cell, LISTS) else None for cell in cells
+    ]
+
+
+def value_of(name: str, values: Mapping[str, Any]) -> Any:
+    """What lists with these ``values`` have for a label; a new one is a number where all of them are."""
+    if name in values or not values or any(isinstance(value, str) for value in values.values()):
+        return values.get(name, name)
+    numbers = [value for value in values.values() if not isinstance(value, (bool, np.bool_))]
+    are_whole = all(isinstance(value, (int, np.integer)) for value in numbers)
+    if not numbers or not NUMBER.fullmatch(name) or (are_whole and "." in name):
+        raise ValueError(
+            f"Expected {'a whole number' if are_whole else 'a number'} as a new label, as those in the data are, got "
+            f"{name!r}. Undo the decisions for it, or write all labels as words and audit them."
+        )
+    return int(name) if are_whole else float(name)
 
 
 def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -> dict[int, Any]:
     """Lists with the labels that ``words`` spell, by row: values and lists have the types that ``cells`` have."""
-    values = {str(value): value for cell in cells if isinstance(cell, LISTS) for value in cell}
+    values = list_values(cells)
 
     def filled(cell: Any, names: Sequence[str]) -> Any:
-        wanted = [values.get(name, name) for name in names]
+        wanted = [value_of(name, values) for name in names]
         if isinstance(cell, np.ndarray):
             return np.array(wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype)
         return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
@@ -288,10 +327,20 @@ def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
     return {NONE: ""} | {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
 
+def _among(changes: Mapping[int, str], separator: str, names: Collection[str]) -> dict[int, list[str]]:
+    """The labels of each word, by row; others than the columns have no place and are refused."""
+    sets = {row: split_set(word, separator) for row, word in changes.items()}
+    if odd := sorted({name for each in sets.values() for name in each} - {*names}):
+        raise ValueError(
+            f"Expected labels among the columns {preview(list(names))}, got {preview(odd)}. Add a column, or undo the "
+            f"{'decision' if len(odd) == 1 else 'decisions'}."
+        )
+    return sets
+
+
 def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]) -> dict[str, dict[int, Any]]:
     """The cells to change in each of the ``columns`` that say yes or no, by row, in their own spelling."""
-    separator = separator_for(columns.keys())
-    wanted = {row: {*split_set(word, separator)} for row, word in changes.items()}
+    wanted = _among(changes, separator_for(columns.keys()), columns)
     usual: dict[bool, Any] = {True: 1, False: 0}
     spelled: dict[str, dict[bool, Any]] = {}
     for name, cells in columns.items():
@@ -319,10 +368,10 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
     """A copy of a matrix or of lists with other labels in some rows."""
     if are_lists(labels):
         return _with_lists(labels, changes, separator)
-    parts = {row: split_set(word, separator) for row, word in changes.items()}
     if hasattr(labels, "toarray"):
         return type(labels)(with_sets(labels.toarray(), changes, separator, names))
     assert names is not None
+    parts = _among(changes, separator, names)
     if hasattr(labels, "iloc"):
         return _with_frame_rows(labels, parts, names)
     if isinstance(labels, (list, tuple)):

@@ -194,7 +194,7 @@ def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
     """What was fixed, by issue type."""
     fixed = {
         name: {
-            "left_out": sorted(fix.left_out), "columns": sorted(fix.columns), "merged": dict(fix.becomes),
+            "left_out": sorted(fix.left_out), "columns": sorted(fix.columns), "merged": dict(fix.labels or fix.becomes),
             "rewritten": sorted(fix.cells),
         }
         for name, fix in fixes.items()

@@ -14,6 +14,7 @@ from noiseproof.audit.exchange.base import (
     Labels,
     Row,
     Tool,
+    is_list_of,
     label_names,
     only_question,
     read_json,
@@ -83,10 +84,10 @@ class Argilla(Tool):
         return any(isinstance(answer["value"], list) for record in content for answer in _answers(record, question))
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
-        records, question = copy.deepcopy(content), _question(content)
+        records, question, has_lists = copy.deepcopy(content), _question(content), self.has_lists(content)
         for at, labels in changes.items():
             for answer in _answers(records[at], question):
-                answer["value"] = list(labels) if isinstance(answer["value"], list) else labels[0]
+                answer["value"] = list(labels) if is_list_of(labels, answer["value"], has_lists) else labels[0]
         return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
 
 

@@ -168,6 +168,11 @@ def paired(old: Iterable[tuple[K, E]], labels: Sequence[K]) -> list[tuple[K, lis
     return [(label, entries[label] if label in entries else free.pop(0) if free else []) for label in labels]
 
 
+def is_list_of(labels: Labels, old: Any, has_lists: bool) -> bool:
+    """Whether new labels are written as a list: in a file that has lists, unless a word becomes another one."""
+    return has_lists and (len(labels) != 1 or old is None or isinstance(old, list))
+
+
 def find_file(name: str, beside: Path) -> Path:
     """Return a picture that a file names, in the file's folder or one above or right below it, where there is one."""
     here = beside.resolve().parent

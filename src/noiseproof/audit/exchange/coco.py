@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ from noiseproof.data.images import open_image
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
+
+
+KEYS = {"images": ("id", "file_name"), "annotations": ("image_id",), "categories": ("id", "name")}  # that it needs
 
 
 @TOOLS.register_class("coco")
@@ -51,8 +55,17 @@ class Coco(Tool):
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
-        names = ("images", "annotations", "categories")
-        return content if isinstance(content, dict) and all(name in content for name in names) else None
+        if not isinstance(content, dict) or not all(isinstance(content.get(name), list) for name in KEYS):
+            return None
+        for name, keys in KEYS.items():
+            for at, one in enumerate(content[name]):
+                found = {key: one.get(key) for key in keys} if isinstance(one, dict) else {}
+                if not found or not all(isinstance(value, (int, str)) for value in found.values()):
+                    raise ValueError(
+                        f"Expected {' and '.join(keys)}, a number or a word, in each of the {name} of {path}, got "
+                        f"{found or one!r:.80} at {at}. Add what it lacks, or leave it out."
+                    )
+        return content
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         names = {category["id"]: category["name"] for category in content["categories"]}
@@ -70,9 +83,9 @@ class Coco(Tool):
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         categories = list(content["categories"])
-        number = {category["name"]: category["id"] for category in categories}
+        number, new_id = {category["name"]: category["id"] for category in categories}, _new_ids(categories)
         for name in dict.fromkeys(name for labels in changes.values() for name in labels if name not in number):
-            number[name] = max(number.values(), default=0) + 1
+            number[name] = next(new_id)
             categories.append({"id": number[name], "name": name})
         images = [image for at, image in enumerate(content["images"]) if at not in left_out]
         kept = {image["id"] for image in images}
@@ -83,7 +96,7 @@ class Coco(Tool):
 
 def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> list[Any]:
     """The annotations with other categories for some images; those that an image has already stay as they are."""
-    of_image, next_id = _annotations_of(content), max((one.get("id", 0) for one in content["annotations"]), default=0)
+    of_image, new_id = _annotations_of(content), _new_ids(content["annotations"])
     becomes: dict[int, Any] = {}  # by the annotation itself, as files may have an id twice; None: it goes
     new: list[Any] = []
     for image, categories in wanted:
@@ -91,7 +104,7 @@ def _annotated(content: Any, wanted: Sequence[tuple[Any, Sequence[Any]]]) -> lis
         becomes |= dict.fromkeys(map(id, old))
         for k, entries in paired([(one.get("category_id"), one) for one in old], categories):
             becomes |= {id(one): {**one, "category_id": k} for one in entries}
-            new += [] if entries else [_whole(next_id + 1 + len(new), image, k)]
+            new += [] if entries else [_whole(next(new_id), image, k)]
     changed = (becomes.get(id(one), one) for one in content["annotations"])
     return [one for one in changed if one is not None] + new
 
@@ -101,7 +114,15 @@ def picture_size(report: LabelReport, row: Row) -> tuple[int, int]:
         return int(image.width), int(image.height)
 
 
-def _whole(id: int, image: Mapping[str, Any], category: Any) -> dict[str, Any]:
+def _new_ids(entries: Iterable[Mapping[str, Any]]) -> Iterator[int | str]:
+    """Ids that no entry has: numbers, or words where some ids are."""
+    ids = {one.get("id", 0) for one in entries}
+    numbers = count(1 + max((id for id in ids if isinstance(id, int)), default=0))
+    has_words = any(isinstance(id, str) for id in ids)
+    return (str(number) for number in numbers if str(number) not in ids) if has_words else numbers
+
+
+def _whole(id: int | str, image: Mapping[str, Any], category: Any) -> dict[str, Any]:
     """An annotation of a whole picture; without its size, one without a box."""
     width, height = image.get("width"), image.get("height")
     box = {} if not width or not height else {"bbox": [0, 0, width, height], "area": width * height}

@@ -12,6 +12,7 @@ from noiseproof.audit.exchange.base import (
     Labels,
     Row,
     Tool,
+    is_list_of,
     label_names,
     paired,
     picture_link,
@@ -74,7 +75,7 @@ class FiftyOne(Tool):
 
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
         labels: dict[str, Any] = {}
-        classes = list(content.get("classes") or ())
+        classes, has_lists = list(content.get("classes") or ()), self.has_lists(content)
         classes += [n for n in dict.fromkeys(n for names in changes.values() for n in names) if n not in classes]
 
         def labelled(entry: Any, name: str) -> Any:
@@ -88,7 +89,7 @@ class FiftyOne(Tool):
                 old = [(_label(one, content.get("classes"), key), one) for one in _entries(entry)]
                 like = old[0][1] if old else next(iter(_any_entry(content)), "")
                 entries = [labelled(one, str(n)) for n, ones in paired(old, new) for one in ones or [_plain(like)]]
-                entry = entries if isinstance(entry, list) else entries[0]
+                entry = entries if is_list_of(new, entry, has_lists) else entries[0]
             if at not in left_out:
                 labels[key] = entry
         return to_json(

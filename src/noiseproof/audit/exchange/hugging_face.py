@@ -19,6 +19,7 @@ from noiseproof.audit.exchange.base import (
     Labels,
     Row,
     Tool,
+    is_list_of,
     picture_link,
     read_once,
     remove_links,
@@ -26,6 +27,7 @@ from noiseproof.audit.exchange.base import (
     write_new,
 )
 from noiseproof.audit.files import check_folder
+from noiseproof.audit.sets import list_values, lists_as_sets, value_of
 
 if TYPE_CHECKING:
     from noiseproof.audit.report import LabelReport
@@ -73,21 +75,26 @@ class ImageFolder(Tool):
 
     def items(self, content: Any, path: Path) -> Iterator[Item]:
         folder = path if path.is_dir() else path.parent
+        list_values(self._lists(content))
         for at, line in enumerate(content):
             name, label = line["file_name"], line.get("label")
-            words = label if isinstance(label, list) else [] if label == "" else [label]
-            labels = None if label is None else list(dict.fromkeys(map(str, words)))
+            words = [] if label is None or label == "" else [str(label)]
+            labels = lists_as_sets([label])[0] if isinstance(label, list) else None if label is None else words
             row = row_of(stem := Path(name).stem)
             yield Item.of(at, labels, line, name if row is None else stem, row, file=folder / name)
 
     def has_lists(self, content: Any) -> bool:
         return any(isinstance(line.get("label"), list) for line in content)
 
+    def _lists(self, content: Any) -> list[Any]:
+        """The labels of each line, where some are lists."""
+        labels = [line.get("label") for line in content if line.get("label") not in (None, "")]
+        return [one if isinstance(one, list) else [one] for one in labels] if self.has_lists(content) else []
+
     def relabelled(self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]) -> bytes:
-        lists = [label for line in content if isinstance(label := line.get("label"), list)]
-        values = {str(value): value for label in lists for value in label}
+        values, has_lists = list_values(self._lists(content)), self.has_lists(content)
         lines = [
-            {**line, "label": _like(line.get("label"), changes[at], values)} if at in changes else line
+            {**line, "label": _like(line.get("label"), changes[at], values, has_lists)} if at in changes else line
             for at, line in enumerate(content)
         ]
         kept = [line for at, line in enumerate(lines) if at not in left_out]
@@ -137,10 +144,12 @@ def _from_lines(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
 
 
-def _like(old: Any, new: Labels, values: Mapping[str, Any]) -> Any:
+def _like(old: Any, new: Labels, values: Mapping[str, Any], has_lists: bool) -> Any:
     """Return the new labels as a list or numbers where the old ones are."""
-    if isinstance(old, list):
-        return [values.get(name, name) for name in new]
+    if is_list_of(new, old, has_lists):
+        return [value_of(name, values) for name in new]
+    if has_lists:
+        return value_of(new[0], values)
     is_number = isinstance(old, int) and not isinstance(old, bool) and new[0].isascii() and new[0].isdigit()
     return int(new[0]) if is_number else new[0]
 

@@ -67,6 +67,7 @@ class Fix:
     columns: frozenset[str] = frozenset()  # to leave out
     becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged into others
     cells: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)  # new cells of a column, from the old ones
+    labels: Mapping[str, str] = field(default_factory=dict)  # of sets that ``becomes`` merges: those that they have
 
     def __bool__(self) -> bool:
         return bool(self.left_out or self.columns or self.becomes or self.cells)
@@ -74,7 +75,7 @@ class Fix:
     def __or__(self, other: Fix) -> Fix:
         return Fix(
             self.left_out | other.left_out, self.columns | other.columns, {**self.becomes, **other.becomes},
-            {**self.cells, **other.cells},
+            {**self.cells, **other.cells}, {**self.labels, **other.labels},
         )  # fmt: skip
 
 

@@ -57,10 +57,11 @@ class SpellingVariants(FoundIssue):
             while label in becomes:
                 label = becomes[label]
             becomes[spelling] = label
+        labels = becomes if multi else {}
         if multi:
             chosen = (one.label for one in audit.decided.values() if one.names_label)  # sets that no row may have yet
             becomes = _merged_sets([*audit.classes, *chosen], multi, becomes)
-        return Fix(becomes=becomes)
+        return Fix(becomes=becomes, labels=labels)
 
 
 def _merged_sets(words: Sequence[str], multi: Mapping[str, Any], becomes: Mapping[str, str]) -> dict[str, str]:
