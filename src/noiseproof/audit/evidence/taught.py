@@ -20,8 +20,7 @@ class Taught:
     """
 
     labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one
-    truth: (
-        Tensor | None
-    )  # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and of several labels
+    # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and of several labels
+    truth: Tensor | None
     weights: Mapping[str, float]  # of the models, by name
     label_weights: NDArray[np.float64] | None = None  # (K, M + 1), of several labels a row: those of `join_answers`
