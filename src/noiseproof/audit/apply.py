@@ -31,8 +31,8 @@ from noiseproof.audit.records import rewrite
 from noiseproof.audit.sets import LabelSets, labels_in
 from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.audit.sources.labels import merge_labels
-from noiseproof.audit.sources.voted import Cells, moved_cells, outcomes, voted_cells, voted_outcomes
+from noiseproof.audit.sources.labels import merge_labels, row_outcomes
+from noiseproof.audit.sources.voted import Cells, moved_cells, voted_cells, voted_outcomes
 from noiseproof.audit.standing import Standing
 from noiseproof.core.files import replacing
 from noiseproof.core.objects import load_object
@@ -220,7 +220,7 @@ def _label_writer(
     link: bool,
 ) -> Callable[[Path], None]:
     """Return what writes the data with other labels, where its rows are now."""
-    place = source.find_rows(audit, outcomes(changes, left_out))
+    place = source.find_rows(audit, row_outcomes(changes, left_out))
     audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
     changes = merge_labels(audit, _moved(changes, place), becomes, source.labels if becomes else None)
     changes = {row: label for row, label in changes.items() if row not in left_out}

@@ -145,6 +145,12 @@ def _rate(wrong: NDArray[np.float64], rows: CountedRows, num_labels: int) -> flo
     return float(wrong[rows.uncertain.numpy()].sum() / (rows.counted.sum() * num_labels))
 
 
+def _class_rates(wrong: NDArray[np.float64], answers: NDArray[np.bool_], rows: CountedRows) -> NDArray[np.float64]:
+    """The share of wrong ones among the given labels of the counted rows, (K,)."""
+    given = answers & rows.counted.numpy()[:, None]
+    return np.asarray((wrong * given).sum(0) / np.maximum(given.sum(0), 1))
+
+
 def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
     """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its error."""
     from scipy.stats import rankdata  # type: ignore[import-untyped]  # its import takes half a second
@@ -187,7 +193,6 @@ def _joined(
     eye = np.broadcast_to(np.eye(2), (K, 2, 2)).copy()
     eye[at] = judged.noise.transition
     right = quality[uncertain].astype(np.float64)
-    given = answers & counted.counted.numpy()[:, None]
     return LabelSetIssues(
         quality=quality[rows, worst],
         is_issue=np.asarray(is_issue.any(1)),
@@ -196,7 +201,7 @@ def _joined(
         predicted=np.zeros(N, dtype=np.int64),
         noise_rate=noise_rate,
         noise_interval=(max(0.0, float(low) - error), min(1.0, float(high) + error)),
-        class_rates=(wrong * given).sum(0) / np.maximum(given.sum(0), 1),
+        class_rates=_class_rates(wrong, answers, counted),
         transition=eye,
         cut=cut.thresholds.view(K, 2).numpy(),
         margin=np.log((confidence + SMALL) / (1 - confidence + SMALL)).astype(np.float32),
@@ -263,11 +268,10 @@ def _judge_decided(data: AuditData, training: Evidence, undecided: Evidence, goa
     issues = _joined(answers, data.sets.names, probs, agreement, replace(judged, wrong=wrong), rows, goal)
     known, is_decided = 1 - issues.label_quality.astype(np.float64), data.decided >= 0
     known[is_decided] = data.sets.members[data.decided[is_decided]] != answers[is_decided]
-    counted = rows.counted.numpy()
-    rate, (low, high), given = float(known[counted].mean()), issues.noise_interval, answers & counted[:, None]
+    rate, (low, high) = float(known[rows.counted.numpy()].mean()), issues.noise_interval
     return replace(
         issues, noise_rate=rate, noise_interval=(min(low, rate), max(high, rate)),
-        class_rates=(known * given).sum(0) / np.maximum(given.sum(0), 1),
+        class_rates=_class_rates(known, answers, rows),
     )  # fmt: skip
 
 

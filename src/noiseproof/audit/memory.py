@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 
 from noiseproof.audit.files import as_words
 from noiseproof.audit.records import with_cells
-from noiseproof.audit.sets import list_cells, split_set
+from noiseproof.audit.sets import list_cells, split_among
 from noiseproof.core.messages import preview
 from noiseproof.data.arrays import DatasetInputs, hf_roles, read_pairs, stack_inputs
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
@@ -252,12 +252,8 @@ def hugging_face_cells(data: Any, label: str, words: Mapping[int, str], separato
     names = list_class_names(data.features[label])
     if names is None:
         return list_cells(list(data[label]), words, separator)
-    sets = {row: split_set(word, separator) for row, word in words.items()}
-    if odd := sorted({name for each in sets.values() for name in each} - {*names}):
-        raise ValueError(
-            f"Expected labels among the class names of {label!r}, got {preview(odd)}. Add them with `cast_column`, or "
-            "undo the decisions for them."
-        )
+    place = f"the class names of {label!r}"
+    sets = split_among(words, separator, names, place, "Add them with `cast_column`")
     return {row: [names.index(name) for name in each] for row, each in sets.items()}
 
 

@@ -327,20 +327,26 @@ def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
     return {NONE: ""} | {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
 
-def _among(changes: Mapping[int, str], separator: str, names: Collection[str]) -> dict[int, list[str]]:
-    """The labels of each word, by row; others than the columns have no place and are refused."""
-    sets = {row: split_set(word, separator) for row, word in changes.items()}
+def split_among(
+    words: Mapping[int, str], separator: str, names: Collection[str], place: str, remedy: str
+) -> dict[int, list[str]]:
+    """The labels of each word, by row; others than ``names`` have no ``place`` and are refused."""
+    sets = {row: split_set(word, separator) for row, word in words.items()}
     if odd := sorted({name for each in sets.values() for name in each} - {*names}):
         raise ValueError(
-            f"Expected labels among the columns {preview(list(names))}, got {preview(odd)}. Add a column, or undo the "
+            f"Expected labels among {place}, got {preview(odd)}. {remedy}, or undo the "
             f"{'decision' if len(odd) == 1 else 'decisions'}."
         )
     return sets
 
 
+def _among_columns(words: Mapping[int, str], separator: str, names: Collection[str]) -> dict[int, list[str]]:
+    return split_among(words, separator, names, f"the columns {preview(list(names))}", "Add a column")
+
+
 def column_cells(changes: Mapping[int, str], columns: Mapping[str, Sequence[Any]]) -> dict[str, dict[int, Any]]:
     """The cells to change in each of the ``columns`` that say yes or no, by row, in their own spelling."""
-    wanted = _among(changes, separator_for(columns.keys()), columns)
+    wanted = _among_columns(changes, separator_for(columns.keys()), columns)
     usual: dict[bool, Any] = {True: 1, False: 0}
     spelled: dict[str, dict[bool, Any]] = {}
     for name, cells in columns.items():
@@ -371,7 +377,7 @@ def with_sets(labels: Any, changes: Mapping[int, str], separator: str, names: Se
     if hasattr(labels, "toarray"):
         return type(labels)(with_sets(labels.toarray(), changes, separator, names))
     assert names is not None
-    parts = _among(changes, separator, names)
+    parts = _among_columns(changes, separator, names)
     if hasattr(labels, "iloc"):
         return _with_frame_rows(labels, parts, names)
     if isinstance(labels, (list, tuple)):

@@ -23,7 +23,14 @@ from noiseproof.audit.memory import (
 )
 from noiseproof.audit.rows import Digests, digest_all, digest_words
 from noiseproof.audit.sets import LabelSets, as_sets, join_sets, spell_cells, with_sets
-from noiseproof.audit.sources.labels import check_issues, check_unchanged, find_rows, merge_labels, spell_classes
+from noiseproof.audit.sources.labels import (
+    check_issues,
+    check_unchanged,
+    find_rows,
+    merge_labels,
+    row_outcomes,
+    spell_classes,
+)
 from noiseproof.audit.sources.voted import Cells, moved_cells, named_cells, voted_outcomes
 from noiseproof.core.brief import Brief
 from noiseproof.core.messages import counted
@@ -350,7 +357,7 @@ class Source(ABC):
         if (digests := self.digests_in(data)) is None:
             check_unchanged(audit, words)
         else:
-            place = find_rows(audit, digests, {**changes, **dict.fromkeys(left_out)})
+            place = find_rows(audit, digests, row_outcomes(changes, left_out))
             audit, left_out = audit.moved(place), frozenset(place[list(left_out)].tolist())
             changes = {int(place[row]): name for row, name in changes.items()}
         check_issues(audit, words, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ def check_unchanged(audit: Audit, labels: Sequence[str]) -> None:
             f"Expected the labels that were audited in {audit.config['data'] or audit.config['labels'] or 'memory'}, "
             "they or their order have changed since. Audit the data again."
         )
+
+
+def row_outcomes(by_row: Mapping[int, object], left_out: Collection[int]) -> dict[int, object]:
+    """Return what becomes of rows, for `find_rows`: copies of one that moved must have the same."""
+    return {**by_row, **dict.fromkeys(left_out)}
 
 
 def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDArray[np.int64]:

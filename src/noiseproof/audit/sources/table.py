@@ -34,7 +34,14 @@ from noiseproof.audit.sets import (
 )
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, AuditData, Columns, Content, OtherRows, Request, Source
-from noiseproof.audit.sources.labels import check_issues, encode_given, find_rows, is_missing, merge_labels
+from noiseproof.audit.sources.labels import (
+    check_issues,
+    encode_given,
+    find_rows,
+    is_missing,
+    merge_labels,
+    row_outcomes,
+)
 from noiseproof.audit.sources.voted import Cells, named_cells
 from noiseproof.core.files import replacing
 from noiseproof.core.messages import counted, preview
@@ -510,7 +517,7 @@ class TableSource(Source):
         if not self.label_columns:
             return super().corrected(audit, data, changes, becomes=becomes, left_out=left_out)
         columns = {name: as_frame(data)[name].tolist() for name in self.label_columns}
-        place = find_rows(audit, digest_frame(as_frame(data)), {**changes, **dict.fromkeys(left_out)})
+        place = find_rows(audit, digest_frame(as_frame(data)), row_outcomes(changes, left_out))
         check_issues(audit := audit.moved(place), words := column_words(columns), None)
         moved = merge_labels(audit, {int(place[row]): name for row, name in changes.items()}, becomes or {}, words)
         for name, cells in column_cells(moved, columns).items():
@@ -525,7 +532,7 @@ class TableSource(Source):
             raise ValueError(f"Expected the table that was audited, got a {type(data).__name__}.")
         frame, separator = as_frame(data), self.multi_label["separator"]
         words = [word or "" for word in join_sets(lists_as_sets(frame[label].tolist()), separator)]
-        place = find_rows(audit, digest_frame(frame), {**changes, **dict.fromkeys(left_out)})
+        place = find_rows(audit, digest_frame(frame), row_outcomes(changes, left_out))
         audit, moved = audit.moved(place), {int(place[row]): name for row, name in changes.items()}
         check_issues(audit, words, None)
         moved = merge_labels(audit, moved, becomes, words)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import CROWD, Audit, read_crowd
-from noiseproof.audit.sources.labels import merge_labels
+from noiseproof.audit.sources.labels import merge_labels, row_outcomes
 
 LABEL, QUALITY, VOTES = "label", "label_quality", "votes"
 PREFIX = "consensus_"  # of all names, where the data has a column of one of them
@@ -59,12 +59,7 @@ def voted_outcomes(cells: Cells, left_out: Collection[int] = ()) -> dict[int, ob
 
     Either of them may have the quality and the votes of the other, as all their cells are the same.
     """
-    return outcomes(dict(enumerate(cells[LABEL])), left_out)
-
-
-def outcomes(by_row: Mapping[int, object], left_out: Collection[int]) -> dict[int, object]:
-    """Return what becomes of rows: copies of one that moved must have the same."""
-    return {**by_row, **dict.fromkeys(left_out)}
+    return row_outcomes(dict(enumerate(cells[LABEL])), left_out)
 
 
 def moved_cells(cells: Cells, place: NDArray[np.int64]) -> Cells:
