@@ -434,6 +434,8 @@ def test_nothing_trains_if_one_experiment_cannot(tmp_path: Path) -> None:
         ({"workers": 2}, "Expected the engine processes or ray beside `workers`, got local, which ignores it."),
         ({"gpus": 0.5}, "Expected the engine ray beside `gpus`, got local, which ignores it."),
         ({"engine": "processes", "address": "auto"}, "Expected the engine ray beside `address`, got processes"),
+        ({"engine": "ray", "at_once": 4}, "Expected the engine local or processes beside `at_once`, got ray"),
+        ({"at_once": 0}, "Expected `at_once` to be an integer of at least 1, got 0"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -530,6 +532,14 @@ def test_runs_side_by_side_are_those_one_after_another(tmp_path: Path) -> None:
     _train(claims, folder, Experiment.make_task, {}, lambda e, result: told.append(result["key"]), {}, fit)
     assert sorted(told) == sorted(expected) and seen == [2, 1, 0]
     assert without_times(read_results(folder)) == without_times(expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"engine": "processes", "workers": 2}], ids=["local", "processes"])
+def test_each_process_trains_as_many_runs_at_once_as_asked(
+    options: dict[str, Any], tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    results = run_all(SWEEP, tmp_path, at_once=2, **options)
+    assert without_times(results) == expected
 
 
 def test_a_broken_result_is_named(tmp_path: Path) -> None:

@@ -234,6 +234,14 @@ def test_status_needs_no_data() -> None:
     assert refused.exit_code == 2 and "Expected the files of cifar10" in refused.stderr
 
 
+def test_only_runs_that_are_left_are_listed() -> None:
+    words = ["bench", "status", "ln-table1", "--only", "mnist", "--only", "LN", "--only", "symmetric 40 %", "--left"]
+    shown = [CliRunner().invoke(app, [*words, "--json", "--precision", precision]) for precision in ("bf16", "64")]
+    assert [[run["seed"] for run in json.loads(each.stdout)] for each in shown] == [[], [0, 1, 2, 3, 4]]
+    sweep = CliRunner().invoke(app, ["bench", "run", "sweep.toml", "--left"])
+    assert sweep.exit_code == 2 and "Expected a table of `noiseproof bench table` for" in sweep.stderr
+
+
 def test_the_files_are_small() -> None:
     folder = files("noiseproof.papers") / "reruns"
     assert sum(len(file.read_bytes()) for file in folder.iterdir()) < 300_000

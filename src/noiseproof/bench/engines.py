@@ -77,6 +77,7 @@ class Plan:
     engine: str = "local"
     threads: int = 1
     accelerator: str = "auto"
+    at_once: int | None = None
     data_dir: str | None = None
     working_dir: str = "."  # relative paths start from it
     command: str | None = None
@@ -99,6 +100,7 @@ def run_all(
     workers: int | None = None,
     threads: int = 1,
     accelerator: str = "auto",
+    at_once: int | None = None,
     data_dir: str | Path | None = None,
     retry_failed: bool = False,
     address: str | None = None,
@@ -115,6 +117,7 @@ def run_all(
         workers: number of processes, by default cores / ``threads``; the processors of a local Ray.
         threads: of each run. Another number may change the last digits of a result; the engine does not.
         accelerator: auto, cpu or cuda.
+        at_once: runs side by side in each process; by default as many as fit on a GPU, 32 at most, and one on a CPU.
         retry_failed: start failed runs again.
         address: of a Ray cluster, ``auto`` for the one of this machine; None starts a temporary one. Its machines need
             the same folders and the same noiseproof.
@@ -136,7 +139,7 @@ def run_all(
     >>> [results[experiment.key]["status"] for experiment in grid]
     ['done', 'done']
     """
-    check_engine(engine, workers, address, gpus)
+    check_engine(engine, workers, address, gpus, at_once)
     check_count("threads", threads, 1)
     workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else workers
     if engine != "ray":  # a cluster may have other machines than this one
@@ -151,7 +154,7 @@ def run_all(
     for key in failed:
         _remove_failed(key, folder)
     plan = Plan(
-        str(folder), engine, threads, accelerator, str(data_root(data_dir).absolute()), os.getcwd(),
+        str(folder), engine, threads, accelerator, at_once, str(data_root(data_dir).absolute()), os.getcwd(),
         " ".join(sys.argv), {} if engine == "local" else _modules(todo), [place or os.getcwd() for place in sys.path],
     )  # fmt: skip
     done = len(every) - len(todo)
@@ -181,20 +184,30 @@ def _pending(every: Mapping[str, Experiment], folder: Path, retry: bool) -> tupl
 
 
 def check_engine(
-    engine: str, workers: int | None = None, address: str | None = None, gpus: float | None = None
+    engine: str,
+    workers: int | None = None,
+    address: str | None = None,
+    gpus: float | None = None,
+    at_once: int | None = None,
 ) -> None:
     """Refuse an unknown engine, and options that the engine would ignore."""
     if engine not in ENGINES:
         raise ValueError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r}.")
-    users = {"workers": (workers, ENGINES[1:]), "address": (address, ("ray",)), "gpus": (gpus, ("ray",))}
+    users = {
+        "workers": (workers, ENGINES[1:]),
+        "address": (address, ("ray",)),
+        "gpus": (gpus, ("ray",)),
+        "at_once": (at_once, ENGINES[:2]),
+    }
     for option, (value, engines) in users.items():
         if value is not None and engine not in engines:
             raise ValueError(
                 f"Expected the engine {' or '.join(engines)} beside `{option}`, got {engine}, which ignores it. "
                 f"Choose another engine, or leave `{option}` out."
             )
-    if workers is not None:
-        check_count("workers", workers, 1)
+    for option, count in {"workers": workers, "at_once": at_once}.items():
+        if count is not None:
+            check_count(option, count, 1)
     if gpus is not None:
         check_number("gpus", gpus, "[0, inf)", 0)
 
@@ -245,7 +258,9 @@ def _run_here(
     """Train what no other process trains; then wait for the others, and take over from those that die."""
     folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
     fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
-    fleet = plan.engine == "local" and fabrics("32").device.type == "cuda"
+    on_gpu = fabrics("32").device.type == "cuda"
+    at_once = plan.at_once or (None if on_gpu and plan.engine != "ray" else 1)
+    fleet = at_once != 1
 
     @lru_cache(maxsize=FLEET if fleet else TASKS)
     def make(experiment: Experiment) -> Task:
@@ -267,7 +282,7 @@ def _run_here(
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
                 open_runs = (e for key, e in waiting.items() if e.precision == precision and key not in troubles)
-                fit_here = partial(fit, fabric=fabrics(precision), at_once=None if fleet else 1)
+                fit_here = partial(fit, fabric=fabrics(precision), at_once=at_once)
                 for claims in _batches(_claim(open_runs, folder), FLEET if fleet else 1):
                     _train(claims, folder, make, made_by, finish, troubles, fit_here, plan.data_dir)
             _announce_finished(waiting, folder, announce)

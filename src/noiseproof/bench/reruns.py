@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 
+from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json
 from noiseproof.bench.tables import Cell, Comparison, PaperTable, list_tables, load_table, summarise
 
@@ -51,6 +52,18 @@ def rerun_cells(table: PaperTable, precision: str | None = None) -> list[Compari
     """
     reruns = load_reruns(table.paper)
     return [_rerun(cell, table, reruns, (precision,) if precision else PRECISIONS) for cell in table.cells]
+
+
+def not_rerun(experiments: Iterable[Experiment], paper: str) -> list[Experiment]:
+    """Those of ``experiments`` whose result is not in the file of ``paper``.
+
+    >>> table = load_table("ln-table1").only("mnist", "LN", "symmetric 40 %")
+    >>> runs = (replace(run, precision="bf16") for run in table.experiments(seeds=range(7)))
+    >>> [run.seed for run in not_rerun(runs, "ln")]
+    [5, 6]
+    """
+    rows = load_reruns(paper).rows
+    return [run for run in experiments if run.seed not in rows.get(replace(run, seed=0).key, {}).get("seeds", ())]
 
 
 def _rerun(cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]) -> Comparison:

@@ -58,6 +58,7 @@ Spec = Annotated[
         help="A TOML file of [[experiment]] blocks, or a table of `bench table`.", autocompletion=names("tables")
     ),
 ]
+Left = Annotated[bool, typer.Option("--left", help="Leave out runs of a table whose results come with noiseproof.")]
 
 
 @bench_app.command(
@@ -70,6 +71,7 @@ Spec = Annotated[
         "bench run ln-table1 --only mnist --seeds 2 --precision bf16 --accelerator cuda --data-dir /srv/data",
         "bench run sweep.toml --results mine --threads 2 --retry-failed --json",
         "bench run bias-table-a2 --only fashion-mnist --epochs 50 --dry-run",
+        "bench run ln-table1 --only mnist --precision bf16 --left --engine processes --workers 3 --at-once 16",
     ),
 )
 @refusals()
@@ -81,6 +83,7 @@ def bench_run(
     seeds: TableSeeds = None,
     precision: AllPrecision = None,
     epochs: AllEpochs = None,
+    left: Left = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and for how long.")] = False,
     engine: Engine = "local",
     retry_failed: RetryFailed = False,
@@ -89,6 +92,9 @@ def bench_run(
     workers: Workers = None,
     threads: Annotated[int, on_machine("Threads of each run; another number may change its last digits.", min=1)] = 1,
     accelerator: Accelerator = "auto",
+    at_once: Annotated[
+        int | None, on_machine("Runs side by side in each process, by default as many as fit on a GPU.", min=1)
+    ] = None,
     address: Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")] = None,
     gpus: Annotated[float | None, on_machine("Share of a GPU for each run under Ray.", min=0)] = None,
 ) -> None:
@@ -97,12 +103,12 @@ def bench_run(
     from noiseproof.bench import run_all
     from noiseproof.bench.engines import check_engine
 
-    check_engine(engine, workers, address, gpus)  # in a dry run, too
-    experiments = _experiments(spec, only, seeds, data_dir, precision, epochs)
+    check_engine(engine, workers, address, gpus, at_once)  # in a dry run, too
+    experiments = _experiments(spec, only, seeds, data_dir, precision, epochs, left=left)
     if dry_run:
         return _show_plan(experiments, results, data_dir, accelerator, threads, retry_failed, as_json)
     made = run_all(
-        experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator,
+        experiments, results, engine=engine, workers=workers, threads=threads, accelerator=accelerator, at_once=at_once,
         data_dir=data_dir, retry_failed=retry_failed, address=address, gpus=gpus, progress=_show_progress, checked=True,
     )  # fmt: skip
     failed = sum(result["status"] == "failed" for result in made.values())
@@ -175,6 +181,7 @@ def _show_progress(experiment: Experiment, result: Mapping[str, Any], done: int,
         "bench status sweep.toml --json",
         "bench status ln-table1 --only mnist --seeds 2 --precision bf16 --results mine --data-dir /srv/data",
         "bench status bias-table-a2 --epochs 50",
+        "bench status bias-table-a2 --precision bf16 --left",
     ),
 )
 @refusals()
@@ -185,6 +192,7 @@ def bench_status(
     seeds: TableSeeds = None,
     precision: AllPrecision = None,
     epochs: AllEpochs = None,
+    left: Left = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -196,7 +204,7 @@ def bench_status(
     from noiseproof.bench.results import holder
     from noiseproof.bench.tables import list_tables, load_table
 
-    states = status(_experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False), results)
+    states = status(_experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left), results)
     running = {e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"}
     if as_json:
         return show_json([
@@ -223,17 +231,21 @@ def _experiments(
     precision: str | None,
     epochs: int | None = None,
     check_runs: bool = True,
+    left: bool = False,
 ) -> list[Experiment]:
     """The experiments of a file, or of a table of the papers."""
     import difflib
 
     from noiseproof.bench import check, load_experiments
     from noiseproof.bench.experiment import with_data
+    from noiseproof.bench.reruns import not_rerun
     from noiseproof.bench.tables import list_tables, load_table
 
     if spec not in list_tables():
-        if only or seeds:
-            raise ValueError(f"Expected a table of `noiseproof bench table` for --only and --seeds, got {spec!r}.")
+        if only or seeds or left:
+            raise ValueError(
+                f"Expected a table of `noiseproof bench table` for --only, --seeds and --left, got {spec!r}."
+            )
         if (near := difflib.get_close_matches(spec, list_tables(), n=3)) and not Path(spec).exists():
             raise ValueError(f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?")
         if epochs:
@@ -254,7 +266,7 @@ def _experiments(
             check(experiments, data_dir)
     if precision:  # runs that differed only in this become one
         experiments = list(dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments))
-    return experiments
+    return not_rerun(experiments, load_table(spec).paper) if left else experiments
 
 
 @bench_app.command(
