@@ -90,7 +90,8 @@ def sweep_rows(content: Json, key: str, runs: Mapping[int, Json]) -> list[Json]:
         if row is None and key in sweep_keys(one["sweep"]):
             run = runs[min(runs)]["experiment"]
             row = {"noise": run["noise"], "method": run["method"], "model": run["settings"]["model"]}
-            row |= {"optimizer": run["settings"]["optimizer"], "precision": run["precision"], "key": key}
+            row |= {name: run["settings"][name] for name in ("optimizer", "epochs")}
+            row |= {name: run[name] for name in ("rows", "precision") if run[name]} | {"key": key}
             one["rows"].append(row)
         found += [] if row is None else [row]
     return found
