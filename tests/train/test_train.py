@@ -126,8 +126,8 @@ class Spy(Strategy):
         ),
         ("adam:lr=0.01", lambda p: torch.optim.Adam(p, lr=0.01), None),
         (
-            "adam:lr=0.01,beta1=0.5,beta2=0.9,weight_decay=0.1",
-            lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.9), weight_decay=0.1),
+            "adam:lr=0.01,beta1=0.5,beta2=0.9,weight_decay=0.1,eps=1e-3",
+            lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.9), weight_decay=0.1, eps=1e-3),
             None,
         ),
         ("sgd:lr=0.1", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 0.05),
@@ -433,6 +433,7 @@ def test_every_schedule_has_a_reference_here() -> None:
         ({"optimizer": "sgd:lr=-1"}, "Expected `lr` in"),
         ({"optimizer": "sdg"}, "Unknown optimizer 'sdg'. Did you mean 'sgd'"),
         ({"optimizer": "adam:beta1=1"}, "Expected `beta1` in"),
+        ({"optimizer": "adam:eps=0"}, "Expected `eps` in"),
         ({"schedule": "step:at=[-1]"}, "Expected `at` in"),
         ({"schedule": "cosine:low=2"}, "Expected `low` in"),
         ({"schedule": "exponential:gamma=0"}, "Expected `gamma` in"),

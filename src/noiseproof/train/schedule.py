@@ -31,13 +31,14 @@ def sgd(
 
 @OPTIMIZERS.register("adam")
 def adam(
-    lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0
+    lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, weight_decay: float = 0.0, eps: float = 1e-8
 ) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """Adam (Kingma and Ba 2015), with weight decay in the gradient."""
     check_number("lr", lr, "(0, inf)", 0)
     betas = check_number("beta1", beta1, "[0, 1)", 0, 1), check_number("beta2", beta2, "[0, 1)", 0, 1)
     check_number("weight_decay", weight_decay, "[0, inf)", 0)
-    options: dict[str, Any] = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+    check_number("eps", eps, "(0, inf)", 0)
+    options: dict[str, Any] = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "eps": eps}
     return lambda parameters: _fused(torch.optim.Adam, parameters, capturable=True, **options)
 
 
