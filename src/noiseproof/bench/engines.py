@@ -117,7 +117,8 @@ def run_all(
         workers: number of processes, by default cores / ``threads``; the processors of a local Ray.
         threads: of each run. Another number may change the last digits of a result; the engine does not.
         accelerator: auto, cpu or cuda.
-        at_once: runs side by side in each process; by default as many as fit on a GPU, 32 at most, and one on a CPU.
+        at_once: runs side by side in each process; by default one, and with the engine ``local`` on a GPU as many as
+            its memory holds, 32 at most.
         retry_failed: start failed runs again.
         address: of a Ray cluster, ``auto`` for the one of this machine; None starts a temporary one. Its machines need
             the same folders and the same noiseproof.
@@ -258,8 +259,8 @@ def _run_here(
     """Train what no other process trains; then wait for the others, and take over from those that die."""
     folder, load = plan.folder, lru_cache(maxsize=2)(partial(get_dataset, data_dir=plan.data_dir))
     fabrics = lru_cache(maxsize=None)(partial(make_fabric, accelerator=plan.accelerator, devices=1))
-    on_gpu = fabrics("32").device.type == "cuda"
-    at_once = plan.at_once or (None if on_gpu and plan.engine != "ray" else 1)
+    alone_on_gpu = plan.engine == "local" and fabrics("32").device.type == "cuda"
+    at_once = plan.at_once or (None if alone_on_gpu else 1)  # None: as many as its memory holds
     fleet = at_once != 1
 
     @lru_cache(maxsize=FLEET if fleet else TASKS)

@@ -93,7 +93,7 @@ def bench_run(
     threads: Annotated[int, on_machine("Threads of each run; another number may change its last digits.", min=1)] = 1,
     accelerator: Accelerator = "auto",
     at_once: Annotated[
-        int | None, on_machine("Runs side by side in each process, by default as many as fit on a GPU.", min=1)
+        int | None, on_machine("Runs side by side in each process; by default one, as many as fit on a GPU.", min=1)
     ] = None,
     address: Annotated[str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")] = None,
     gpus: Annotated[float | None, on_machine("Share of a GPU for each run under Ray.", min=0)] = None,
