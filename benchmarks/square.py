@@ -52,6 +52,8 @@ STRATEGIES = {
     "mixup": "mixup",
     "sparse-noise": "sparse-noise",
     "progressive-stopping": "progressive-stopping:start=10,block_epochs=2,head_epochs=2,lr=0.01",
+    "progressive-mixmatch": "progressive-mixmatch:start=10,block_epochs=2,head_epochs=2,lr=0.01,lambda_u=0",
+    "consistency": "consistency",
     "estimate-transition": "estimate-transition:warmup=8",
     "dividemix": "dividemix:warmup=10,lambda_u=0",
     "promix": "promix:warmup=4,ramp=3,guess_from=23",

@@ -112,7 +112,7 @@ def test_defaults_change_only_with_the_version_of_results() -> None:
     }
     presets = sorted(str(tuple(preset)) for preset in (*loss_presets(), *method_presets()))
     text = json.dumps([RESULT_VERSION, every, presets], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "10af0634b073b16f"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "f97361646b2d119e"
 
 
 def test_a_revised_method_has_new_results_and_no_other_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,8 +409,8 @@ def test_a_protocol_is_a_papers_settings_and_preparation() -> None:
             "noise_seed = 0",
             'paper = "999"',
             15,
-            "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, pes, promix, sln, sop, zhou2021, got "
-            "'999'.",
+            "Expected a `paper` of bias, bias-mlp1024, curriculum, ln, nal, pes, pes-semi, promix, sln, sop, sop+, "
+            "zhou2021, got '999'.",
         ),
         ("noise_seed = 0", 'paper = ["ln",\n  "lnx"]', 16, "zhou2021, got 'lnx'."),
         ("drop_last = true", "[other]\nx = 1", 18, "Expected [[experiment]] blocks and nothing else"),

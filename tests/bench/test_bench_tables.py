@@ -148,6 +148,8 @@ PUBLISHED: list[tuple[str, str, str, str, float, float | None, bool]] = [
     ("curriculum-table11", "this paper", "MAE scale", "asymmetric 0.3", 59.04, 1.52, B),
     ("sop-cifar-n", "", "SOP", "random 3", 90.88, 0.15, False),
     ("sop-cifar-n", "", "SOP", "worst", 83.66, 0.64, False),
+    ("sop-plus-cifar-n", "", "SOP+", "aggregate", 95.61, 0.13, False),
+    ("sop-plus-cifar-n", "", "SOP+", "CIFAR-100N", 67.81, 0.23, False),
     ("pes-cifar-n", "", "PES (semi)", "aggregate", 94.66, 0.18, False),
     ("pes-cifar-n", "", "PES (semi)", "worst", 92.68, 0.22, False),
     ("promix-cifar-n", "", "ProMix", "worst", 96.16, None, False),
@@ -184,7 +186,7 @@ SIZES = {
     "sln-table3": 27, "sln-table4": 24, "bias-table2": 138, "bias-table3": 22, "bias-table-a2": 126,
     "bias-table-a3": 80, "nal-table2": 29, "curriculum-table2": 56, "curriculum-table3": 46, "curriculum-table4": 12,
     "curriculum-table5": 66, "curriculum-table10": 50, "curriculum-table11": 50,
-    "sop-cifar-n": 6, "pes-cifar-n": 6, "promix-cifar-n": 4,
+    "sop-cifar-n": 6, "sop-plus-cifar-n": 6, "pes-cifar-n": 6, "promix-cifar-n": 4,
 }  # fmt: skip
 
 
@@ -214,6 +216,7 @@ def test_tables_are_whole_and_their_ids_and_cells_are_unique() -> None:
         ("curriculum-table4", "single", 1),
         ("curriculum-table5", "best", 5),
         ("sop-cifar-n", "std", 3),
+        ("sop-plus-cifar-n", "std", 5),
         ("promix-cifar-n", "mean", 5),
     ],
 )
@@ -270,7 +273,8 @@ def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
             usual = Settings("mlp1024", 100, 32, made.settings.optimizer, "exponential:gamma=0.95")  # no weight decay
             assert (made.paper, made.settings, made.seed_of_noise) == ("bias-mlp1024", usual, 0)
             continue
-        assert (made.paper, made.seed) == ("zhou2021" if theirs else table.paper, 2)
+        whose = {"sop-plus-cifar-n": "sop+", "pes-cifar-n": "pes-semi"}.get(id, table.paper)
+        assert (made.paper, made.seed) == ("zhou2021" if theirs else whose, 2)
         assert made.measures == {"snr": "sample-weights", "α_t": "sample-weights", "annotator_nll": "annotators"}.get(
             found.metric, ""
         )
@@ -278,7 +282,7 @@ def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
         assert made.validation == (0.1 if table.paper == "ln" else 0.0)
         assert made.rows == (50_000 if made.dataset == "mnist" else None)
         clip = 5.0 if theirs else 0.0 if table.paper == "ln" else None  # 0: `ln` clips by default
-        usual = replace(protocol(table.paper, made.dataset.partition(":")[0]), clip=clip)
+        usual = replace(protocol(whose, made.dataset.partition(":")[0]), clip=clip)
         assert made.settings == usual or (id, found.block) == ("curriculum-table2", "CIFAR-10")
     (learning_rate,) = {
         c.experiment(0).settings.optimizer for c in load_table("curriculum-table2").only("cifar10", "train,test").cells
@@ -288,7 +292,7 @@ def test_every_cell_that_can_run_has_its_paper_s_settings() -> None:
 
 def test_what_cannot_run_is_what_other_code_ran() -> None:
     cannot = {id: [found for of, found in CELLS if of == id and found.unavailable] for id in list_tables()}
-    assert {id for id, cells in cannot.items() if cells} == {"sln-table3", "nal-table2", "pes-cifar-n"}
+    assert {id for id, cells in cannot.items() if cells} == {"sln-table3", "nal-table2"}
     assert {found.row for found in cannot["sln-table3"]} == {"DivideMix"}
     nal = {(found.row, found.column) for found in cannot["nal-table2"]}
     assert nal == {(c.row, c.column) for c in load_table("nal-table2").cells} - {
@@ -332,6 +336,15 @@ def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> 
         (("ln-table2", "", "GCE", "CIFAR-100N"), "gce:q=0.5"),
         (("sop-cifar-n", "", "SOP", "worst"), "sop:floor=0.0001 × sparse-noise:lr_u=10.0,lr_v=10.0,std=1e-08"),
         (("sop-cifar-n", "", "SOP", "CIFAR-100N"), "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08"),
+        (
+            ("sop-plus-cifar-n", "", "SOP+", "CIFAR-100N"),
+            "sop:floor=0.0001 × sparse-noise:lr_u=1.0,lr_v=10.0,std=1e-08 × consistency:lambda_c=0.9,lambda_b=0.1",
+        ),
+        (
+            ("pes-cifar-n", "", "PES (semi)", "CIFAR-100N"),
+            "ce × progressive-mixmatch:start=35,block_epochs=0,head_epochs=5,lr=0.0001,released=true,balance=true,"
+            "lambda_u=75.0,ramp=16.0,alpha=4.0,late_alpha=0.75,temperature=0.5",
+        ),
         (("sln-table1", "", "SLN", "symmetric"), "ce × sln:sigma=1.0"),
         (("sln-table1", "", "SLN", "open-set"), "ce × sln:sigma=0.5"),
         (("sln-table1", "", "LS", "asymmetric"), "ls:alpha=0.5"),
@@ -715,7 +728,7 @@ def test_the_command_lists_tables() -> None:
     counts = {row["id"]: row for row in json.loads(run("table", "--json").stdout)}
     found = counts["ln-table1"]
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
-    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1081"
+    assert listed[-1].split()[1] == str(sum(SIZES.values())) == "1087"
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:

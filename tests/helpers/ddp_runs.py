@@ -38,6 +38,7 @@ BUSY = {
     "co-teaching": "co-teaching:ramp=1",
     "sigua": "sigua:ramp=1",
     "dividemix": "dividemix:warmup=1,lambda_u=5,penalty=true",
+    "pes-semi": "pes-semi:start=1,lambda_u=5,ramp=0",
     "promix": "promix:warmup=1,tau=0.2,guess_from=1",
 }
 MORE = [
@@ -51,7 +52,7 @@ MORE = [
 RUNS = [
     *((PLAIN, BUSY.get(name, name)) for name in METHODS if name not in DRAW_FOR_THEMSELVES),
     *((PLAIN, spec) for spec in MORE),
-    *((NORMALISED, spec) for spec in ("ce", BUSY["sln-mo-lc"], BUSY["elr+"])),
+    *((NORMALISED, spec) for spec in ("ce", BUSY["sln-mo-lc"], BUSY["elr+"], "sop+")),
 ]
 
 
@@ -95,10 +96,10 @@ class InHalves(Strategy):
 
     def step(self, batch: Batch, run: Run) -> Step:
         for model in run.models:
-            model.wrapped = Halves(model.plain)
+            model.wrapped = model.trained = Halves(model.plain)
         step = forward_backward(batch, run, self.others)
         for model in run.models:
-            model.wrapped = model.plain
+            model.wrapped = model.trained = model.plain
         return step
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
-from handmade_run import make_run
+from handmade_run import make_batch, make_run
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from noiseproof.data import get_dataset
+from noiseproof.data.augment import Compose, PadCrop
 from noiseproof.losses import get_loss
 from noiseproof.models import get_model
 from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies import Run, Strategy
-from noiseproof.strategies.progressive import ProgressiveStopping, last_block
+from noiseproof.strategies.mixing import draw_mix, second_view
+from noiseproof.strategies.progressive import ProgressiveMixMatch, ProgressiveStopping, last_block
 from noiseproof.train import Method, Result, Settings, Task, prepare, train
 
 K, STAGES = 10, {"start": 25, "block_epochs": 14, "head_epochs": 10}
@@ -149,6 +152,106 @@ def test_a_class_that_is_never_predicted_keeps_its_rows(task: Task) -> None:
     torch.testing.assert_close(strategy.class_weights, counts.mean() / counts)
 
 
+# Semi-supervised
+
+
+def chosen_run(task: Task, few: bool = False, **options: Any) -> tuple[Run, ProgressiveMixMatch]:
+    """The strategy in the second of its epochs of MixMatch, the fifth of ten, with rows chosen at random."""
+    assert task.normalise is not None
+    run = make_run(task, epochs=10, epoch=4, weight_scale=2, augment=Compose((PadCrop(2), task.normalise)))
+    strategy = ProgressiveMixMatch(start=2, block_epochs=0, head_epochs=1, **options)
+    run.strategies = [strategy]
+    strategy.setup(run)
+    random = torch.Generator().manual_seed(0)
+    strategy.chosen = torch.rand(run.num_rows, generator=random) < (0.3 if few else 0.7)
+    return run, strategy
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("batch_size", [64, 33])
+def test_steps_have_rows_without_labels_in_their_share(task: Task, few: bool, batch_size: int) -> None:
+    """The released code: as many as the set has, half at most; an epoch has as many rows as the set."""
+    run, strategy = chosen_run(task, few)
+    run.batch_size = batch_size
+    rows = strategy.rows(torch.randperm(run.num_rows, generator=torch.Generator().manual_seed(1)), run)
+    assert len(rows) == run.num_rows
+    share = min(0.5, 1 - float(strategy.chosen.double().mean()))
+    for part in rows.split(batch_size):
+        assert abs(int((~strategy.chosen[part]).sum()) - share * len(part)) <= 1
+    times = torch.bincount(rows, minlength=run.num_rows)
+    if few:
+        labelled = times[strategy.chosen]
+        assert int(labelled.max() - labelled.min()) == 1 and int(times[~strategy.chosen].max()) == 1
+    else:
+        assert torch.equal(times, torch.ones_like(times))
+
+
+@pytest.mark.parametrize("epoch", [4, 7])
+@pytest.mark.parametrize("labels", ["some", "all", "none"])
+def test_a_step_is_that_of_mixmatch(task: Task, epoch: int, labels: str) -> None:
+    """Bai et al. (2021) and the released code: loss and gradient of a step with weights of classes."""
+    run, strategy = chosen_run(task, lambda_u=5.0, ramp=3.0)
+    rows = torch.arange(64)
+    strategy.chosen[rows] = {"all": True, "none": False}.get(labels, strategy.chosen[rows])
+    strategy.class_weights = torch.linspace(0.5, 3.0, K, dtype=torch.float64)
+    strategy.rows(torch.arange(run.num_rows), run)
+    run.epoch, run.step, strategy.first_step = epoch, 105, 100
+    batch, net = make_batch(run, rows), run.models[0].plain
+    step = strategy.step(batch, run)
+    assert step is not None
+    found = [p.grad for p in net.parameters()]
+
+    x = torch.cat([batch.x, second_view("progressive-mixmatch view", batch, run)])
+    labelled = strategy.chosen[rows].repeat(2)
+    with torch.no_grad():
+        first, second = net(x).logits.softmax(1).chunk(2)
+    guess = ((first + second) / 2) ** 2
+    t = torch.where(strategy.chosen[rows, None], torch.eye(K).double()[batch.given], guess / guess.sum(1, keepdim=True))
+    t = t.repeat(2, 1)
+    lam, partner = draw_mix("progressive-mixmatch", 4.0 if epoch == 4 else 0.75, 128, run)
+    place = torch.arange(128).view(2, 64).T.flatten()  # partners are drawn among the views row by row
+    partner = place[partner[place.argsort()]]
+    x, t = lam * x + (1 - lam) * x[partner], lam * t + (1 - lam) * t[partner]
+    log_p = net(x).logits.log_softmax(1)
+    loss = torch.zeros((), dtype=torch.float64)
+    if labels != "none":
+        loss = loss + (-(log_p * t)[labelled].mean(0) * strategy.class_weights).sum()
+    if labels != "all":
+        done = (epoch - 3) + 5 / (run.num_rows // 64)
+        loss = loss + 5.0 * min(1.0, done / 3) * ((log_p.exp() - t)[~labelled] ** 2).mean()
+    assert float(step.losses.mean()) == pytest.approx(loss.item(), rel=1e-12)
+    for a, b in zip(found, torch.autograd.grad(loss, list(net.parameters())), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+
+
+def test_before_mixmatch_it_is_progressive_stopping(task: Task) -> None:
+    """The same weights up to the first epoch of MixMatch, of which each trains them differently."""
+    seen = []
+    for strategy in (ProgressiveStopping, ProgressiveMixMatch):
+        parts = strategy(start=2, block_epochs=1, head_epochs=1, lr=0.01), Weights()
+        settings = Settings(epochs=6, model="mlp:hidden=[16,12]")
+        weights = train(task, Method(get_loss("ce"), strategies=parts), settings).strategies[1]
+        assert isinstance(weights, Weights)
+        seen.append(weights.seen)
+    same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*seen, strict=True)]
+    drawn = "head.logits.weight"  # anew, from numbers of its own name
+    assert same[:2] == [True, True] and not torch.equal(seen[0][2][drawn], seen[1][2][drawn])
+    assert all(torch.equal(seen[0][i]["backbone.layers.0.0.weight"], seen[1][i]["backbone.layers.0.0.weight"])
+               for i in range(5))  # fmt: skip
+    assert not same[5]
+
+
+def test_a_class_weighs_three_times_the_mean_at_most(task: Task) -> None:
+    run, strategy = chosen_run(task)
+    run.augment = None  # both have the same predictions
+    plain = ProgressiveStopping(start=2, block_epochs=0, head_epochs=1)
+    plain.setup(run)
+    for each in (strategy, plain):
+        each.start_epoch(run)
+    assert float(plain.class_weights.max()) > 3
+    torch.testing.assert_close(strategy.class_weights, plain.class_weights.clamp(max=3))
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -160,6 +263,10 @@ def test_a_class_that_is_never_predicted_keeps_its_rows(task: Task) -> None:
         ("pes & dividemix", "nothing beside `dividemix`.*got `progressive-stopping"),
         ("pes & class-balanced:total=100", "class-balanced before `progressive-stopping"),
         ("pes & freeze", "weights of its own to draw anew"),
+        ("pes-semi & freeze", "weights of its own to draw anew"),
+        ("pes-semi & sln", r"nothing beside `progressive-mixmatch`.*from epoch \d+ on.*got `sln"),
+        ("(gce) & progressive-mixmatch:start=1", "Expected the loss `ce` for progressive-mixmatch"),
+        ("pes-semi:lambda_u=-1", "Expected `lambda_u`"),
     ],
 )
 def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:

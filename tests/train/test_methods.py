@@ -37,7 +37,7 @@ ISSUE_5 = [
     "co-teaching", "sigua", "dividemix", "elr", "elr+", "selc", "sln-co-teaching", "sln-sigua", "sln-dividemix",
     "gp",
 ]  # fmt: skip
-ISSUE_27 = ["sop", "pes", "promix"]
+ISSUE_27 = ["sop", "sop+", "pes", "pes-semi", "promix"]
 
 
 def test_every_method_says_when_to_use_it_in_names_that_exist() -> None:
@@ -252,6 +252,7 @@ def test_trains(name: str, digits: Task) -> None:
 
 
 SLN = {"sigma": 0.5, "until": 150}
+PES = {"start": 38, "block_epochs": 11, "head_epochs": 8, "lr": 0.1755 / 80, "released": False, "balance": False}
 DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classes, 300 epochs of 10 steps
     **{name: (name, "linear", {}) for name in PLAIN},
     "bitemp": ("bitempered:t1=0.8,t2=1.2", "linear", {}),
@@ -296,18 +297,16 @@ DEFAULTS: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # 10 classe
         {"exchanged-memory": {"beta": 0.7, "reweigh": False}, "mixup": {"alpha": 1}, "momentum": {}},
     ),
     "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 100, "lr_v": 100, "std": 1e-8}}),
-    "pes": (
+    "sop+": (
+        "sop",
+        "linear",
+        {"sparse-noise": {"lr_u": 100, "lr_v": 100}, "consistency": {"lambda_c": 0.9, "lambda_b": 0.1}},
+    ),
+    "pes": ("ce", "linear", {"progressive-stopping": PES}),
+    "pes-semi": (
         "ce",
         "linear",
-        {
-            "progressive-stopping": {
-                "start": 38,
-                "block_epochs": 11,
-                "head_epochs": 8,
-                "lr": 0.1755 / 80,
-                "balance": False,
-            }
-        },
+        {"progressive-mixmatch": {**PES, "lambda_u": 0, "ramp": 16, "alpha": 4, "late_alpha": 0.75}},
     ),
     "co-teaching": ("ce", "linear", {"co-teaching": {"forget": 0.2, "ramp": 10, "start": 0}}),
     "sln-co-teaching": ("ce", "linear", {"sln": SLN, "co-teaching": {"forget": 0.2, "ramp": 10, "start": 150}}),
@@ -360,6 +359,7 @@ MANY: dict[str, tuple[str, str, dict[str, dict[str, Any]]]] = {  # what 100 clas
         {"exchanged-memory": {"beta": 0.9, "reweigh": True}, "mixup": {}, "momentum": {}},
     ),
     "sop": ("sop", "linear", {"sparse-noise": {"lr_u": 10, "lr_v": 100}}),
+    "sop+": ("sop", "linear", {"sparse-noise": {"lr_u": 10, "lr_v": 100}, "consistency": {}}),
     "dividemix": ("ce", "linear", {"dividemix": {"warmup": 30}}),
     "promix": ("ce", "linear", {"promix": {"warmup": 30, "tau": 0.95}}),
     "forward": ("forward:T=100", "linear", {"estimate-transition": {"percentile": None}}),

@@ -37,7 +37,7 @@ LC = "sln-mo-lc:alpha=0.9,start=1"  # labels are corrected from step 6 on, the s
 
 # The defaults of methods that remember more in a longer training.
 LONGER = {"sln-mo": "sln-mo:alpha=0.9", "sln-mo-lc": LC, "elr+": "elr+:alpha=0.9", "tgce": "tgce:start=1,k=0.1",
-          "promix": "promix:tau=0.2,guess_from=1"}  # fmt: skip
+          "promix": "promix:tau=0.2,guess_from=1", "pes-semi": "pes-semi:start=1,lambda_u=5"}  # fmt: skip
 NAMED = [LONGER.get(name, name) for name in METHODS]
 MORE = [
     "ce & early-stopping:patience=1",

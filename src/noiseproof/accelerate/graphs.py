@@ -23,7 +23,7 @@ log = logging.getLogger("noiseproof")
 
 WARM_UP = 3  # eager steps of a kind before it is captured: in them kernels are chosen and optimisers make their state
 ON_CPU = "the run is not on a GPU"
-IN_STEP = ("targets", "outputs", "revise", "weights", "step", "gradients", "after_step")
+IN_STEP = ("targets", "outputs", "revise", "weights", "penalties", "step", "gradients", "after_step")
 
 
 def make_executor(stepper: Stepper) -> Graphed | None:

@@ -93,10 +93,11 @@ class Paper:
         return self._by_dataset("augmentation")
 
     def _by_dataset(self, kind: str) -> dict[tuple[str, str], dict[str, Any]]:
-        blocks = [dict(block) for block in self.content[kind]]
+        blocks = [{"papers": [block.get("paper", self.name)], **block} for block in self.content[kind]]
         return {
-            (block.get("paper", self.name), dataset): {k: v for k, v in block.items() if k not in ("paper", "datasets")}
+            (paper, dataset): {k: v for k, v in block.items() if k not in ("paper", "papers", "datasets")}
             for block in blocks
+            for paper in block["papers"]
             for dataset in block["datasets"]
         }
 

@@ -40,6 +40,7 @@ _RETURNS: dict[str, tuple[tuple[type, ...], str]] = {  # types that each hook ma
     "outputs": ((list,), f"a list of Output, {_UNCHANGED}"),
     "revise": ((Batch,), f"a Batch, {_UNCHANGED}"),
     "weights": ((Tensor, type(None)), "a factor for each of the `losses` in their shape {shape}, or None"),
+    "penalties": ((Tensor, type(None)), "a term for each of the `losses` in their shape {shape}, or None"),
     "step": ((Step, type(None)), "a Step or None"),
 }
 
@@ -49,12 +50,12 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
     result = getattr(strategy, hook)(value, *context)
     types, expected = _RETURNS[hook]
     fits = isinstance(result, types)
-    if fits and hook == "weights" and result is not None:
+    if fits and hook in ("weights", "penalties") and result is not None:
         fits = result.shape == value.shape
     elif fits and hook == "rows":
         fits = result.dim() == 1 and len(result) > 0 and result.dtype is not torch.bool
     if not fits:
-        expected = expected.format(shape=tuple(value.shape)) if hook == "weights" else expected
+        expected = expected.format(shape=tuple(value.shape)) if hook in ("weights", "penalties") else expected
         is_tensor = isinstance(result, Tensor)
         actual = f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
         name = strategy.name or type(strategy).__name__
@@ -158,6 +159,10 @@ class Strategy:
         """A factor for each row's loss, from the losses (M, b) of this step; None is one everywhere."""
         return None
 
+    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        """A term to add to each row's weighed loss (M, b), with a gradient; the record shows losses without it."""
+        return None
+
     def step(self, batch: Batch, run: Run) -> Step | None:
         """The escape hatch: its own forward, loss and backward; None leaves them to the loop."""
         return None
@@ -182,7 +187,7 @@ class Strategy:
 
     @property
     def ends(self) -> float:
-        """The epoch from which its hooks up to ``weights`` change nothing."""
+        """The epoch from which its hooks up to ``penalties`` change nothing."""
         return math.inf
 
     def restarts(self, epoch: int) -> bool:
@@ -206,12 +211,22 @@ class Strategy:
     def check_sole_step(self, epoch: int, run: Run) -> None:
         """Refuse other strategies whose hooks its own ``step``, from ``epoch`` on, would skip."""
         for other in run.strategies:
-            skipped = other.overrides("targets", "outputs", "revise", "weights", "step") and not other.observes
+            hooks = "targets", "outputs", "revise", "weights", "penalties", "step"
+            skipped = other.overrides(*hooks) and not other.observes
             if other is not self and skipped and other.ends > epoch:
                 raise ValueError(
                     f"Expected nothing beside `{self.name}` that changes targets, outputs or weights of losses from "
                     f"epoch {epoch} on (counted from 0), where it makes steps of its own, got `{other}`. Leave it out"
                     + (f", or end it there (until={epoch})." if epoch and "until" in other.parameters else ".")
+                )
+
+    def check_unmixed(self, why: str, run: Run) -> None:
+        """Refuse a strategy that mixes inputs."""
+        for other in run.strategies:
+            if other.mixes:
+                raise ValueError(
+                    f"Expected inputs of single rows for {self.name}, {why}, got `{other}`, which mixes them. Leave "
+                    "one out."
                 )
 
     def check_cross_entropy(self, run: Run) -> None:

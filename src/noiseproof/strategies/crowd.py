@@ -40,12 +40,7 @@ class CrowdLayer(Strategy):
     def setup(self, run: Run) -> None:
         if run.loss.needs != {"logits"}:
             raise ValueError(f"Expected a loss of logits alone for {self.name}, got `{run.loss}`.")
-        for other in run.strategies:
-            if other.mixes:
-                raise ValueError(
-                    f"Expected inputs of single rows for {self.name}, whose labels have one annotator each, got "
-                    f"`{other}`, which mixes them. Leave one out."
-                )
+        self.check_unmixed("whose labels have one annotator each", run)
         annotator = run.data.annotator
         self._annotator = torch.zeros(run.num_rows, dtype=torch.int64) if annotator is None else annotator
         self._annotator = self._annotator.to(run.device)

@@ -46,6 +46,79 @@ def second_view(purpose: str, batch: Batch, run: Run) -> Tensor:
     return run.fetch(run.data.x, batch.rows, run.augment, run.processes.share(drawn))
 
 
+def two_views(purpose: str, batch: Batch, run: Run) -> Tensor:
+    """The rows of the batch in both augmentations, (b, 2, …)."""
+    return torch.stack([batch.x, second_view(purpose, batch, run)], 1)
+
+
+def mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
+    """The predicted distribution (b, K), averaged over the two views of ``x`` (b, 2, …)."""
+    p = run.loss.scores(run.forward(model, x.flatten(0, 1))).softmax(1)
+    return p.view(len(x), 2, -1).mean(1)
+
+
+def interleaved(labelled: Tensor, rest: Tensor, n: int, among: int) -> Tensor:
+    """``n`` rows, ``among`` of them from the rest: at equal distances, so that every step and process gets both.
+
+    >>> interleaved(torch.tensor([0, 1, 2]), torch.tensor([8, 9]), 8, 4)
+    tensor([0, 8, 1, 9, 2, 8, 0, 9])
+    """
+    place = torch.arange(n + 1, device=labelled.device) * among // n
+    from_rest = place[1:] > place[:-1]
+    order = labelled.new_empty(n)
+    for rows, chosen in ((labelled, ~from_rest), (rest, from_rest)):
+        order[chosen] = rows[torch.arange(int(chosen.sum()), device=rows.device) % max(1, len(rows))]
+    return order
+
+
+def ramped(epochs: float, ramp: float) -> float:
+    """From 0 to 1 over ``ramp`` epochs."""
+    return min(1.0, epochs / ramp) if ramp else 1.0
+
+
+def mixmatch(
+    purpose: str,
+    m: int,
+    x: Tensor,
+    target: Tensor,
+    is_labelled: Tensor,
+    alpha: float,
+    weight: float,
+    batch: Batch,
+    run: Run,
+    class_weights: float | Tensor = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """The loss (b,) and mean prediction (b, K) of network ``m`` for the mixed views of rows (Berthelot et al. 2019).
+
+    CE of the labelled rows, each class with its weight, plus ``weight``·‖p − t‖²/K of the others: the mean of the
+    losses over the rows of all processes is the sum of the mean of either.
+
+    Args:
+        x: two views of each row, (b, 2, …).
+        target: of each row, (b, K).
+        is_labelled: (N,), by row number.
+        alpha: of λ ~ Beta(α, α).
+    """
+    lam, partner = draw_mix(purpose, alpha, 2 * batch.count, run)
+    x, target = (mix(v, lam, partner, batch, run) for v in (x, target[:, None].expand(-1, 2, -1)))
+    out = run.forward(run.models[m].wrapped, x.flatten(0, 1))
+    log_p = run.loss.scores(out).log_softmax(1).view_as(target)  # (b, 2, K)
+    p = log_p.exp()
+    size = is_labelled[batch.all_rows].sum().to(p.dtype)
+    entropy = -(class_weights * target * log_p).sum(2).mean(1) * (batch.count / size.clamp(min=1))
+    square = ((p - target) ** 2).mean((1, 2)) * (weight * batch.count / (batch.count - size).clamp(min=1))
+    return torch.where(is_labelled[batch.rows], entropy, square), p.mean(1)
+
+
+def imbalance(p: Tensor, batch: Batch, run: Run) -> Tensor:
+    """KL(uniform ‖ mean prediction) from the predictions (b, K): its contributions (b,), of which it is the mean."""
+    counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
+    mean = (run.processes.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
+    uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
+    # The gradient of the divergence in p is −1/(K·mean), which this sum has; its mean over rows is the divergence.
+    return uneven + 1 - (p / mean).mean(1)
+
+
 def row_losses(run: Run) -> Tensor:
     """The cross entropy of every given label, by model: (N, M)."""
 
@@ -166,7 +239,7 @@ class DivideMix(Strategy):
     Args:
         temperature: of the sharpening.
         penalty: add −entropy of each prediction to the loss of the warm-up (against overconfidence under asymmetric
-            noise), which makes those steps its own, too.
+            noise).
         average: number of epochs whose mean scaled loss the mixture is fitted to; the released code has 5 for 90 %
             noise.
     """
@@ -204,7 +277,7 @@ class DivideMix(Strategy):
     def setup(self, run: Run) -> None:
         self.check_reached("warmup", run)
         self.check_cross_entropy(run)
-        self.check_sole_step(0 if self.penalty else self.warmup, run)
+        self.check_sole_step(self.warmup, run)
 
     def start_epoch(self, run: Run) -> None:
         self.first_step = run.step
@@ -242,77 +315,40 @@ class DivideMix(Strategy):
             is_labelled = (self._trust(m) > self.threshold).to(rows.device)[rows]
             labelled, rest = rows[is_labelled], rows[~is_labelled]
             self._num_steps[m] = -(-len(labelled) * (2 if len(rest) else 1) // run.batch_size)
-            order = _repeated(labelled, self._num_steps[m] * run.batch_size)
-            if len(rest):  # alternating, so that all processes get both
-                order[0::2] = _repeated(labelled, len(order[0::2]))
-                order[1::2] = _repeated(rest, len(order[1::2]))
-            parts.append(order)
+            n = self._num_steps[m] * run.batch_size
+            parts.append(interleaved(labelled, rest, n, n // 2 if len(rest) else 0))
         return torch.cat(parts)
 
     def step(self, batch: Batch, run: Run) -> Step | None:
         if run.epoch < self.warmup:
-            return self._penalised(batch, run) if self.penalty else None
+            return None
         done = run.step - self.first_step
         m = int(done >= self._num_steps[0])
         progress = run.epoch + (done - m * self._num_steps[0]) / self._num_steps[m]
-        x = torch.stack([batch.x, second_view("dividemix view", batch, run)], 1)  # (b, 2, …)
-        target = self._guess(m, x, batch, run)[:, None].expand(-1, 2, -1)  # (b, 2, K)
-        lam, partner = draw_mix("dividemix", self.alpha, 2 * batch.count, run)
-        x, target = (mix(values, lam, partner, batch, run) for values in (x, target))
-
-        out = run.forward(run.models[m].wrapped, x.flatten(0, 1))
-        log_p = run.loss.scores(out).log_softmax(1).view_as(target)
-        losses = self._losses(log_p, target, m, self._unlabelled_weight(progress), batch, run)
+        x = two_views("dividemix view", batch, run)
+        target = self._guess(m, x, batch, run)
+        weight = self.lambda_u * ramped(progress - self.warmup, self.ramp)
+        losses, p = mixmatch("dividemix", m, x, target, self._trust(m) > self.threshold, self.alpha, weight, batch, run)
+        losses = losses + imbalance(p, batch, run)
         run.backward(losses[None], batch)
         return Step([], losses.detach()[None], None)
 
-    def _penalised(self, batch: Batch, run: Run) -> Step:
-        outs = [run.forward(model.wrapped, batch.x) for model in run.models]
+    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
+        if not self.penalty:
+            return None
         log_p = torch.stack([run.loss.scores(out).log_softmax(1) for out in outs])
-        losses = torch.stack([run.loss(out, batch.target) for out in outs]) + (log_p.exp() * log_p).sum(2)
-        run.backward(losses, batch)
-        return Step(outs, losses.detach(), None)
-
-    def _unlabelled_weight(self, progress: float) -> float:
-        """λ_u·r after ``progress`` epochs."""
-        return self.lambda_u * (min(1.0, (progress - self.warmup) / self.ramp) if self.ramp else 1.0)
+        return (log_p.exp() * log_p).sum(2)
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
         """The target of network ``m`` for each row (b, K): from its label, or from the predictions of both networks."""
         trust = self._trust(m)[batch.rows, None]
         rest = (trust <= self.threshold)[:, 0]
-        p = _mean_prediction(run.models[m].wrapped, x, run)
+        p = mean_prediction(run.models[m].wrapped, x, run)
         target = trust * batch.soft_target(run.num_classes, p) + (1 - trust) * p
         other = run.models[1 - m].evaluated
         run.processes.broadcast_buffers([other])
         if bool(rest.any()):
             with evaluating([other]):
-                target[rest] = (p[rest] + _mean_prediction(other, x[rest], run)) / 2
+                target[rest] = (p[rest] + mean_prediction(other, x[rest], run)) / 2
         return sharpen(target, self.temperature)
-
-    def _losses(self, log_p: Tensor, target: Tensor, m: int, weight: float, batch: Batch, run: Run) -> Tensor:
-        """The contribution of each row (b,), whose mean over the rows of all processes is the loss."""
-        p = log_p.exp()
-        is_labelled = self._trust(m) > self.threshold
-        labelled = is_labelled[batch.rows]
-        size = is_labelled[batch.all_rows].sum().to(p.dtype)
-        entropy = -(target * log_p).sum(2).mean(1) * (batch.count / size.clamp(min=1))
-        square = ((p - target) ** 2).mean((1, 2)) * (weight * batch.count / (batch.count - size).clamp(min=1))
-        p = p.mean(1)  # (b, K)
-        counted = p.detach() if batch.counts is None else p.detach() * batch.counts[:, None]
-        mean = (run.processes.sum(counted.sum(0)) / batch.count).clamp(min=torch.finfo(p.dtype).tiny)
-        uneven = -mean.log().mean() - math.log(len(mean))  # Σ_k 1/K log(1/K / mean_k)
-        # The gradient of the divergence in p is −1/(K·mean), which this sum has; its mean over rows is the divergence.
-        return torch.where(labelled, entropy, square) + uneven + 1 - (p / mean).mean(1)
-
-
-def _mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
-    """The predicted distribution (b, K), averaged over the two views of ``x`` (b, 2, …)."""
-    p = run.loss.scores(run.forward(model, x.flatten(0, 1))).softmax(1)
-    return p.view(len(x), 2, -1).mean(1)
-
-
-def _repeated(rows: Tensor, n: int) -> Tensor:
-    """The first ``n`` of ``rows``, repeated as often as needed."""
-    return rows[torch.arange(n, device=rows.device) % len(rows)]

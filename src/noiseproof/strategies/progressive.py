@@ -1,8 +1,12 @@
-"""Progressive early stopping: later layers, which labels harm most, are trained anew and for less time (PES)."""
+"""Progressive early stopping: later layers, which labels harm most, are trained anew and for less time (PES).
+
+Then the labels that the model agrees with are trusted; the other rows are left out, or go without their labels.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +15,8 @@ from noiseproof.core.checks import check_count, check_flag, check_number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
-from noiseproof.strategies.base import Batch, Strategy, check_scores, register
+from noiseproof.strategies.base import Batch, Step, Strategy, check_scores, register
+from noiseproof.strategies.mixing import interleaved, mean_prediction, mixmatch, ramped, sharpen, two_views
 from noiseproof.strategies.run import Run
 from noiseproof.strategies.sweeps import log_probs, per_row
 
@@ -40,7 +45,8 @@ class ProgressiveStopping(Strategy):
     """
 
     capturable = True
-    remembers = ("chosen", "class_weights", "adam", "steps")
+    remembers: ClassVar[tuple[str, ...]] = ("chosen", "class_weights", "adam", "steps")
+    heaviest = math.inf  # of the weights of classes
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class ProgressiveStopping(Strategy):
 
     def setup(self, run: Run) -> None:
         self.check_reached("start", run)
-        total = self.start + self.block_epochs + self.head_epochs
+        total = self.ends_of_stages[-1]
         if total > run.epochs:
             raise ValueError(
                 f"Expected at most {run.epochs} epochs for `start`, `block_epochs` and `head_epochs`, got {total}. "
@@ -78,10 +84,14 @@ class ProgressiveStopping(Strategy):
         self.class_weights = torch.ones(run.num_classes, dtype=run.dtype, device=run.device)
         self.steps = torch.zeros((), dtype=run.dtype, device=run.device)  # of Adam
 
+    @property
+    def ends_of_stages(self) -> tuple[int, int, int]:
+        """The first epoch after each stage but the last."""
+        return self.start, self.start + self.block_epochs, self.start + self.block_epochs + self.head_epochs
+
     def phase(self, run: Run) -> int:
         """The stage of the epoch."""
-        ends = self.start, self.start + self.block_epochs, self.start + self.block_epochs + self.head_epochs
-        return sum(run.epoch >= end for end in ends)
+        return sum(run.epoch >= end for end in self.ends_of_stages)
 
     def restarts(self, epoch: int) -> bool:
         renewed = (self.start, self.block_epochs), (self.start + self.block_epochs, self.head_epochs)
@@ -125,7 +135,8 @@ class ProgressiveStopping(Strategy):
         counts = torch.bincount(given[agrees], minlength=run.num_classes).to(run.dtype)
         self.chosen.copy_(agrees)  # in place: a CUDA graph holds the addresses
         if self.balance:
-            self.class_weights.copy_(torch.where(counts > 0, counts[counts > 0].mean() / counts, 0))
+            weights = torch.where(counts > 0, counts[counts > 0].mean() / counts, 0)
+            self.class_weights.copy_(weights.clamp(max=self.heaviest))
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         return rows[self.chosen.to(rows.device)[rows]]
@@ -159,6 +170,98 @@ class ProgressiveStopping(Strategy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict({**state, "adam": [(first, second) for first, second in state["adam"]]})
+
+
+@register("progressive-mixmatch")
+class ProgressiveMixMatch(ProgressiveStopping):
+    """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et al. 2021, PES semi).
+
+    Steps have as many rows without labels as the set has, half at most, in two augmentations each; p is the mean
+    prediction for both:
+
+        labelled:    t = onehot(given)
+        unlabelled:  t = sharpen(p)
+        loss = Σ_k w_k·CE_k(labelled) + λ_u·r·‖p − t‖²/K (unlabelled)
+
+    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where w_k = min(3, n̄/n_k), and
+    r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in the first half of the run, then ``late_alpha``.
+
+    CIFAR-N: T₁ = 20 of 300 epochs, λ_u = 5 on CIFAR-10, 35 and 75 on CIFAR-100; the head is renewed for 5, no block.
+    Other losses than ``ce``, and strategies that change targets, outputs or weights from then on, are refused.
+
+    Args:
+        lambda_u: λ_u, the weight of rows without labels.
+        temperature: of the sharpening.
+    """
+
+    capturable = False
+    remembers = (*ProgressiveStopping.remembers, "first_step")
+    heaviest = 3.0
+
+    def __init__(
+        self,
+        start: int = 20,
+        block_epochs: int = 0,
+        head_epochs: int = 5,
+        lr: float = 1e-4,
+        released: bool = False,
+        balance: bool = True,
+        lambda_u: float = 5.0,
+        ramp: float = 16.0,
+        alpha: float = 4.0,
+        late_alpha: float = 0.75,
+        temperature: float = 0.5,
+    ) -> None:
+        super().__init__(start, block_epochs, head_epochs, lr, released, balance)
+        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)", 0)
+        self.ramp = check_number("ramp", ramp, "[0, inf)", 0)
+        self.alpha = check_number("alpha", alpha, "(0, inf)", 0)
+        self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)", 0)
+        self.temperature = check_number("temperature", temperature, "(0, inf)", 0)
+        self.first_step = 0  # of this epoch
+        self._num_steps = 1  # of this epoch; set by ``rows``
+
+    def setup(self, run: Run) -> None:
+        super().setup(run)
+        self.check_cross_entropy(run)
+        self.check_sole_step(self.ends_of_stages[-1], run)
+
+    def start_epoch(self, run: Run) -> None:
+        super().start_epoch(run)
+        self.first_step = run.step
+
+    def rows(self, rows: Tensor, run: Run) -> Tensor:
+        if self.phase(run) != CONFIDENT:
+            return rows
+        is_labelled = self.chosen.to(rows.device)[rows]
+        labelled, rest = rows[is_labelled], rows[~is_labelled]
+        self._num_steps = max(1, len(rows) // run.batch_size)
+        return interleaved(labelled, rest, len(rows), min(len(rest), len(rows) // 2))
+
+    def step(self, batch: Batch, run: Run) -> Step | None:
+        if self.phase(run) != CONFIDENT:
+            return None
+        done = run.epoch - self.ends_of_stages[-1] + (run.step - self.first_step) / self._num_steps
+        weight, alpha = self.lambda_u * ramped(done, self.ramp), self.alpha
+        if 2 * run.epoch >= run.epochs:
+            alpha = self.late_alpha
+        x = two_views(f"{self.name} view", batch, run)
+        targets = [self._guess(m, x, batch, run) for m in range(len(run.models))]
+        losses = torch.stack([
+            mixmatch(self.name, m, x, target, self.chosen, alpha, weight, batch, run, self.class_weights)[0]
+            for m, target in enumerate(targets)
+        ])  # fmt: skip
+        run.backward(losses, batch)
+        return Step([], losses.detach(), None)
+
+    @torch.no_grad()
+    def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
+        """The target of each row (b, K): its label, or what network ``m`` predicts."""
+        target = batch.soft_target(run.num_classes, self.class_weights).clone()
+        rest = ~self.chosen[batch.rows]
+        if bool(rest.any()):  # not through the wrapper for several processes: others may have no such row
+            target[rest] = sharpen(mean_prediction(run.models[m].trained, x[rest], run), self.temperature)
+        return target
 
 
 def last_block(backbone: nn.Module) -> list[nn.Module]:

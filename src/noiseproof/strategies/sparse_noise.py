@@ -38,12 +38,8 @@ class SparseNoise(Strategy):
     def setup(self, run: Run) -> None:
         if "noise" not in run.loss.needs:
             raise ValueError(f"Expected a loss that learns noise for {self.name}, got `{run.loss}`. Use (sop).")
+        self.check_unmixed("whose noise belongs to one label", run)
         for other in run.strategies:
-            if other.mixes:
-                raise ValueError(
-                    f"Expected inputs of single rows for {self.name}, whose noise belongs to one label, got `{other}`, "
-                    "which mixes them. Leave one out."
-                )
             if other.name == "sigua-bc":
                 raise ValueError(
                     f"Expected losses to descend on beside {self.name}, got `{other}`, which ascends on the rows that "

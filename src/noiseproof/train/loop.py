@@ -1,7 +1,7 @@
 """The one training loop; every method is a loss, a head and strategies that it calls at fixed points.
 
-rows of the epoch → batch → targets → models → outputs → revise → losses (M, b) → weights → backward → gradients
-→ clip → optimiser's step → after_step
+rows of the epoch → batch → targets → models → outputs → revise → losses (M, b) → weights → penalties → backward
+→ gradients → clip → optimiser's step → after_step
 """
 
 from __future__ import annotations

@@ -105,5 +105,8 @@ def compute_loss(outs: list[Output], batch: Batch, run: Run, strategies: Sequenc
         factor = call_hook(strategy, "weights", losses.detach(), outs, batch, run)
         if factor is not None:
             weights = factor if weights is None else weights * factor
-    loss = run.mean(losses if weights is None else losses * weights, batch)
-    return Step(outs, losses.detach(), weights), loss
+    descended = losses if weights is None else losses * weights
+    for strategy in strategies:
+        penalty = call_hook(strategy, "penalties", losses.detach(), outs, batch, run)
+        descended = descended if penalty is None else descended + penalty
+    return Step(outs, losses.detach(), weights), run.mean(descended, batch)

@@ -1,0 +1,45 @@
+"""Regularisers of predictions: the same for two augmentations of a row, and every class as often (SOP+)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noiseproof.core.checks import check_number
+from noiseproof.core.output import Output
+from noiseproof.strategies.base import Batch, Strategy, check_scores, register
+from noiseproof.strategies.mixing import imbalance, second_view
+from noiseproof.strategies.run import Run
+
+
+@register("consistency")
+class Consistency(Strategy):
+    """Add λ_C·KL(p(x) ‖ p(x′)) + λ_B·KL(uniform ‖ mean p(x)) to the loss (Liu et al. 2022, SOP+).
+
+    x′ is a second augmentation of the row, and p(x) in the first term a constant; without augmentation the term is
+    zero. The mean is over the rows of a step. In the released code x′ has AutoAugment and Cutout, and the mean is of
+    predictions that the noise of labels was added to; here x′ is drawn as x is, and the mean is of the predictions.
+
+    Args:
+        lambda_c: λ_C, 0.9 in the paper.
+        lambda_b: λ_B, 0.1 in the paper.
+    """
+
+    def __init__(self, lambda_c: float = 0.9, lambda_b: float = 0.1) -> None:
+        self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)", 0)
+        self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)", 0)
+
+    def setup(self, run: Run) -> None:
+        check_scores(run.loss, self.name)
+        self.check_unmixed("which compares two views of each", run)
+
+    def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
+        log_p = [run.loss.scores(out).log_softmax(1) for out in outs]
+        terms = torch.stack([self.lambda_b * imbalance(each.exp(), batch, run) for each in log_p])
+        if not self.lambda_c or run.augment is None or not run.augment.columns:
+            return terms
+        view = second_view(self.name, batch, run)
+        # Not through the wrapper for several processes, which allows one forward pass before each backward pass.
+        again = [run.loss.scores(run.forward(model.trained, view)).log_softmax(1) for model in run.models]
+        pairs = [(first.detach(), second) for first, second in zip(log_p, again, strict=True)]
+        return terms + self.lambda_c * torch.stack([(p.exp() * (p - q)).sum(1) for p, q in pairs])

@@ -1,0 +1,116 @@
+"""The regularisers of SOP+ against steps typed from the paper."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from handmade_run import make_batch, make_run
+
+from noiseproof.core.output import Output
+from noiseproof.data import get_dataset
+from noiseproof.data.augment import Compose, PadCrop
+from noiseproof.strategies.consistency import Consistency
+from noiseproof.strategies.mixing import second_view
+from noiseproof.strategies.sparse_noise import SparseNoise
+from noiseproof.train import Settings, Task, prepare, train
+from noiseproof.train.step import Stepper
+
+K = 10
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return prepare(get_dataset("digits"), "symmetric:rate=0.4")
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize(("lambda_c", "lambda_b", "augment"),
+                         [(0.9, 0.1, True), (2.0, 0.0, True), (0.0, 3.0, True), (0.9, 0.1, False)])  # fmt: skip
+def test_steps_are_those_of_the_paper(task: Task, models: int, lambda_c: float, lambda_b: float, augment: bool) -> None:
+    """Liu et al. 2022, SOP+: L + λ_C·KL(p(x) ‖ p(x′)), p(x) a constant, + λ_B·Σ_k 1/K log(1/K / mean p_k)."""
+    assert task.normalise is not None
+    build = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
+    run = make_run(task, "sop", models=models, build=build, weight_scale=2,
+                   augment=Compose((PadCrop(2), task.normalise)) if augment else None)  # fmt: skip
+    strategies = [SparseNoise(lr_u=6.0, lr_v=30.0, std=0.2), Consistency(lambda_c, lambda_b)]
+    run.strategies = strategies
+    nets = [copy.deepcopy(model.plain) for model in run.models]
+    for strategy in strategies:
+        strategy.setup(run)
+    noise, step, optimisers = strategies[0], Stepper(run, None, ()), [build(net.parameters()) for net in nets]
+    assert isinstance(noise, SparseNoise)
+    for run.step in range(5):
+        rows = torch.arange(32) + 7 * run.step
+        batch = make_batch(run, rows)
+        y = torch.eye(K, dtype=torch.float64)[batch.given]
+        u, v = noise.u[rows].clone(), noise.v[rows].clone()
+        view = second_view("consistency", batch, run)
+        assert torch.equal(view, batch.x) != augment
+        step(batch)
+        for m, net in enumerate(nets):
+            z, again = net(batch.x).logits, net(view).logits
+            learned = torch.stack([u[:, m] ** 2 * y, v[:, m] ** 2 * (1 - y)], 1)
+            loss = run.loss(Output(z, noise=learned), batch.given).mean()
+            p = z.softmax(1)
+            consistency = F.kl_div(again.log_softmax(1), p.detach(), reduction="batchmean")
+            mean = p.mean(0)
+            balance = ((1 / K) * ((1 / K) / mean).log()).sum()
+            optimisers[m].zero_grad()
+            (loss + lambda_c * consistency + lambda_b * balance).backward()
+            optimisers[m].step()
+    for model, net in zip(run.models, nets, strict=True):
+        for ours, theirs in zip(model.plain.parameters(), net.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_the_value_is_that_of_the_divergences(task: Task) -> None:
+    """With its gradient known from steps: terms of rows whose mean is the sum of both divergences."""
+    assert task.normalise is not None
+    run = make_run(task, weight_scale=2, augment=Compose((PadCrop(2), task.normalise)))
+    batch, net = make_batch(run, torch.arange(40)), run.models[0].plain
+    with torch.no_grad():
+        outs = [net(batch.x)]
+    terms = Consistency(0.7, 0.2).penalties(torch.zeros(1, 40), outs, batch, run).detach()
+    p, q = outs[0].logits.softmax(1), net(second_view("consistency", batch, run)).logits.softmax(1).detach()
+    wanted = 0.7 * (p * (p / q).log()).sum(1).mean() - 0.2 * (K * p.mean(0)).log().mean()
+    assert terms.shape == (1, 40) and float(terms.mean()) == pytest.approx(float(wanted), rel=1e-12)
+    short = replace(batch, counts=torch.tensor([1.0] * 30 + [0.0] * 10).double(), count=30)  # ten only fill up
+    some = Consistency(0.0, 1.0).penalties(torch.zeros(1, 40), outs, short, run)
+    assert float(some[0, :30].mean()) == pytest.approx(-float((K * p[:30].mean(0)).log().mean()), rel=1e-12)
+
+
+def test_predictions_agree_more_with_it(task: Task) -> None:
+    """Of two augmentations of images, after training with and without it."""
+    assert task.normalise is not None
+    task = replace(task, augment=Compose((PadCrop(2), task.normalise)))
+    apart = []
+    for method in ("sop", "sop+:lambda_c=5"):
+        net = train(task, method, Settings(epochs=20, model="mlp:hidden=[64]")).models[0]
+        run = make_run(task, augment=task.augment, precision="32-true")
+        batch = make_batch(run)
+        with torch.no_grad():
+            p, q = (net(x).logits.softmax(1) for x in (batch.x, second_view("test", batch, run)))
+        apart.append(float((p - q).abs().sum(1).mean()))
+    assert apart[1] < 0.8 * apart[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("sop+ & mixup", "single rows for sparse-noise"),
+        (
+            "ce & consistency & mixup",
+            "single rows for consistency, which compares two views of each, got `mixup.*Leave",
+        ),
+        ("ce & promix & consistency", "nothing beside `promix`.*got `consistency"),
+        ("ce & consistency:lambda_b=-1", "Expected `lambda_b`"),
+        ("(ln:predict=released) & consistency", "a score for each class for consistency"),
+    ],
+)
+def test_what_it_cannot_be_trained_with_is_refused(task: Task, line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        train(task, line, Settings(epochs=20, model="mlp:hidden=[8]"), progress=pytest.fail)
