@@ -14,7 +14,7 @@ from torch import Tensor
 
 from noiseproof.data import get_dataset
 from noiseproof.strategies.mixing import draw_mix
-from noiseproof.strategies.promix import ProMix
+from noiseproof.strategies.promix import ProMix, agreed_counts
 from noiseproof.train import Settings, Task, prepare, train
 from noiseproof.train.step import Stepper
 
@@ -49,6 +49,34 @@ def chosen_by_hand(
     return np.array(sorted(rows)), labels
 
 
+def counts_by_hand(p: np.ndarray, given: np.ndarray, wanted: list[int]) -> list[int]:
+    """The rows of each class that are trusted with ``agreed``, one class at a time."""
+    least = []
+    for k, most in enumerate(wanted):
+        own, chance = p[given == k, k], (given == k).mean()
+        likely = sum(q / (1 - q) > 2 * chance / (1 - chance) for q in own)
+        least.append(max(min(most, likely), int((p[given == k].argmax(1) == k).sum())))
+    lacking = [max(0, most - count) for most, count in zip(wanted, least, strict=True)]
+    room = max(0, sum(wanted) - sum(least))
+    return [count + math.ceil(room * lack / max(1, sum(lacking))) for count, lack in zip(least, lacking, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted", "counts"),  # groups: of how many rows, their label, what is predicted of them
+    [([(60, 0, [0.6, 0.4]), (40, 1, [0.6, 0.4])], [30, 20], [60, 0]),  # labels 1 are wrong: none is trusted
+     ([(60, 0, [0.1, 0.1, 0.8]), (40, 1, [0.1, 0.1, 0.8])], [30, 20, 0], [30, 20, 0]),  # nothing is learned: shares
+     ([(97, 0, [0.9, 0.1]), (3, 1, [0.7, 0.3])], [50, 2], [97, 2]),  # a rare class that is being learned
+     ([(10, 0, [0.9, 0.1]), (50, 0, [0.4, 0.6]), (30, 1, [0.1, 0.9]), (10, 1, [0.6, 0.4])], [30, 20], [20, 30])],
+)  # fmt: skip
+def test_counts_of_rows_follow_predictions(
+    groups: list[tuple[int, int, list[float]]], wanted: list[int], counts: list[int]
+) -> None:
+    p = torch.tensor([row for size, _, row in groups for _ in range(size)])
+    given = torch.tensor([label for size, label, _ in groups for _ in range(size)])
+    assert agreed_counts(p, given, torch.tensor(wanted)).tolist() == counts
+    assert counts_by_hand(p.double().numpy(), given.numpy(), wanted) == counts
+
+
 @pytest.mark.parametrize(
     ("share", "equal", "agreed"),
     [(None, True, False), (0.6, True, False), (1.0, True, False), (0.6, False, False), (0.6, False, True)],
@@ -63,22 +91,22 @@ def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agre
     nets = [copy.deepcopy(model.plain) for model in run.models]
     optimisers = [build(net.parameters()) for net in nets]
     x, given = make_batch(run).x, run.data.given.numpy()
-    random, guesses, more_than_share = np.random.default_rng(0), 0, 0
+    random, guesses, other_than_share = np.random.default_rng(0), 0, 0
     for epoch in (6, 7):
         run.epoch = epoch
         strategy.start_epoch(run)
         small = np.zeros((len(given), 2), dtype=bool)
         with torch.no_grad():
-            both = sum(net(x).logits.softmax(1) for net in nets).argmax(1).numpy()
+            both = sum(net(x).logits.softmax(1) for net in nets).numpy() / 2
+        of_classes = [np.flatnonzero(given == k) for k in range(K)]
+        counts = [math.ceil(0.2 * (200 / K if equal else len(rows))) for rows in of_classes]
+        if agreed:
+            by_share, counts = counts, counts_by_hand(both, given, counts)
+            other_than_share += counts != by_share
         for m, net in enumerate(nets):
             with torch.no_grad():
                 losses = cross_entropy(net(x).logits, torch.eye(K).double()[given]).numpy()
-            for k in range(K):
-                of_class = np.flatnonzero(given == k)
-                count = math.ceil(0.2 * (200 / K if equal else len(of_class)))
-                if agreed:
-                    more_than_share += int((both[of_class] == k).sum() > count)
-                    count = max(count, int((both[of_class] == k).sum()))
+            for of_class, count in zip(of_classes, counts, strict=True):
                 small[of_class[losses[of_class].argsort(kind="stable")[:count]], m] = True
         np.testing.assert_array_equal(strategy.small, small)
         for _ in range(3):
@@ -100,7 +128,7 @@ def test_steps_are_the_papers(task: Task, share: float | None, equal: bool, agre
                 loss.backward()
                 optimisers[m].step()
             run.step += 1
-    assert (guesses > 0) == (share is not None) and (more_than_share > 0) == agreed
+    assert (guesses > 0) == (share is not None) and (other_than_share > 0) == agreed
     for model, net in zip(run.models, nets, strict=True):
         for ours, theirs in zip(model.plain.parameters(), net.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)

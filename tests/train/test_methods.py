@@ -391,6 +391,21 @@ def test_prior_is_halfway_between_the_shares_of_given_labels_and_equal_ones() ->
         torch.testing.assert_close(loss(logits, torch.tensor([1])), nll[1] - beta * other)
 
 
+@pytest.mark.parametrize(
+    ("classes", "rows", "epochs", "sigma", "max_norm"),
+    [(10, 50_000, 300, 0.5, 1.0), (100, 50_000, 300, 0.1, 1.0),  # the papers' trainings
+     (10, 1000, 10, 0.25, 1.0), (100, 4000, 10, 0.05, 1.0), (200, 1600, 4, 0.01, 9.38), (2, 10, 1, 0.04, 60.0)],
+)  # fmt: skip
+def test_noise_is_no_more_than_a_training_averages_out(
+    classes: int, rows: int, epochs: int, sigma: float, max_norm: float
+) -> None:
+    for name in ("sln", "sln-mo", "sln-mo-lc", "sln-sigua"):
+        if epochs > 1 or name == "sln":
+            sln = get_method(name, task_of(classes, rows=rows), Settings(epochs=epochs)).strategies[0].parameters
+            assert (sln["sigma"], sln["max_norm"]) == (sigma, max_norm)
+            assert math.sqrt(rows * epochs) / (classes * sigma) > 38  # gradients over noise, in a class's weights
+
+
 def test_short_trainings_start_only_once() -> None:
     for epochs, batch, start, renews in ((9, 1, 4, False), (10, 300, 5, False), (10, 1, 1, True)):
         settings = Settings(epochs=epochs, batch_size=batch)

@@ -17,18 +17,38 @@ from noiseproof.strategies.selection import quantiles
 from noiseproof.strategies.sweeps import predict_log_probs
 
 
+def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
+    """How many rows of each class (K,) predictions ``p`` (N, K) leave to trust, where ``wanted`` (K,) are its share.
+
+    They are the rows whose label is predicted or, up to ``wanted``, has twice the odds of its share of all labels. Only
+    where these are fewer than all ``wanted``, as early in a training, classes are filled up, all by the same part of
+    what they lack.
+
+    >>> given, wanted = torch.tensor([0] * 6 + [1] * 4), torch.tensor([3, 2])  # all are predicted as 0
+    >>> agreed_counts(torch.tensor([[0.7, 0.3]]).expand(10, 2), given, wanted)
+    tensor([6, 0])
+    """
+    sizes = torch.bincount(given, minlength=len(wanted))
+    is_likely = p.gather(1, given[:, None])[:, 0].logit() > math.log(2) + (sizes / len(given))[given].logit()
+    likely = torch.bincount(given[is_likely], minlength=len(wanted))
+    least = wanted.minimum(likely).maximum(torch.bincount(given[p.argmax(1) == given], minlength=len(wanted)))
+    lacking = (wanted - least).clamp(min=0)
+    part = (wanted.sum() - least.sum()).clamp(min=0) / lacking.sum().clamp(min=1)
+    return least + (part * lacking).ceil().long()
+
+
 @register("promix")
 class ProMix(Strategy):
     """Two networks, each trained on labels of small loss or high confidence, in three views (Xiao et al. 2023).
 
     For ``warmup`` epochs both train as usual. Before each later epoch each network chooses the rows of smallest loss of
     every given class (class-wise small-loss selection): the share rho of its N_k rows or, with ``equal``, the paper's
-    ⌈rho·N/K⌉, which is the same where classes are equally large, and all of a rare class elsewhere. With ``agreed`` it
-    is at least as many as have the class both as label and as the prediction of the two networks together: where labels
-    are clean, the share alone leaves out rows that are hard but learned. In a step it adds
-    the rows with p_y > ``tau`` (matched high confidence), and from the epoch ``guess_from`` on rows that have a class
-    of p > ``tau`` in both networks, the same one, which then is their label (label guessing by agreement): the most
-    confident of them, until ``share`` of the step is chosen. Its loss is the mean over the chosen rows of
+    ⌈rho·N/K⌉, which is the same where classes are equally large, and all of a rare class elsewhere. With ``agreed`` the
+    predictions of both networks together say how many (``agreed_counts``): the share leaves out rows of clean labels
+    that are hard but learned, and trusts the wrong labels of a rare class, which may be most of its N_k. In a step it
+    adds the rows with p_y > ``tau`` (matched high confidence), and from the epoch ``guess_from`` on rows that have a
+    class of p > ``tau`` in both networks, the same one, which then is their label (label guessing by agreement): the
+    most confident of them, until ``share`` of the step is chosen. Its loss is the mean over the chosen rows of
 
         CE(x, t) + w·(CE(x′, t) + CE(x̃, t̃))        w = min(1, epoch/ramp)
 
@@ -79,8 +99,7 @@ class ProMix(Strategy):
             counts = [run.num_rows / run.num_classes] * run.num_classes if self.equal else sizes.tolist()
             wanted = sizes.new_tensor([math.ceil(self.rho * count) for count in counts])
             if self.agreed:
-                right = predict_log_probs(run).argmax(1) == given
-                wanted = wanted.maximum(torch.bincount(given[right], minlength=run.num_classes))
+                wanted = agreed_counts(predict_log_probs(run).exp(), given, wanted)
             self.small = ranks < wanted[given, None]
 
     def step(self, batch: Batch, run: Run) -> Step | None:

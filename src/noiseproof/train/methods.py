@@ -97,6 +97,7 @@ class MethodContext:
     num_classes: int
     epochs: int
     steps: int  # over all epochs
+    seen: int  # rows, over all epochs
     shares: tuple[float, ...]  # (K,): of rows with each given label
     dataset: str = ""
     noise: str | None = None  # its kind, as the papers' tables have it; None: unknown
@@ -120,6 +121,7 @@ class MethodContext:
             num_classes=K,
             epochs=settings.epochs,
             steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
+            seen=settings.epochs * rows,
             shares=tuple((counts.double() / rows).tolist()),
             dataset=dataset,
             noise=noise,
@@ -302,6 +304,24 @@ def momentum(most: float) -> Callable[[MethodContext], float]:
     return lambda context: min(most, max(0.0, round(1 - 20 / context.steps, 4)))
 
 
+def _sigma(context: MethodContext) -> float:
+    """The SLN paper's σ, 0.5 on CIFAR-10 (1 for symmetric noise) and 0.1 or 0.2 on CIFAR-100; less in short trainings.
+
+    Over n rows the gradients of a class's weights add up to about n/K, and the noise on them to σ√n: the ratio of the
+    two, √n/(Kσ), is at least 40.
+    """
+    enough = math.sqrt(context.seen) / (40 * context.num_classes)
+    return float(f"{min(0.1 if context.many else 0.5, enough):.2g}")
+
+
+def _noise_norm(context: MethodContext) -> float:
+    """The largest norm of SLN's gradient: 1, or more where a training has fewer than 300 rows of a class in all.
+
+    Shorter steps memorise less, but learn less, too.
+    """
+    return max(1.0, round(300 * context.num_classes / context.seen, 2))
+
+
 def epoch(share: float) -> Callable[[MethodContext], int]:
     """The epoch after that share of the training."""
     return lambda context: context.epoch(share)
@@ -391,8 +411,7 @@ def _moved(by: Literal["shift", "scale"]) -> Finish:
     return move
 
 
-# The methods. Where nothing is known of the noise, the SLN paper's σ is 0.5 on CIFAR-10 (1 for symmetric noise) and 0.1
-# or 0.2 on CIFAR-100; ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
+# The methods. ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
 # fmt: off
 
 PLAIN = {
@@ -511,24 +530,23 @@ for _by in ("shift", "scale"):
            "agce:a={a},q={q}", finish=_moved(_by),
            tau="auto", a=0.1, q=0.1)
 
-_SIGMA = by_classes(0.5, 0.1)
 define("sln", "Cross entropy with stochastic label noise.",
        "Use it for long trainings of large networks on pictures, with ``sigma`` tuned or the paper's (``sln@sln``); "
        "in short ones on small data it lost where labels were clean.",
        "ce", "sln:sigma={sigma},until={until},max_norm={max_norm}",
-       sigma=_SIGMA, until=None, max_norm=1.0)
+       sigma=_sigma, until=None, max_norm=_noise_norm)
 define("sln-mo", "SLN, and the momentum model predicts.",
        "Use it in place of ``sln``: the average over steps costs next to nothing, and smooths out the noise that "
        "``sln`` adds.",
        "ce", "sln:sigma={sigma},max_norm={max_norm}", "momentum:alpha={alpha}",
-       sigma=_SIGMA, alpha=momentum(0.999), max_norm=1.0)
+       sigma=_sigma, alpha=momentum(0.999), max_norm=_noise_norm)
 define("sln-mo-lc", "SLN-MO, then label correction in place of the noise, in the last sixth of the training.",
        "Use it where labels are mistaken for those of similar classes, and the training is long enough for a "
        "correction at its end.",
        "ce", "sln:sigma={sigma},until={start},max_norm={max_norm}", "momentum:alpha={alpha}",
        "label-correction:start={start},soft={soft},invert={invert},against={against}",
-       sigma=_SIGMA, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False, against="current",
-       max_norm=1.0)
+       sigma=_sigma, alpha=momentum(0.999), start=epoch(5 / 6), soft=False, invert=False, against="current",
+       max_norm=_noise_norm)
 define("noise-f", "Cross entropy with noise on the gradient in the logits.",
        "Use it to see that noise on labels does what noise elsewhere does not (SLN paper): it gained nothing over "
        "cross entropy.",
@@ -656,7 +674,7 @@ define("pes-semi", "PES, whose rows with labels that it does not predict train w
 # The SLN paper's ramp of 10 epochs, but no more than a tenth of the training, and its γ of 0.001; Table 4 puts SLN
 # before each.
 _FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": lambda s: min(10, s.every(0.1))}
-_FIRST: dict[str, Any] = {"sigma": _SIGMA, "start": epoch(0.5), "max_norm": 1.0}
+_FIRST: dict[str, Any] = {"sigma": _sigma, "start": epoch(0.5), "max_norm": _noise_norm}
 _FIRST_SLN = "sln:sigma={sigma},until={start},max_norm={max_norm}"
 define("co-teaching", "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or 0.2.",
        "Use it for few classes where you know about how many labels are wrong (``forget``), of similar classes too; "
@@ -680,8 +698,7 @@ define("dividemix", "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training
        "ce", "dividemix:warmup={warmup},lambda_u={lambda_u},penalty={penalty},ramp={ramp}",
        warmup=lambda s: min(30 if s.many else 10, s.epoch(0.3)), lambda_u=0.0, penalty=False, ramp=16.0)
 define("promix", "ProMix: two models trained on labels of small loss or high confidence, and late on those both guess.",
-       "Use it on pictures, or with many classes, of which many labels are wrong, with time for two models; not where "
-       "a class is rare and many labels are wrong.",
+       "Use it on pictures, or with many classes, of which many labels are wrong, with time for two models.",
        "ce", "promix:warmup={warmup},rho={rho},tau={tau},ramp={ramp},guess_from={guess_from},equal={equal},"
        "agreed={agreed}",
        warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)), rho=lambda s: round(max(0.5, 0.9 - s.forget), 2),
